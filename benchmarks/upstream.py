@@ -25,7 +25,7 @@ from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
 from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
-from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -40,9 +40,9 @@ TOOL = "report"
 MESSAGE_BYTES = 2**20  # longest request over standard input
 SERVER = {"name": "mcpmux-benchmark-upstream", "version": "1"}
 OFFERED: dict[str, Any] = {"capabilities": {"resources": {}, "tools": {}}}
-JSON: Fields = (("Content-Type", "application/json"),)
-EVENTS: Fields = (("Content-Type", "text/event-stream"),)
-OPENED: Fields = (*JSON, ("Mcp-Session-Id", "benchmark"))
+JSON: HeaderFields = (("Content-Type", "application/json"),)
+EVENTS: HeaderFields = (("Content-Type", "text/event-stream"),)
+OPENED: HeaderFields = (*JSON, ("Mcp-Session-Id", "benchmark"))
 
 _WORDS = "All work and no play makes a dull resource. "
 
@@ -168,7 +168,7 @@ def _error(request_id: bytes, code: int, message: str) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, error)
 
 
-def _refuse(_status: int, sentence: str, _limit: str) -> tuple[Fields, bytes]:
+def _refuse(_status: int, sentence: str, _limit: str) -> tuple[HeaderFields, bytes]:
     return JSON, _error(b"null", INVALID_PARAMS, sentence)
 
 

@@ -193,12 +193,12 @@ async def _serve_replicas_too(
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
     from mcpmux.clients.stream_clients import StreamClients
-    from mcpmux.transports.websocket import Door
+    from mcpmux.transports.websocket import HandshakePolicy
 
     limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-        door = Door(listener.path, policy, opens_below=True)  # there are views
+        door = HandshakePolicy(listener.path, policy, opens_below=True)  # there are views
     gate = gate_of(listener, serving.gate)
     view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
     share = Share(limits.stream_share())

@@ -24,7 +24,7 @@ from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import Challenge, read_challenge
 from mcpmux.auth.credential import Clock
-from mcpmux.auth.discovery import ACCEPT, AuthorizationServer, Found, OAuthHttp, discover
+from mcpmux.auth.discovery import ACCEPT, AuthorizationServer, DiscoveredServer, OAuthHttp, discover
 from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble
 from mcpmux.auth.upstream_auth import SHOWN_CHARACTERS, Denied, configured_client, request_tokens
 from mcpmux.config import Limits
@@ -33,7 +33,7 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 
@@ -48,7 +48,7 @@ PATH = "/callback"
 CONNECTIONS = 16
 MOST_MEMBERS = 32  # of an answer
 
-PAGE: Fields = (
+PAGE: HeaderFields = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", "default-src 'none'"),
@@ -117,7 +117,9 @@ async def _challenge_of(http: OAuthHttp) -> Challenge:
     return read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
 
 
-def _choose_scopes(found: Found, config: OAuth, kept: Login | None, more: Sequence[str]) -> tuple[str, ...]:
+def _choose_scopes(
+    found: DiscoveredServer, config: OAuth, kept: Login | None, more: Sequence[str]
+) -> tuple[str, ...]:
     wanted = [*(config.scopes or found.scopes), *more]
     if kept is not None and kept.issuer == found.server.issuer:
         wanted += kept.wanted  # what was refused for want of a scope, "Step-Up Authorization Flow"
@@ -190,7 +192,7 @@ def _members(query: str) -> dict[str, str]:
     return said if len(said) == len(pairs) else {}
 
 
-def _page(_status: int, text: str, _limit: str = "") -> tuple[Fields, bytes]:
+def _page(_status: int, text: str, _limit: str = "") -> tuple[HeaderFields, bytes]:
     return PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode()
 
 

@@ -37,7 +37,7 @@ from mcpmux.config import Auth, ClientTls, Http, Secret, WebSocket
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HeaderFields
 from mcpmux.transports.http.route import HttpOrigin, as_http, choose_proxy, is_loopback
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ FETCH_SECONDS = 10.0  # for one answer; clients wait for it
 HEAD_BYTES = 16 * 1024
 BODY_BYTES = 512 * 1024  # far more than the keys of any provider
 
-ACCEPT: Fields = (("Accept", "application/json"),)
+ACCEPT: HeaderFields = (("Accept", "application/json"),)
 NO_PROXY = Secret("")
 
 Address = IPv4Address | IPv6Address
@@ -142,7 +142,7 @@ class OAuthHttp:
             )
         return [str(address) for address in found]
 
-    async def ask(self, url: str, fields: Fields = ACCEPT, body: bytes = b"") -> WebAnswer:
+    async def ask(self, url: str, fields: HeaderFields = ACCEPT, body: bytes = b"") -> WebAnswer:
         """GET, or POST when there is a body. Raises TransportError, RemoteProtocolError."""
         origin = self.origin_of(url)
         tls = self._tls if origin == self.own else ClientTls(ca=self.config.ca)
@@ -167,7 +167,7 @@ async def fetch_json(url: str, ca: str | None) -> bytes:
 
 
 async def _ask(
-    url: str, tls: ClientTls, proxy: Secret | None, find: Find | None, fields: Fields, body: bytes
+    url: str, tls: ClientTls, proxy: Secret | None, find: Find | None, fields: HeaderFields, body: bytes
 ) -> WebAnswer:
     origin = HttpOrigin.from_url(url)
 
@@ -333,7 +333,7 @@ class IssuerChanged(TransportError):
     """The upstream names another authorization server than the one that is known."""
 
 
-class Found(NamedTuple):
+class DiscoveredServer(NamedTuple):
     """Who gives tokens for which resource, and the scopes that are needed at least, if it is known."""
 
     server: AuthorizationServer
@@ -341,25 +341,25 @@ class Found(NamedTuple):
     scopes: tuple[str, ...]
 
 
-async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = None) -> Found:
+async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = None) -> DiscoveredServer:
     """All that is needed to ask for an upstream's tokens. `known`: the issuer of a login, which must hold.
 
     Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
     """
     wanted = known or http.config.issuer
     if http.is_provider and wanted is not None:
-        return Found(await find_server(http, wanted), "", ())
+        return DiscoveredServer(await find_server(http, wanted), "", ())
     resource = await _find_resource(http, challenge)
     if resource is None:
         # The resource identifier (RFC 8707, section 2): no query, no lone slash.
         root, path = http.own.url, urlsplit(http.url).path
         identifier = root if path == "/" else root + path
-        return Found(await _find_own_server(http, root, wanted), identifier, challenge.scopes)
+        return DiscoveredServer(await _find_own_server(http, root, wanted), identifier, challenge.scopes)
     if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
         shown = repr(resource.issuers[0][:200])
         raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
     server = await find_server(http, wanted or resource.issuers[0])
-    return Found(server, resource.identifier, challenge.scopes or resource.scopes)
+    return DiscoveredServer(server, resource.identifier, challenge.scopes or resource.scopes)
 
 
 async def _find_resource(http: OAuthHttp, challenge: Challenge) -> ProtectedResource | None:

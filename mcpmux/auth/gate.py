@@ -26,7 +26,7 @@ from mcpmux.lru import Lru
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
 if TYPE_CHECKING:  # joserfc is for those who have issuers
-    from mcpmux.auth.jwt import Fetch, TrustedIssuer
+    from mcpmux.auth.jwt import FetchDocument, TrustedIssuer
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 class Gate:
     """What one mcpmux asks of clients from the network. `clock`: seconds since 1970."""
 
-    def __init__(self, config: Auth, name: str, fetch: Fetch, clock: Callable[[], float]) -> None:
+    def __init__(self, config: Auth, name: str, fetch: FetchDocument, clock: Callable[[], float]) -> None:
         self.asks_tokens = config.asks_tokens
         """Whether tokens have to be shown, be there any or none."""
         self._fetch = fetch

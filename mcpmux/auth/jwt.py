@@ -63,7 +63,7 @@ MOST_SCOPES = 1000
 TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt", "application/jwt"})
 """Of a header's `typ`, in lower case. A token of another type (a logout token, …) is no access token."""
 
-Fetch = Callable[[str, str | None], Awaitable[bytes]]
+FetchDocument = Callable[[str, str | None], Awaitable[bytes]]
 """(URL, file of authorities) → the document. Raises McpmuxError."""
 
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y", "kid", "alg")
@@ -129,7 +129,7 @@ class TrustedIssuer:
 
     name: str
     config: Issuer
-    _fetch: Fetch
+    _fetch: FetchDocument
     _keys: tuple[Key, ...] = ()
     _fetched: float = -math.inf
     _tried: float = -math.inf

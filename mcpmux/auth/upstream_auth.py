@@ -32,7 +32,7 @@ from mcpmux.auth.credential import Clock, Credential
 from mcpmux.auth.discovery import (
     ACCEPT,
     AuthorizationServer,
-    Found,
+    DiscoveredServer,
     IssuerChanged,
     OAuthHttp,
     discover,
@@ -46,7 +46,7 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HeaderFields
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer
@@ -109,7 +109,7 @@ class ClientCredentials(Credential):
     """Tokens that mcpmux gets for itself, with a client id and a secret or key of the configuration."""
 
     _http: OAuthHttp
-    _found: Found | None = None
+    _found: DiscoveredServer | None = None
     _asked: tuple[str, ...] = ()
 
     async def _renew(self, challenge: Challenge | None = None) -> None:
@@ -129,7 +129,7 @@ class ClientCredentials(Credential):
         await self._request(self._found, (*self._asked, *needed))
         return True
 
-    async def _request(self, found: Found, scopes: tuple[str, ...]) -> None:
+    async def _request(self, found: DiscoveredServer, scopes: tuple[str, ...]) -> None:
         scopes = tuple(dict.fromkeys(scopes))
         client = configured_client(self._http.config, found.server)
         try:
@@ -140,7 +140,7 @@ class ClientCredentials(Credential):
         self._asked = scopes
         self._adopt(tokens, made_now=True)
 
-    async def _grant(self, found: Found, scopes: tuple[str, ...]) -> dict[str, str]:
+    async def _grant(self, found: DiscoveredServer, scopes: tuple[str, ...]) -> dict[str, str]:
         """What the token request says of why there is to be a token. Raises McpmuxError."""
         return {"grant_type": CLIENT_CREDENTIALS, "resource": found.resource}
 
@@ -156,7 +156,7 @@ class IdentityAssertion(ClientCredentials):
     _provider: OAuthHttp
     _login: UserLogin
 
-    async def _grant(self, found: Found, scopes: tuple[str, ...]) -> dict[str, str]:
+    async def _grant(self, found: DiscoveredServer, scopes: tuple[str, ...]) -> dict[str, str]:
         config = self._provider.config
         assert config.issuer is not None
         server = await find_server(self._provider, config.issuer)
@@ -314,7 +314,7 @@ async def request_tokens(
 
     Raises Denied, other RemoteProtocolErrors, and TransportError, after which asking again may help.
     """
-    fields: Fields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
+    fields: HeaderFields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
     shown = {"client_id": client.id, "client_secret": client.secret}
     if client.method == PRIVATE_KEY_JWT and http.config.private_key is not None:
         from mcpmux.auth.client_assertion import sign_assertion  # joserfc is for those who have such keys

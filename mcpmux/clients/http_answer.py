@@ -37,21 +37,20 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
-from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 
 log = structlog.get_logger()
 
-Headers = tuple[tuple[str, str], ...]
 Say = Callable[[bytes], Awaitable[None]]
 """Sends one more message to the client, before the answer."""
 
 JSON_TYPE: Final = "application/json"
 NOT_JSON: Final = f"Content-Type must be {JSON_TYPE}"
-JSON: Final[Headers] = (("Content-Type", JSON_TYPE),)
-JSON_LATER: Final[Headers] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
+JSON: Final[HeaderFields] = (("Content-Type", JSON_TYPE),)
+JSON_LATER: Final[HeaderFields] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
 
 
 class NoSession(RpcError):
@@ -74,14 +73,14 @@ def status_of(error: RpcError) -> int:
     return UNAVAILABLE if error.code == BUSY else http_status(error)
 
 
-def headers_of(error: RpcError) -> Headers:
+def headers_of(error: RpcError) -> HeaderFields:
     """What goes with an answer that is this error, which is JSON."""
     if isinstance(error, Busy) and error.retry_seconds != RETRY_SECONDS:
         return (*JSON, ("Retry-After", str(error.retry_seconds)))
     return JSON_LATER if status_of(error) in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
 
 
-def failure(request: Request, error: Exception) -> tuple[int, Headers, bytes]:
+def failure(request: Request, error: Exception) -> tuple[int, HeaderFields, bytes]:
     """(HTTP status, headers, encoded answer) for a request that failed: the wall around it."""
     if isinstance(error, RpcError):
         forget_frames(error)
@@ -172,13 +171,13 @@ async def respond(
             await sent
 
 
-async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:
+async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: HeaderFields = ()) -> None:
     """Answer a request that is not even a message: a JSON-RPC error without an id."""
     fields, body = refuse(status, sentence)
     await reply.send(status, (*fields, *headers), body)
 
 
-def refuse(status: int, sentence: str, limit: str = "limits.max_connections") -> tuple[Headers, bytes]:
+def refuse(status: int, sentence: str, limit: str = "limits.max_connections") -> tuple[HeaderFields, bytes]:
     """How the HTTP server words what it refuses itself: as a JSON-RPC error without an id."""
     if status in (TOO_MANY_REQUESTS, UNAVAILABLE):
         return JSON_LATER, encode_error(None, Busy(sentence, limit))

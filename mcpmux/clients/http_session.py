@@ -33,7 +33,7 @@ from mcpmux.clients.http_answer import (
 from mcpmux.clients.service import LegacySession, Session
 from mcpmux.clients.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.errors import RpcError
-from mcpmux.mux.replay import EPOCH, Ahead, Gone, Kept, ReplayBounds, ReplayBuffer, Said
+from mcpmux.mux.replay import EPOCH, Ahead, Gone, KeptEvent, ReplayBounds, ReplayBuffer, SameEvent
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests, encode_notice
 from mcpmux.protocol.codes import IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
@@ -410,7 +410,7 @@ class HttpSession:
         """Open the session's own stream, or resume any stream. Raises Gone."""
         self.last_used = trio.current_time()
         number = OWN_STREAM
-        missed: list[Kept] = []
+        missed: list[KeptEvent] = []
         if last_event_id is not None:
             number, missed = self._missed_after(last_event_id)
         self._readers += 1
@@ -425,7 +425,7 @@ class HttpSession:
         finally:
             self._readers -= 1
 
-    def _missed_after(self, event_id: str) -> tuple[int, list[Kept]]:
+    def _missed_after(self, event_id: str) -> tuple[int, list[KeptEvent]]:
         """(stream, its events behind that one). Raises Gone."""
         try:
             return self._buffer.after(event_id, trio.current_time())
@@ -505,15 +505,15 @@ class OwnStream:
         return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
 
 
-_last: tuple[Event, Said] = (_QUESTION, (OWN_STREAM, b""))
+_last: tuple[Event, SameEvent] = (_QUESTION, (OWN_STREAM, b""))
 
 
 @lru_cache(LATELY)
-def _said(data: bytes) -> Said:
+def _said(data: bytes) -> SameEvent:
     return OWN_STREAM, data
 
 
-def _say(event: Event) -> Said:
+def _say(event: Event) -> SameEvent:
     """`event` as one of the own stream, without an id: the same object for all events that say the same."""
     global _last
     data = encode_event(encode_notice(event))

@@ -66,7 +66,7 @@ from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
-Ask = Callable[[str, Fields], Awaitable[Fields]]
+AskClient = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
 OnAgreed = Callable[[], Awaitable[None]]
@@ -90,10 +90,10 @@ class Session(Protocol):
 
     revision: str
     outbox: ClientOutbox
-    ask_unasked: Ask
+    ask_unasked: AskClient
     principal: Principal
 
-    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields: ...
+    async def answer(self, request: Request, notify: Notify, ask: AskClient) -> Fields: ...
     def take_notification(self, notification: Notification) -> None: ...
     def close(self) -> None: ...
 
@@ -234,7 +234,7 @@ class LegacySession:
     called when `facts` say something more.
     """
 
-    ask_unasked: Ask
+    ask_unasked: AskClient
     on_agreed: OnAgreed
 
     def __init__(self, service: MuxService, revision: str, client: ClientFacts, principal: Principal) -> None:
@@ -308,14 +308,14 @@ class LegacySession:
         self._hub.leave(self.outbox)
         self._router.leave(self)
 
-    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+    async def answer(self, request: Request, notify: Notify, ask: AskClient) -> Fields:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
         if self._tap is None or self._tap.passes:
             return await self._answer(request, notify, ask)
         call = self._router.search.meant(self._read(request))
         return await watched(self._tap, call, partial(self._answer, request, notify, ask))
 
-    async def _answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+    async def _answer(self, request: Request, notify: Notify, ask: AskClient) -> Fields:
         if request.method == m.PING:
             return {}
         self._greeted.set()
@@ -330,7 +330,7 @@ class LegacySession:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
         return await self._forward(self._read(request), notify, ask)
 
-    async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
+    async def _forward(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
 
         async def wanted(event: Event) -> None:
             # Before `logging/setLevel` the server may send any message.
@@ -352,7 +352,7 @@ class LegacySession:
     def _read(self, request: Request) -> Call:
         return upgrade_call(request.method, request.payload, self._client, self, self.principal)
 
-    async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
+    async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: AskClient) -> Fields:
         """Ask the client for everything, or for as long as the call that wants it waits. Raises RpcError."""
         responses: Fields = {}
         state = text_of(result.get(STATE)) or ""
@@ -377,7 +377,7 @@ class LegacySession:
             raise question.error
         return responses
 
-    async def _ask(self, wish: Wish, ask: Ask) -> Fields:
+    async def _ask(self, wish: Wish, ask: AskClient) -> Fields:
         """Ask the client in the words of its revision, if that is what it offers. Raises RpcError.
 
         It has a while to answer, which is short where no person has to.

@@ -32,7 +32,13 @@ from mcpmux.transports.byte_stream import address_of
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls import HANDSHAKE_SECONDS, holder_of
-from mcpmux.transports.websocket import GOING_AWAY, POLICY_VIOLATION, Door, Refusal, open_websocket_client
+from mcpmux.transports.websocket import (
+    GOING_AWAY,
+    POLICY_VIOLATION,
+    HandshakePolicy,
+    HandshakeRefusal,
+    open_websocket_client,
+)
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -56,7 +62,7 @@ class StreamClients:
     service: Service
     limits: Limits
     stopping: trio.Event
-    door: Door | None
+    door: HandshakePolicy | None
     gate: Gate | None = None
     view: str = ""
     share: Share | None = None
@@ -72,14 +78,14 @@ class StreamClients:
         else:
             await self._serve_websocket(self.door, stream, crowded)
 
-    async def _serve_websocket(self, door: Door, stream: Stream, crowded: str) -> None:
+    async def _serve_websocket(self, door: HandshakePolicy, stream: Stream, crowded: str) -> None:
         gate, limits = self.gate, self.limits
         admission, principal, counted = Admission(ANYONE), ANYONE, ""
 
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self.stopping.is_set() else None
 
-        async def guard(target: str, headers: Mapping[str, str]) -> Refusal | None:
+        async def guard(target: str, headers: Mapping[str, str]) -> HandshakeRefusal | None:
             nonlocal admission, principal, counted
             if gate is not None:
                 try:

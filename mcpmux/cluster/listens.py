@@ -34,7 +34,7 @@ from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
 from mcpmux.upstreams.registry import UpstreamRegistry, is_one_for_all
-from mcpmux.upstreams.shared_listening import REPLACES, Wish
+from mcpmux.upstreams.shared_listening import REPLACES, OwnerListen
 from mcpmux.upstreams.upstream import Upstream
 
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
@@ -78,7 +78,7 @@ class Listens:
     def settle_seconds(self) -> float:
         return self._members.lease * SETTLE_LEASES
 
-    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
+    async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
         there = self._members.neighbours.get(owner)
         if there is None:
             raise TransportClosed("that replica has gone")

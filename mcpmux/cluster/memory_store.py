@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Generic, TypeVar
 
-from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Place, Roll
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Lease, Member, Place, Roll, StoredSession
 
 V = TypeVar("V")
 
@@ -76,7 +76,7 @@ class MemoryStore:
         self._clock = clock
         self._members: _Expiring[bytes] = _Expiring()
         self._ended: _Expiring[bool] = _Expiring()
-        self._sessions: _Expiring[Kept] = _Expiring()
+        self._sessions: _Expiring[StoredSession] = _Expiring()
         self._events: _Expiring[deque[bytes]] = _Expiring()
         self._full_at: _Expiring[float] = _Expiring()
         self._places: _Expiring[dict[Place, float]] = _Expiring()  # and when each ends, by their group
@@ -105,7 +105,7 @@ class MemoryStore:
         self._members.discard(replica)
         self._ended.put(replica, True, now + ENDED_KEPT, now)
 
-    async def save(self, name: str, session: Kept, seconds: float) -> bool:
+    async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
         now = self._clock()
         before = self._sessions.get(name, now)
         if before is not None and before.owner != session.owner:
@@ -113,7 +113,7 @@ class MemoryStore:
         self._sessions.put(name, session, now + seconds, now)
         return True
 
-    async def find(self, name: str) -> Kept | None:
+    async def find(self, name: str) -> StoredSession | None:
         return self._sessions.get(name, self._clock())
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
@@ -196,6 +196,6 @@ class MemoryStore:
     async def version(self) -> str:
         return "memory of this process"
 
-    def _owned(self, name: str, owner: str, now: float) -> Kept | None:
+    def _owned(self, name: str, owner: str, now: float) -> StoredSession | None:
         session = self._sessions.get(name, now)
         return session if session is not None and session.owner == owner else None

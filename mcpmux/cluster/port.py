@@ -69,9 +69,9 @@ STREAMS: Final = 100_000  # requests that are with one other replica at a time: 
 
 _decode_letter = msgspec.msgpack.Decoder(Letter).decode
 
-Deliver = Callable[[HandedRequest, HttpReply], Awaitable[None]]
-Answer = Callable[[HandedCall, HttpReply], Awaitable[None]]
-Tell = Callable[[ListenWanted, HttpReply], Awaitable[None]]
+TakeRequest = Callable[[HandedRequest, HttpReply], Awaitable[None]]
+TakeCall = Callable[[HandedCall, HttpReply], Awaitable[None]]
+TakeListen = Callable[[ListenWanted, HttpReply], Awaitable[None]]
 
 
 class ReplicaPort:
@@ -84,11 +84,11 @@ class ReplicaPort:
         self,
         seal: ClusterSeal,
         members: Membership,
-        deliver: Deliver,
-        answer: Answer,
+        deliver: TakeRequest,
+        answer: TakeCall,
         hear: Callable[[News], None],
         describe: Callable[[], ReplicaState],
-        tell: Tell,
+        tell: TakeListen,
     ) -> None:
         self._seal, self._members = seal, members
         self._deliver, self._answer = deliver, answer

@@ -65,7 +65,7 @@ from mcpmux.cluster.redis_script import (
     TAKE_PLACE,
     Script,
 )
-from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Place, Roll, StoreAway
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Lease, Member, Place, Roll, StoreAway, StoredSession
 from mcpmux.cluster.store_url import StoreUrl, Topology, parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
@@ -399,13 +399,13 @@ class RedisStore:
     async def leave(self, replica: str) -> None:
         await self._ask_script(LEAVE, self._member_keys, replica, _milliseconds(ENDED_KEPT))
 
-    async def save(self, name: str, session: Kept, seconds: float) -> bool:
+    async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
         return await self._ask_script(SAVE, self._keys(name)[:1], *session, _milliseconds(seconds))
 
-    async def find(self, name: str) -> Kept | None:
+    async def find(self, name: str) -> StoredSession | None:
         return await self._ask(partial(self._find, name))
 
-    async def _find(self, name: str, client: Client[bytes]) -> Kept | None:
+    async def _find(self, name: str, client: Client[bytes]) -> StoredSession | None:
         self.commands += 1
         owner, facts = await client.hmget(self._keys(name)[0], ["owner", "facts"])
         return _read(_read_kept, (owner, facts), self._keys(name)[0])
@@ -525,9 +525,9 @@ def _read(read: Callable[[Any], T], answer: Any, key: str) -> T:
         raise _BadAnswer(f"{key}: {error}") from error
 
 
-def _read_kept(answer: tuple[bytes | None, bytes | None]) -> Kept | None:
+def _read_kept(answer: tuple[bytes | None, bytes | None]) -> StoredSession | None:
     owner, facts = answer
-    return Kept(owner.decode(), bytes(facts)) if owner is not None and facts is not None else None
+    return StoredSession(owner.decode(), bytes(facts)) if owner is not None and facts is not None else None
 
 
 def _read_refusal(buckets: Sequence[Bucket], answer: Any) -> tuple[int, float] | None:

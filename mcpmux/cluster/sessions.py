@@ -22,7 +22,7 @@ from mcpmux.cluster.events import KIND as EVENT
 from mcpmux.cluster.events import EventWriter, StoredEvents
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.seal import ForeignSeal, Seal
-from mcpmux.cluster.store import Kept, Store, StoreAway
+from mcpmux.cluster.store import Store, StoreAway, StoredSession
 from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import Busy
@@ -105,7 +105,7 @@ class StoredSessions:
         if not await members.inside() and not members.is_left:
             raise store_away(members.trouble)
         try:
-            kept = Kept(members.replica, sealed)
+            kept = StoredSession(members.replica, sealed)
             return await self._store.save(name, kept, self._seconds * KEPT_LONGER)
         except StoreAway as away:
             raise store_away(away) from None

@@ -47,7 +47,7 @@ class Roll(NamedTuple):
     leases: Sequence[Lease]
 
 
-class Kept(NamedTuple):
+class StoredSession(NamedTuple):
     """A session. `owner`: the id of its replica; `facts`: what is known of it, sealed."""
 
     owner: str
@@ -96,10 +96,10 @@ class Store(Protocol):
     async def leave(self, replica: str) -> None:
         """End a lease."""
 
-    async def save(self, name: str, session: Kept, seconds: float) -> bool:
+    async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
         """Keep a session for so long. False, and nothing is done, when another replica owns it."""
 
-    async def find(self, name: str) -> Kept | None:
+    async def find(self, name: str) -> StoredSession | None:
         """A session, None when there is none."""
 
     async def claim(self, name: str, owner: str, before: str) -> bool:

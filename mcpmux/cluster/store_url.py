@@ -32,7 +32,7 @@ class Topology(Enum):
     CLUSTER = "+cluster"
 
 
-class Place(NamedTuple):
+class StoreAddress(NamedTuple):
     host: str
     port: int
 
@@ -45,7 +45,7 @@ class StoreUrl(NamedTuple):
 
     topology: Topology
     secure: bool
-    places: tuple[Place, ...]
+    places: tuple[StoreAddress, ...]
     service: str
     database: int
     username: str | None
@@ -77,11 +77,11 @@ def parse_store_url(url: Secret) -> StoreUrl:
     )
 
 
-def _parse_place(text: str, port: int) -> Place:
+def _parse_place(text: str, port: int) -> StoreAddress:
     match = _HOST.fullmatch(text)
     if match is None or not 0 < int(match[2] or port) < 65536:
         raise _unfit("after :// it needs HOST:PORT")
-    return Place(match[1].strip("[]"), int(match[2] or port))
+    return StoreAddress(match[1].strip("[]"), int(match[2] or port))
 
 
 def _parse_user(text: str | None) -> tuple[str | None, Secret | None]:

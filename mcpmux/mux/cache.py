@@ -146,7 +146,7 @@ class Freshness:
 # What is kept
 
 
-class Key(NamedTuple):
+class CacheKey(NamedTuple):
     """What was asked. `target`: a URI, or a list's cursor; `legacy`: for which era, if it matters."""
 
     session: str
@@ -179,7 +179,7 @@ class Fetch:
     outcome: Any = None
     done: Any = None
 
-    key: Key
+    key: CacheKey
     generation: int
     audience: Audience
     first: Call | None
@@ -197,17 +197,19 @@ class Cache:
     def __init__(self, max_bytes: int, max_entries: int) -> None:
         self._max_bytes = max_bytes
         self._max_entries = max_entries
-        self._entries: OrderedDict[tuple[Key, Audience], Entry] = OrderedDict()
-        self._tagged: dict[Hashable, set[tuple[Key, Audience]]] = {}
+        self._entries: OrderedDict[tuple[CacheKey, Audience], Entry] = OrderedDict()
+        self._tagged: dict[Hashable, set[tuple[CacheKey, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
-        self.joinable: dict[tuple[Key, int, Audience], list[Fetch]] = {}
+        self.joinable: dict[tuple[CacheKey, int, Audience], list[Fetch]] = {}
         """Open fetches that nothing has spoiled, if there are any: of what, since when, and for whom."""
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: Key, audiences: Iterable[Audience], now: float, generation: int = 0) -> Entry | None:
+    def find(
+        self, key: CacheKey, audiences: Iterable[Audience], now: float, generation: int = 0
+    ) -> Entry | None:
         """What is kept under `key`, and is still good, for the first of these audiences that has any."""
         for audience in audiences:
             entry = self._entries.get((key, audience))
@@ -226,7 +228,7 @@ class Cache:
     # Fetches
 
     def begin(
-        self, key: Key, generation: int = 0, audience: Audience = None, first: Call | None = None
+        self, key: CacheKey, generation: int = 0, audience: Audience = None, first: Call | None = None
     ) -> Fetch:
         """Somebody is about to ask for `key`. `end` must follow."""
         fetch = Fetch()
@@ -336,7 +338,7 @@ class Cache:
         for name in list(self._tagged.get(tag, ())):
             self._remove(name)
 
-    def _remove(self, name: tuple[Key, Audience]) -> None:
+    def _remove(self, name: tuple[CacheKey, Audience]) -> None:
         entry = self._entries.pop(name, None)
         if entry is None:
             return
@@ -348,7 +350,7 @@ class Cache:
                 del self._tagged[tag]
 
 
-def _tags(key: Key) -> tuple[Hashable, ...] | None:
+def _tags(key: CacheKey) -> tuple[Hashable, ...] | None:
     """By what an entry is found when something changes; None for a URI with too much to be found by."""
     session, method, target, _ = key
     if method != m.RESOURCES_READ:

@@ -141,12 +141,12 @@ class _Contents(_Item, gc=False, kw_only=True, rename="camel"):
     meta: _Object | UnsetType = field(name="_meta", default=UNSET)
 
 
-class _Resource(_Contents, gc=False, kw_only=True, rename="camel"):
+class _ResourceItem(_Contents, gc=False, kw_only=True, rename="camel"):
     uri: str
     size: Annotated[float, Meta(multiple_of=1)] | UnsetType = UNSET  # 12.0 is an integer in JSON Schema
 
 
-class _Template(_Contents, gc=False, kw_only=True, rename="camel"):
+class _TemplateItem(_Contents, gc=False, kw_only=True, rename="camel"):
     uri_template: str
 
 
@@ -164,8 +164,8 @@ _SCHEMES: Final = re.compile(rf"(?:{_SCHEME.pattern}[^\n]*+\n)*+")  # each line 
 
 _decoders: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     m.TOOLS_LIST: msgspec.json.Decoder(list[_Tool]),
-    m.RESOURCES_LIST: msgspec.json.Decoder(list[_Resource]),
-    m.TEMPLATES_LIST: msgspec.json.Decoder(list[_Template]),
+    m.RESOURCES_LIST: msgspec.json.Decoder(list[_ResourceItem]),
+    m.TEMPLATES_LIST: msgspec.json.Decoder(list[_TemplateItem]),
     m.PROMPTS_LIST: msgspec.json.Decoder(list[_Prompt]),
 }
 _name_of: Final[dict[str, Callable[[Any], str]]] = {
@@ -231,8 +231,8 @@ class _Form:
 
 _FORMS: Final = {
     m.TOOLS_LIST: _Form(_Tool),
-    m.RESOURCES_LIST: _Form(_Resource),
-    m.TEMPLATES_LIST: _Form(_Template),
+    m.RESOURCES_LIST: _Form(_ResourceItem),
+    m.TEMPLATES_LIST: _Form(_TemplateItem),
     m.PROMPTS_LIST: _Form(_Prompt),
 }
 

@@ -15,11 +15,11 @@ OWNED_LIMIT = 1000  # things of one owner: more than any client looks after
 MADE_LIMIT = 50_000  # tasks of all clients
 MADE_BYTES = 32 * 2**20  # of them
 
-Note = TypeVar("Note")
-Key = tuple[str, str]
+NoteT = TypeVar("NoteT")
+TaskKey = tuple[str, str]
 
 
-class Ownership(Generic[Note]):
+class Ownership(Generic[NoteT]):
     """Who owns what, with a note for each thing.
 
     Each owner holds at most OWNED_LIMIT things; past that its oldest is nobody's again. When an owner goes,
@@ -27,13 +27,13 @@ class Ownership(Generic[Note]):
     """
 
     def __init__(self) -> None:
-        self._things: dict[Key, tuple[object, Note]] = {}
-        self._of_owner: dict[object, dict[Key, None]] = {}
+        self._things: dict[TaskKey, tuple[object, NoteT]] = {}
+        self._of_owner: dict[object, dict[TaskKey, None]] = {}
 
     def __len__(self) -> int:
         return len(self._things)
 
-    def add(self, upstream: str, own_id: str, owner: object, note: Note) -> None:
+    def add(self, upstream: str, own_id: str, owner: object, note: NoteT) -> None:
         """`owner` has made it; nothing changes when it has an owner already."""
         key = (upstream, own_id)
         if key in self._things or len(own_id) > SHORT_CHARS:  # no client can name the latter
@@ -45,11 +45,11 @@ class Ownership(Generic[Note]):
         held[key] = None
         self._things[key] = (owner, note)
 
-    def held_by(self, owner: object) -> list[tuple[Key, Note]]:
+    def held_by(self, owner: object) -> list[tuple[TaskKey, NoteT]]:
         """What `owner` has, the oldest first: ((upstream, own id), note)."""
         return [(key, self._things[key][1]) for key in self._of_owner.get(owner, ())]
 
-    def find(self, upstream: str, own_id: str) -> tuple[object, Note] | None:
+    def find(self, upstream: str, own_id: str) -> tuple[object, NoteT] | None:
         """(owner, note); None when it is nobody's."""
         return self._things.get((upstream, own_id))
 
@@ -75,7 +75,7 @@ class MadeTasks:
     """
 
     def __init__(self) -> None:
-        self._made: Lru[Key, tuple[str, str | None]] = Lru(MADE_LIMIT, MADE_BYTES)
+        self._made: Lru[TaskKey, tuple[str, str | None]] = Lru(MADE_LIMIT, MADE_BYTES)
 
     def note(self, upstream: str, task_id: str, principal: str, tool: str | None) -> None:
         """A call of `tool` has made a task for `principal`, "" for nobody in particular."""

@@ -36,7 +36,7 @@ class Ahead(Gone):
         self.stream, self.number = stream, number
 
 
-Said = tuple[int, bytes]
+SameEvent = tuple[int, bytes]
 """A stream, and the data of an event that says the same whenever it comes."""
 
 
@@ -48,7 +48,7 @@ class ReplayBounds(NamedTuple):
     seconds: float = 300.0
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class KeptEvent(msgspec.Struct, frozen=True, gc=False):
     """One event that can be asked for again. `data` may be shared with other sessions."""
 
     stream: int
@@ -69,7 +69,8 @@ EPOCH: Final = 2**32
 class ReplayBuffer:
     def __init__(self, bounds: ReplayBounds) -> None:
         self._bounds = bounds
-        self._kept: OrderedDict[tuple[int, int | bytes], Kept] = OrderedDict()  # by stream and number or data
+        # By stream, and number or data.
+        self._kept: OrderedDict[tuple[int, int | bytes], KeptEvent] = OrderedDict()
         self._bytes = 0
         self._last: dict[int, int] = {}
         self._gone: dict[int, int] = {}
@@ -98,15 +99,15 @@ class ReplayBuffer:
         """The next event of a stream comes behind `number`; those between, which it had, say nothing more."""
         self._last[stream] = max(self._last.get(stream, 0), number)
 
-    def add(self, stream: int, data: bytes, now: float) -> Kept:
+    def add(self, stream: int, data: bytes, now: float) -> KeptEvent:
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
-        event = self._kept[stream, number] = Kept(stream, number, data, now)
+        event = self._kept[stream, number] = KeptEvent(stream, number, data, now)
         self._bytes += len(data)
         self.trim(now)
         return event
 
-    def say_again(self, said: Said, now: float) -> Kept:
+    def say_again(self, said: SameEvent, now: float) -> KeptEvent:
         """Keep the next event of a stream, which stands for older ones that have the same data.
 
         It costs least when `said` is the very same object each time.
@@ -114,7 +115,7 @@ class ReplayBuffer:
         stream, data = said
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
-        event = Kept(stream, number, data, now)
+        event = KeptEvent(stream, number, data, now)
         kept = self._kept
         if said in kept:
             kept[said] = event
@@ -139,7 +140,7 @@ class ReplayBuffer:
             if event.stream in self._closed and event.number == self._last[event.stream]:
                 self._forget(event.stream)
 
-    def after(self, event_id: str, now: float) -> tuple[int, list[Kept]]:
+    def after(self, event_id: str, now: float) -> tuple[int, list[KeptEvent]]:
         """(stream, its events behind `event_id`, oldest first). Raises Gone, Ahead."""
         self.trim(now)
         stream, number = _parse(event_id)

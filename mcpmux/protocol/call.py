@@ -333,7 +333,7 @@ _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
 """Requests on whose way a server says nothing of its own."""
 
 
-class Deadline(Protocol):
+class RenewableDeadline(Protocol):
     """A moment in time (`at`), which moves when the peer shows a sign of life."""
 
     at: float
@@ -357,7 +357,7 @@ class PendingRequest:
         self.events: list[Event] = []
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
-        self.deadline: Deadline | None = None
+        self.deadline: RenewableDeadline | None = None
         self.overdue = False
         self.wake: Callable[[], None] | None = None
 

@@ -26,7 +26,7 @@ from mcpmux.channels.calls import unheard
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.lru import Lru
-from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
+from mcpmux.mux.cache import MERGED, PLAIN, CacheKey, Freshness, like, size_of, ttl_of
 from mcpmux.mux.item import Problem, some_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
 from mcpmux.mux.override import KIND_OF
@@ -48,7 +48,7 @@ from mcpmux.runtime.access_control import AccessControl
 from mcpmux.transports.inline import in_task, together
 from mcpmux.transports.waiting import Deadline, limited
 from mcpmux.upstreams.registry import UpstreamRegistry
-from mcpmux.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
+from mcpmux.upstreams.response_cache import HINTS, CachedPage, CacheStore, Page, aged
 from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
@@ -108,7 +108,7 @@ _NOTHING: Final = Page([], [], None, {})
 
 async def find_page(
     upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None, *, anew: bool
-) -> Found:
+) -> CachedPage:
     """One page of the list that `call` asks for, as clients see it; an empty one of a list that is not there.
 
     It was remembered, is shared with whoever asks the same, or is fetched; `anew`: fetched. Nothing in it may
@@ -144,9 +144,9 @@ async def find_page(
     connection, memory = upstream.connection, upstream.memory
     offered = connection is None or connection.facts.offers(kind.capability)  # or nobody knows
     if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
-        return Found(await fetch() if offered else _NOTHING, None, personal=True)
+        return CachedPage(await fetch() if offered else _NOTHING, None, personal=True)
     if not offered:
-        return Found(_NOTHING, math.inf, personal=False)
+        return CachedPage(_NOTHING, math.inf, personal=False)
     return await memory.page(call, cursor, fetch, deadline)
 
 
@@ -384,7 +384,7 @@ class Parts:
         self.personal = False
         self.problems: dict[str, list[Problem]] = {}  # of items, by upstream
 
-    def take(self, found: Found, *, for_all: bool) -> None:
+    def take(self, found: CachedPage, *, for_all: bool) -> None:
         """One more. `for_all`: every client is served by such a session, none by one of its own."""
         self.personal = self.personal or found.personal
         if found.until is None or not for_all:
@@ -424,7 +424,7 @@ class Merger:
         if call.method not in LISTS or not plain or not self._store.config.enabled:
             return await self._merge(call, Parts())
         cache, counts = self._store.cache, self._counts
-        who, key = call.principal, Key(MERGED, call.method, None, call.legacy)
+        who, key = call.principal, CacheKey(MERGED, call.method, None, call.legacy)
         now, generations = trio.current_time(), self._store.generations
         generation = generations.of(MERGED)
         entry = cache.find(key, (who, (who, like(call))), now, generation)

@@ -71,7 +71,7 @@ COMPLETED_LIMIT: Final = 1000  # completed elicitations that are remembered for 
 TOLD_LIMIT: Final = 1000  # subjects of changes that are remembered for people
 REMEMBERED_BYTES: Final = 4 * 2**20  # of either of these
 
-Key = tuple[str, str]
+ResourceKey = tuple[str, str]
 
 
 class Told(NamedTuple):
@@ -100,8 +100,8 @@ class Personal:
         self.tasks: Ownership[Raw | None] = Ownership()
         self._elicitations: Ownership[None] = Ownership()
         self._outboxes: dict[object, ClientOutbox] = {}
-        self._unclaimed: Lru[Key, Event] = Lru(UNCLAIMED_LIMIT, UNCLAIMED_BYTES)
-        self._completed: Lru[Key, bool] = Lru(COMPLETED_LIMIT, REMEMBERED_BYTES)
+        self._unclaimed: Lru[ResourceKey, Event] = Lru(UNCLAIMED_LIMIT, UNCLAIMED_BYTES)
+        self._completed: Lru[ResourceKey, bool] = Lru(COMPLETED_LIMIT, REMEMBERED_BYTES)
         self._completion = trio.Event()
 
     def end_question(self, state: str, error: RpcError | None = None) -> None:
@@ -196,7 +196,7 @@ class NotificationHub:
         self.window = window
         self._on_wanted = on_wanted
         self.personal = Personal()
-        self.told: Lru[Key, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
+        self.told: Lru[ResourceKey, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
         """The last change of a subscribed URI, by the session's key, or of a list, by "" and its method."""
         self._listeners: set[ClientOutbox] = set()
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
@@ -429,7 +429,7 @@ class NotificationHub:
         for subscribed in set(audience.values()):
             self._note_told((upstream, subscribed), told)
 
-    def _note_told(self, subject: Key, clients: int) -> None:
+    def _note_told(self, subject: ResourceKey, clients: int) -> None:
         self.told[subject] = Told(trio.current_time(), clients)
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:

@@ -22,7 +22,7 @@ from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Exchange, Notify
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -56,7 +56,6 @@ _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
 _NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 
-Route = Callable[[Call, Notify], Awaitable[Fields]]
 Settle = Callable[[], Awaitable[None]]
 
 
@@ -95,7 +94,7 @@ class Router:
         self.search = ToolSearch(
             access, self._exchange, merger.page, lambda result: self._signature.put_on(result)
         )
-        self._routes: dict[str, Route] = {
+        self._routes: dict[str, Exchange] = {
             m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
             m.TOOLS_CALL: self._use,
@@ -156,7 +155,7 @@ class Router:
             raise no_method(call.method)
         return route(call, notify)
 
-    def _signed(self, route: Route) -> Route:
+    def _signed(self, route: Exchange) -> Exchange:
         """A route whose results `_ask` has not signed."""
 
         async def answer(call: Call, notify: Notify) -> Fields:

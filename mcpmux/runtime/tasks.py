@@ -62,7 +62,7 @@ CANCEL_SECONDS = 2.0  # for telling a server that nobody waits for its task any 
 _ABOUT_TASKS = frozenset({tasks.TASK, STATE})  # of a tool call that may be about a task, or go on with one
 
 
-class Asked(msgspec.Struct):
+class TaskQuestions(msgspec.Struct):
     """What a legacy server asked in a task: the state of the parked call, and the answers so far."""
 
     state: str
@@ -90,7 +90,7 @@ class Tasks:
     _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
     _access: AccessControl
     _nursery: trio.Nursery  # for waits whose clients are asked something
-    _asked: Lru[tuple[str, str], Asked] = field(default_factory=lambda: Lru(ASKED_LIMIT, ASKED_BYTES))
+    _asked: Lru[tuple[str, str], TaskQuestions] = field(default_factory=lambda: Lru(ASKED_LIMIT, ASKED_BYTES))
     _parked: dict[str, Wait] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)  # of this process among several
 
@@ -223,7 +223,7 @@ class Tasks:
                 result = await _ask(upstream, m.TASKS_RESULT, task_id, call)
             if STATE not in result:
                 return tasks.completed(task, result) if result else tasks.running(task)
-            asked = Asked(text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {})
+            asked = TaskQuestions(text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {})
             self._asked[key] = asked
         open_ones = {name: value for name, value in asked.requests.items() if name not in asked.responses}
         return tasks.waiting(task, open_ones)

@@ -21,6 +21,7 @@ import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.protocol.envelope import Part
 
 RECEIVE_BYTES: Final = 64 * 1024  # one receive holds any usual message whole
 # Of what is of use only as a whole: each piece costs a turn of the scheduler.
@@ -40,7 +41,6 @@ KEEP_ALIVE: Final = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
 PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes after
 
-Part = bytes | memoryview
 T = TypeVar("T")
 
 

@@ -24,8 +24,9 @@ import trio
 
 from mcpmux.config import ClientTls, Secret, ServerTls
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportClosed
+from mcpmux.protocol.envelope import Part
 from mcpmux.protocol.principal import is_name
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, Part, PlainStream
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
 
 CurrentContext = Callable[[], ssl.SSLContext]
 """What a connection that comes now is secured with.

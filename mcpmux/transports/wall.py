@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-Tell = Callable[[list[BaseException]], object]
+TakeErrors = Callable[[list[BaseException]], object]
 
 
-async def walled(work: Awaitable[None], kind: type[Exception], tell: Tell) -> None:
+async def walled(work: Awaitable[None], kind: type[Exception], tell: TakeErrors) -> None:
     """Do the work; `tell` hears of the errors of that kind that it ends with. Others are raised then."""
     try:
         await work

@@ -23,7 +23,7 @@ from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.printable import printable
 from mcpmux.transports.byte_stream import KEEP_ALIVE, reason_of
-from mcpmux.transports.http.message import HEAD_FIELDS, Fields
+from mcpmux.transports.http.message import HEAD_FIELDS, HeaderFields
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, Proxy
 from mcpmux.transports.tls import client_context, explain_server
 
@@ -93,14 +93,14 @@ class WebClient(NamedTuple):
     head_bytes: int = 64 * 1024
     body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
 
-    async def ask(self, method: str, url: str, fields: Fields, body: bytes = b"") -> WebAnswer:
+    async def ask(self, method: str, url: str, fields: HeaderFields, body: bytes = b"") -> WebAnswer:
         """The whole response. Raises as `open`, and MessageTooLarge."""
         async with self.open(method, url, fields, body) as response:
             return WebAnswer(response.status, response.headers, await response.read())
 
     @asynccontextmanager
     async def open(
-        self, method: str, url: str, fields: Fields, body: bytes = b""
+        self, method: str, url: str, fields: HeaderFields, body: bytes = b""
     ) -> AsyncIterator[WebResponse]:
         """A response whose head is in. Leaving closes the connection.
 

@@ -47,7 +47,7 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.printable import printable
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.body_budget import Holding
-from mcpmux.transports.http.message import Fields, encode_response_head
+from mcpmux.transports.http.message import HeaderFields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import LATE, RECEIVE_BYTES, MessageStream, receive_held, sending
 from mcpmux.transports.send_queue import BROKEN, SendQueue
@@ -238,7 +238,7 @@ class HandshakeRefused(ConnectFailed):
 
 @asynccontextmanager
 async def open_websocket(
-    url: str, headers: Fields, tls: ClientTls, max_message_bytes: int, patience: float
+    url: str, headers: HeaderFields, tls: ClientTls, max_message_bytes: int, patience: float
 ) -> AsyncIterator[WebSocketStream]:
     """A message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
 
@@ -266,7 +266,7 @@ async def open_websocket(
             await trio.aclose_forcefully(stream)
 
 
-async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Fields) -> WSConnection:
+async def _shake_hands(stream: PatientStream, host: str, target: str, headers: HeaderFields) -> WSConnection:
     """What goes on with the frames. Raises ConnectFailed."""
     nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
     protocol = WSConnection(ConnectionType.CLIENT)
@@ -306,15 +306,16 @@ log = structlog.get_logger()
 HANDSHAKE_SECONDS = 10.0  # from the connection to the end of its request's head, TLS included
 END_OF_HEAD = b"\r\n\r\n"
 
-Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
-Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
+HandshakeRefusal = tuple[int, str, HeaderFields]
+"""Status, sentence and header fields for a client that does not get through."""
+WhyBusy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
 
-AdmitClient = Callable[[str, Mapping[str, str]], Awaitable[Refusal | None]]
+AdmitClient = Callable[[str, Mapping[str, str]], Awaitable[HandshakeRefusal | None]]
 """Finds out who a client is, by its target and headers (lower-case names): None, or why it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class HandshakePolicy:
     """Who gets through: at which path, from where. `opens_below`: also at paths of one more segment."""
 
     path: str
@@ -322,11 +323,11 @@ class Door:
     opens_below: bool = False
 
     @property
-    def elsewhere(self) -> Refusal:
+    def elsewhere(self) -> HandshakeRefusal:
         """For a request to another path."""
         return 404, f"the WebSocket endpoint is at {self.path}", ()
 
-    def refuses(self, request: Request, headers: dict[str, str]) -> Refusal | None:
+    def refuses(self, request: Request, headers: dict[str, str]) -> HandshakeRefusal | None:
         """For a request that does not get through."""
         path = request.target.partition("?")[0]
         is_below = self.opens_below and path.rpartition("/")[0] == self.path.rstrip("/")
@@ -355,8 +356,8 @@ def _headers(request: Request) -> dict[str, str]:
 @asynccontextmanager
 async def open_websocket_client(
     stream: PatientStream,
-    door: Door,
-    busy: Busy,
+    door: HandshakePolicy,
+    busy: WhyBusy,
     max_message_bytes: int,
     guard: AdmitClient | None = None,
     hold: Callable[[], Holding | None] = lambda: None,
@@ -380,12 +381,12 @@ async def open_websocket_client(
 
 
 async def _admit(
-    stream: PatientStream, door: Door, busy: Busy, guard: AdmitClient | None
+    stream: PatientStream, door: HandshakePolicy, busy: WhyBusy, guard: AdmitClient | None
 ) -> WSConnection | None:
     """What goes on with the frames; None for a client that does not get through, and was told why."""
     protocol = WSConnection(ConnectionType.SERVER)
     request: Request | None = None
-    refusal: Refusal | None = None
+    refusal: HandshakeRefusal | None = None
     head = b""
     with trio.move_on_after(HANDSHAKE_SECONDS):
         while request is None and (data := await stream.receive_some(RECEIVE_BYTES)):
@@ -421,7 +422,7 @@ async def _admit(
     return None
 
 
-async def _reject(stream: PatientStream, status: int, sentence: str, fields: Fields) -> None:
+async def _reject(stream: PatientStream, status: int, sentence: str, fields: HeaderFields) -> None:
     """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
     log.debug("websocket refused", status=status, reason=sentence)
     body = sentence.encode()

@@ -33,10 +33,10 @@ from mcpmux.mux.cache import (
     PLAIN,
     Audience,
     Cache,
+    CacheKey,
     Entry,
     Fetch,
     Generations,
-    Key,
     is_public,
     like,
     size_of,
@@ -60,7 +60,7 @@ ITEM_OVERHEAD: Final = 150  # bytes that an item costs besides its texts, about
 HINTS: Final = ("ttlMs", "cacheScope")
 """Members of a result that say how long it may be used, and for whom."""
 
-Ask = Callable[[Notify], Awaitable[Fields]]
+AskServer = Callable[[Notify], Awaitable[Fields]]
 """Does the exchange; its notifications are handed on."""
 
 
@@ -70,7 +70,7 @@ REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 """What may be answered from what was said before."""
 
 
-class Asked(Protocol):
+class AskedUpstream(Protocol):
     """The upstream that is asked. `patience`: seconds for an exchange; `late`: what is said after those."""
 
     name: str
@@ -106,7 +106,7 @@ class Page(NamedTuple):
     problems: Sequence[Problem] = ()
 
 
-class Found(NamedTuple):
+class CachedPage(NamedTuple):
     """A page. `until`: how long it is kept (None: it is not); `personal`: only for clients like this one.
 
     `again`: it was not asked for now.
@@ -213,7 +213,7 @@ class ResponseCache:
             self._passing = PASSED
         return not self.modern  # no older revision has a word for it
 
-    def answer(self, upstream: Asked, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def answer(self, upstream: AskedUpstream, call: Call, notify: Notify) -> Awaitable[Fields]:
         """The upstream's answer to a read or a list, in its own words. Raises RpcError."""
         if call.method != m.RESOURCES_READ:
             return self._list(upstream, call, notify)
@@ -222,7 +222,7 @@ class ResponseCache:
             return upstream.exchange(call, notify)
         return self.read(call, uri, partial(upstream.exchange, call), notify, upstream)
 
-    async def _list(self, upstream: Asked, call: Call, notify: Notify) -> Fields:
+    async def _list(self, upstream: AskedUpstream, call: Call, notify: Notify) -> Fields:
         cursor = text_of(call.params.get("cursor"))
         if len(call.params) > 1 or (call.params and cursor is None) or call.wants_progress:
             return await upstream.exchange(call, notify)
@@ -239,7 +239,9 @@ class ResponseCache:
             raise upstream.late(call.method, seconds) from None
         return dict(found.page.result)
 
-    def read(self, call: Call, uri: str, ask: Ask, notify: Notify, upstream: Asked) -> Awaitable[Fields]:
+    def read(
+        self, call: Call, uri: str, ask: AskServer, notify: Notify, upstream: AskedUpstream
+    ) -> Awaitable[Fields]:
         """A resource, kept or shared where that may be. `ask` asks for it.
 
         Whoever waits for another's exchange does so for as long as one of its own may take. The result may
@@ -249,7 +251,7 @@ class ResponseCache:
             upstream.watch.routed(upstream.name)
         if len(call.params) != 1 or not PLAIN.issuperset(call.meta):
             return ask(notify)
-        key = Key(self.key, m.RESOURCES_READ, uri)
+        key = CacheKey(self.key, m.RESOURCES_READ, uri)
         generation = self._generations.of(self._name)
         entry = self._cache.find(key, EVERYBODY, trio.current_time(), generation)
         if entry is not None:
@@ -263,7 +265,9 @@ class ResponseCache:
             return self._join_read(key, call, ask, notify, upstream)
         return self._lead_read(key, generation, call, ask, notify)
 
-    async def _join_read(self, key: Key, call: Call, ask: Ask, notify: Notify, upstream: Asked) -> Fields:
+    async def _join_read(
+        self, key: CacheKey, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream
+    ) -> Fields:
         """What another's exchange brings, or our own when that is not for us."""
         seconds = upstream.patience(call.method)
         await in_task()
@@ -279,7 +283,9 @@ class ResponseCache:
             return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
         raise upstream.late(call.method, seconds)
 
-    async def _lead_read(self, key: Key, generation: int, call: Call, ask: Ask, notify: Notify) -> Fields:
+    async def _lead_read(
+        self, key: CacheKey, generation: int, call: Call, ask: AskServer, notify: Notify
+    ) -> Fields:
         silent = True
 
         async def pass_on(event: Event) -> None:
@@ -304,7 +310,7 @@ class ResponseCache:
         self._doubt(public=public)
         return dict(result)
 
-    async def _join(self, key: Key, generation: int, audience: Audience, call: Call) -> tuple[Any, bool]:
+    async def _join(self, key: CacheKey, generation: int, audience: Audience, call: Call) -> tuple[Any, bool]:
         """What the fetch of another brings, or None when we must ask; and whether the server has answered.
 
         It is for us when it is for everybody; an error or a page also when it is for clients like us. When
@@ -341,7 +347,7 @@ class ResponseCache:
         cursor: str | None,
         ask: Callable[[], Awaitable[Page]],
         deadline: Deadline | None = None,
-    ) -> Found:
+    ) -> CachedPage:
         """A page of the list that `call` asks for, kept or shared where that may be.
 
         Nothing in it may be changed. Raises RpcError, or Overdue when another's exchange brings nothing until
@@ -350,17 +356,17 @@ class ResponseCache:
         method = call.method
         who = self._audience(call)
         if not PLAIN.issuperset(call.meta):
-            return Found(await ask(), None, True)
-        key = Key(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
+            return CachedPage(await ask(), None, True)
+        key = CacheKey(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
         generation = self._generations.of(self._name)
-        found: Found | None
+        found: CachedPage | None
         kept_for = EVERYBODY if who is None else (None, who)
         entry = self._cache.find(key, kept_for, trio.current_time(), generation)
         if entry is not None:
             self.counts.hits += 1
             page: Page = entry.value
             page = page._replace(result=aged(entry, page.result))
-            return Found(page, entry.until, entry.audience is not None, again=True)
+            return CachedPage(page, entry.until, entry.audience is not None, again=True)
 
         audience = None if method in self._public else who
         if (key, generation, audience) in self._cache.joinable:
@@ -384,7 +390,7 @@ class ResponseCache:
         self.counts.misses += 1
         return found
 
-    def _take_page(self, fetch: Fetch, who: Audience, page: Page) -> Found:
+    def _take_page(self, fetch: Fetch, who: Audience, page: Page) -> CachedPage:
         method, config = fetch.key.method, self._store.config
         ttl, public, now = ttl_of(page.result), is_public(page.result), trio.current_time()
         (self._public.add if public else self._public.discard)(method)
@@ -394,12 +400,12 @@ class ResponseCache:
         elif page.result and config.trust_announcements and method in self.announced:
             until = now + config.max_list_age
         else:
-            return Found(page, None, personal)
+            return CachedPage(page, None, personal)
         size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
         audience, generation = who if personal else None, self._generations.of(self._name)
         fresh_until = until if ttl else 0.0
         kept = self._cache.keep(fetch, audience, page, size, until, fresh_until, generation)
-        return Found(page, until if kept else None, personal)
+        return CachedPage(page, until if kept else None, personal)
 
     def _audience(self, call: Call) -> Audience:
         """For whom an answer is that is not public; None: for all, as the server cannot tell them apart."""

@@ -35,7 +35,7 @@ REPLACES = "replaces"  # a parameter of an acknowledgement: the listen goes on w
 RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet that it is one
 
 
-class Wish(NamedTuple):
+class OwnerListen(NamedTuple):
     """A listen at an owner. `stream` is its name, `replaces` that of one that ends when this is acknowledged.
 
     That one tells what it has; if it is somewhere else it goes on. `upstream`: the key of a session.
@@ -63,7 +63,7 @@ class Replicas(Protocol):
     def settle_seconds(self) -> float:
         """How long what an owner has heard may wait there until it is told."""
 
-    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
+    async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
         """Have `owner` tell of changes, until it does not any more.
 
         `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. With
@@ -185,7 +185,7 @@ class SharedListening:
         with trio.CancelScope() as scope:
             self._is_asking = True
             try:
-                asked = Wish(self._upstream, sorted(wish), stream, self._stream)
+                asked = OwnerListen(self._upstream, sorted(wish), stream, self._stream)
                 await self._replicas.listen(owner, asked, hear)
                 is_over = True
             except (TransportError, RemoteProtocolError) as error:

@@ -12,12 +12,12 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Limits
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.transports.websocket import GOING_AWAY, Door
+from mcpmux.transports.websocket import GOING_AWAY, HandshakePolicy
 from tests.peers.raw_websocket import TEXT, RawClient, frame, handshake
 from tests.peers.revision import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 
-DOOR = Door("/mcp", OriginPolicy("127.0.0.1", [], []))
+DOOR = HandshakePolicy("/mcp", OriginPolicy("127.0.0.1", [], []))
 META = {VERSION: MODERN, CAPABILITIES: {}}
 ASK = {"jsonrpc": "2.0", "id": 1, "method": SLOW, "params": {"_meta": META}}
 

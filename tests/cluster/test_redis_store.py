@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.cluster.redis_store import CALLS, RedisStore, open_redis_store
-from mcpmux.cluster.store import Bucket, Kept, Place, Store, StoreAway
+from mcpmux.cluster.store import Bucket, Place, Store, StoreAway, StoredSession
 from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
@@ -124,10 +124,10 @@ async def test_what_a_store_writes_to_disk_is_there_after_a_restart(redis):
     server = redis.start("--appendonly", "yes")
     async with open_redis_store(at(server)) as store:
         await eventually(lambda: store.renew("a", b"", LONG, joining=True))
-        await store.save("s", Kept("a", b"facts"), LONG)
+        await store.save("s", StoredSession("a", b"facts"), LONG)
         await in_thread(server.stop)
         await in_thread(server.start)
-        assert await eventually(lambda: store.find("s")) == Kept("a", b"facts")
+        assert await eventually(lambda: store.find("s")) == StoredSession("a", b"facts")
         assert await store.renew("a", b"", LONG, joining=False) is not None
 
 
@@ -143,7 +143,7 @@ async def test_a_store_that_hangs_is_away_until_it_goes_on(redis):
             ):
                 await store.find("s")
         server.resume()
-        assert await eventually(lambda: store.save("s", Kept("a", b""), LONG))
+        assert await eventually(lambda: store.save("s", StoredSession("a", b""), LONG))
 
 
 async def test_a_store_that_is_known_to_hang_makes_nobody_wait(redis):
@@ -233,12 +233,12 @@ async def test_leaving_closes_all_connections(redis):
 async def test_scripts_that_the_store_forgot_are_sent_again(redis):
     server = redis.start()
     async with open_redis_store(at(server)) as store:
-        await eventually(lambda: store.save("s", Kept("a", b""), LONG))
+        await eventually(lambda: store.save("s", StoredSession("a", b""), LONG))
         before = store.commands
-        await store.save("s", Kept("a", b""), LONG)
+        await store.save("s", StoredSession("a", b""), LONG)
         assert store.commands == before + 1
         await in_thread(server.ask, "SCRIPT FLUSH")
-        await store.save("s", Kept("a", b""), LONG)
+        await store.save("s", StoredSession("a", b""), LONG)
         assert store.commands == before + 3
 
 
@@ -282,7 +282,7 @@ async def test_a_store_that_is_full_refuses_what_takes_room(redis):
         assert await store.find("s") is None
         client = store._opened
         with pytest.raises(StoreAway, match="refuses: OOM "):
-            await store.save("s", Kept("a", b""), LONG)
+            await store.save("s", StoredSession("a", b""), LONG)
         assert store.away is not None
         assert await store.find("s") is None
         assert store.away is None
@@ -295,9 +295,9 @@ async def test_a_replica_is_no_store(redis):
         await eventually(store.version)
         await in_thread(server.ask, f"REPLICAOF {HOST} 1")
         with pytest.raises(StoreAway, match="refuses: "):
-            await store.save("s", Kept("a", b""), LONG)
+            await store.save("s", StoredSession("a", b""), LONG)
         await in_thread(server.ask, "REPLICAOF NO ONE")
-        assert await eventually(lambda: store.save("s", Kept("a", b""), LONG))
+        assert await eventually(lambda: store.save("s", StoredSession("a", b""), LONG))
 
 
 async def test_prefixes_and_databases_keep_clusters_apart(redis):
@@ -320,9 +320,9 @@ async def use_everything(store: Store, name: str) -> None:
     members = await store.renew(name, b"card", LONG, joining=True)
     assert members is not None
     assert (name, b"card") in members
-    assert await store.save(name, Kept(name, b"facts"), LONG)
+    assert await store.save(name, StoredSession(name, b"facts"), LONG)
     assert await store.claim(name, name, name)
-    assert await store.find(name) == Kept(name, b"facts")
+    assert await store.find(name) == StoredSession(name, b"facts")
     await store.append(name, [b"1", b"2", b"3"], 2, LONG)
     assert await store.keep([name, "nobody's"], name, LONG) == {name}
     assert list(await store.events(name)) == [b"2", b"3"]
@@ -519,26 +519,26 @@ async def test_when_a_primary_dies_its_replica_is_used(redis):
     primary, replica, _, config = await start_pair(redis)
     async with open_redis_store(config) as store:
         await eventually(lambda: store.renew("a", b"", LONG, joining=True))
-        await store.save("s", Kept("a", b"facts"), LONG)
+        await store.save("s", StoredSession("a", b"facts"), LONG)
         await until(lambda: replica.ask("EXISTS mcpmux:session:{s}") == ":1\r\n")
         await in_thread(primary.kill)
         assert await eventually(lambda: store.claim("s", "b", "a"), FAILOVER_SECONDS)
-        assert await store.find("s") == Kept("b", b"facts")
+        assert await store.find("s") == StoredSession("b", b"facts")
         assert await store.renew("a", b"", LONG, joining=False) is not None
         await in_thread(primary.start)  # as a primary that nobody told otherwise yet
-        assert await eventually(lambda: store.find("s")) == Kept("b", b"facts")
+        assert await eventually(lambda: store.find("s")) == StoredSession("b", b"facts")
 
 
 @pytest.mark.slow
 async def test_a_primary_that_is_to_become_a_replica_is_left(redis):
     _, replica, sentinel, config = await start_pair(redis)
     async with open_redis_store(config) as store:
-        await eventually(lambda: store.save("s", Kept("a", b""), LONG))
+        await eventually(lambda: store.save("s", StoredSession("a", b""), LONG))
         await until(lambda: sentinel.ask("SENTINEL FAILOVER main") == "+OK\r\n")
         await until(lambda: "role:master" in replica.ask("INFO replication"))
 
         async def writes_to_replica() -> None:
-            await store.save("new", Kept("a", b"facts"), LONG)
+            await store.save("new", StoredSession("a", b"facts"), LONG)
             if replica.ask("EXISTS mcpmux:session:{new}") != ":1\r\n":
                 raise StoreAway
 
@@ -579,7 +579,7 @@ NAMES = [f"session-{number}" for number in range(60)]
 async def names_by_node(store: Store, servers: list[RedisServer]) -> dict[RedisServer, list[str]]:
     """Sessions of "a", saved, by where they are."""
     for name in NAMES:
-        await eventually(partial(store.save, name, Kept("a", b""), LONG))
+        await eventually(partial(store.save, name, StoredSession("a", b""), LONG))
     return {
         server: [name for name in NAMES if server.ask(f"EXISTS mcpmux:session:{{{name}}}") == ":1\r\n"]
         for server in servers
@@ -600,7 +600,9 @@ async def test_of_a_cluster_one_node_that_dies_takes_only_its_own(redis):
                 for name in names[server]:
                     assert await store.find(name) is not None
         await in_thread(first.start)
-        assert await eventually(lambda: store.save(names[first][0], Kept("a", b""), LONG), FAILOVER_SECONDS)
+        assert await eventually(
+            lambda: store.save(names[first][0], StoredSession("a", b""), LONG), FAILOVER_SECONDS
+        )
 
 
 @pytest.mark.slow
@@ -633,7 +635,7 @@ async def test_a_replica_in_a_cluster_takes_over(redis):
         await until(lambda: replica.ask("DBSIZE") == first.ask("DBSIZE"))
         await in_thread(first.kill)
         found = await eventually(lambda: store.find(name), FAILOVER_SECONDS)
-        assert found == Kept("a", b"")
+        assert found == StoredSession("a", b"")
         assert await eventually(lambda: store.claim(name, "b", "a"), FAILOVER_SECONDS)
 
 
@@ -649,7 +651,7 @@ async def test_a_slot_that_has_moved_is_found(redis):
         await eventually(other.version)
         for server in (target, *servers):
             assert server.ask(f"CLUSTER SETSLOT {slot} NODE {target.node_id}") == "+OK\r\n"
-        assert await store.save("moved", Kept("a", b""), LONG)
+        assert await store.save("moved", StoredSession("a", b""), LONG)
         assert target.ask("EXISTS mcpmux:session:{moved}") == ":1\r\n"
         assert await other.keep(["moved"], "a", LONG) == {"moved"}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.redis_store import open_redis_store
-from mcpmux.cluster.store import Bucket, Kept, Member, Place, Store
+from mcpmux.cluster.store import Bucket, Member, Place, Store, StoredSession
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit
@@ -145,7 +145,7 @@ async def test_an_id_whose_lease_has_ended_never_revives(engine, store, joining)
 @pytest.mark.parametrize("joining", [False, True])
 async def test_nobody_else_has_to_notice_that_a_lease_has_ended(engine, store, joining):
     await store.renew("a", b"", SHORT, joining=True)
-    await store.save("clock", Kept("a", b""), SHORT)
+    await store.save("clock", StoredSession("a", b""), SHORT)
     await engine.wait_until(partial(is_unknown, store, "clock"))
     assert await store.renew("a", b"", LONG, joining=joining) is None
 
@@ -180,71 +180,71 @@ async def is_unknown(store: Store, name: str) -> bool:
 
 async def test_a_session_is_found_as_it_was_saved(store, other):
     assert await store.find("s") is None
-    assert await store.save("s", Kept("a", ANY_BYTES), LONG)
-    assert await other.find("s") == Kept("a", ANY_BYTES)
-    assert await store.save("s", Kept("a", b"more"), LONG)
-    assert await other.find("s") == Kept("a", b"more")
+    assert await store.save("s", StoredSession("a", ANY_BYTES), LONG)
+    assert await other.find("s") == StoredSession("a", ANY_BYTES)
+    assert await store.save("s", StoredSession("a", b"more"), LONG)
+    assert await other.find("s") == StoredSession("a", b"more")
 
 
 @pytest.mark.parametrize("name", ["{", "}", "%7D", "a}b{c", "*", "ünï côde", "a b\r\nc"])
 async def test_any_text_is_a_name(store, name):
-    await store.save(name, Kept("a", b"facts"), LONG)
+    await store.save(name, StoredSession("a", b"facts"), LONG)
     await store.append(name, [b"event"], 9, LONG)
     assert await store.keep([name], "a", LONG) == {name}
-    assert await store.find(name) == Kept("a", b"facts")
+    assert await store.find(name) == StoredSession("a", b"facts")
     assert list(await store.events(name)) == [b"event"]
     await store.end(name, "a")
     assert await store.find(name) is None
 
 
 async def test_who_is_not_the_owner_cannot_save(store, other):
-    await store.save("s", Kept("a", b"facts"), LONG)
-    assert not await other.save("s", Kept("b", b"other facts"), LONG)
-    assert await store.find("s") == Kept("a", b"facts")
+    await store.save("s", StoredSession("a", b"facts"), LONG)
+    assert not await other.save("s", StoredSession("b", b"other facts"), LONG)
+    assert await store.find("s") == StoredSession("a", b"facts")
 
 
 async def test_a_session_ends_after_its_time(engine, store, other):
-    await store.save("s", Kept("a", b"facts"), SHORT)
-    await store.save("kept", Kept("a", b"facts"), SHORT)
-    await store.save("kept", Kept("a", b"facts"), LONG)
+    await store.save("s", StoredSession("a", b"facts"), SHORT)
+    await store.save("kept", StoredSession("a", b"facts"), SHORT)
+    await store.save("kept", StoredSession("a", b"facts"), LONG)
     await engine.wait_until(partial(is_unknown, store, "s"))
     assert await store.find("kept") is not None
-    assert await other.save("s", Kept("b", b"mine"), LONG)
+    assert await other.save("s", StoredSession("b", b"mine"), LONG)
 
 
 async def test_a_session_is_claimed_with_what_is_known_of_it(store, other):
-    await store.save("s", Kept("a", b"facts"), LONG)
+    await store.save("s", StoredSession("a", b"facts"), LONG)
     assert await other.claim("s", "b", "a")
-    assert await store.find("s") == Kept("b", b"facts")
+    assert await store.find("s") == StoredSession("b", b"facts")
 
 
 async def test_a_claim_of_what_belongs_to_somebody_else_fails(store, other):
     assert not await store.claim("s", "b", "a")
     assert await store.find("s") is None
-    await store.save("s", Kept("c", b"facts"), LONG)
+    await store.save("s", StoredSession("c", b"facts"), LONG)
     assert not await other.claim("s", "b", "a")
-    assert await store.find("s") == Kept("c", b"facts")
+    assert await store.find("s") == StoredSession("c", b"facts")
 
 
 async def test_who_lost_a_session_can_do_nothing_with_it(store, other):
-    await store.save("s", Kept("a", b"facts"), LONG)
+    await store.save("s", StoredSession("a", b"facts"), LONG)
     await store.append("s", [b"event"], 9, LONG)
     await other.claim("s", "b", "a")
-    assert not await store.save("s", Kept("a", b"late facts"), LONG)
+    assert not await store.save("s", StoredSession("a", b"late facts"), LONG)
     assert not await store.keep(["s"], "a", LONG)
     await store.end("s", "a")
-    assert await other.find("s") == Kept("b", b"facts")
+    assert await other.find("s") == StoredSession("b", b"facts")
     assert list(await other.events("s")) == [b"event"]
 
 
 async def test_a_claim_makes_a_session_live_no_longer(engine, store):
-    await store.save("s", Kept("a", b""), SHORT)
+    await store.save("s", StoredSession("a", b""), SHORT)
     assert await store.claim("s", "b", "a")
     await engine.wait_until(partial(is_unknown, store, "s"))
 
 
 async def test_of_many_claims_at_once_exactly_one_wins(store, other):
-    await store.save("s", Kept("a", b"facts"), LONG)
+    await store.save("s", StoredSession("a", b"facts"), LONG)
     winners = []
 
     async def claim(number: int) -> None:
@@ -261,31 +261,31 @@ async def test_of_many_claims_at_once_exactly_one_wins(store, other):
 
 async def test_sessions_that_are_kept_live_longer(engine, store):
     for name in ("kept", "left"):
-        await store.save(name, Kept("a", b""), SHORT)
+        await store.save(name, StoredSession("a", b""), SHORT)
         await store.append(name, [b"event"], 9, SHORT)
     assert await store.keep(["kept"], "a", LONG) == {"kept"}
     await engine.wait_until(partial(is_unknown, store, "left"))
     await engine.wait_until(partial(has_no_events, store, "left"))
-    assert await store.find("kept") == Kept("a", b"")
+    assert await store.find("kept") == StoredSession("a", b"")
     assert list(await store.events("kept")) == [b"event"]
 
 
 async def test_only_sessions_of_the_owner_are_kept(store):
-    await store.save("mine", Kept("a", b""), LONG)
-    await store.save("theirs", Kept("b", b""), LONG)
+    await store.save("mine", StoredSession("a", b""), LONG)
+    await store.save("theirs", StoredSession("b", b""), LONG)
     assert await store.keep(["theirs", "mine", "nobody's"], "a", LONG) == {"mine"}
     assert await store.keep([], "a", LONG) == set()
 
 
 async def test_very_many_sessions_are_kept_at_once(store):
     names = [f"s{number}" for number in range(1234)]
-    await store.save("s777", Kept("a", b""), LONG)
-    await store.save("s1233", Kept("a", b""), LONG)
+    await store.save("s777", StoredSession("a", b""), LONG)
+    await store.save("s1233", StoredSession("a", b""), LONG)
     assert await store.keep(names, "a", LONG) == {"s777", "s1233"}
 
 
 async def test_a_session_that_has_ended_is_forgotten_with_its_events(store):
-    await store.save("s", Kept("a", b""), LONG)
+    await store.save("s", StoredSession("a", b""), LONG)
     await store.append("s", [b"event"], 9, LONG)
     await store.end("s", "b")
     assert await store.find("s") is not None
@@ -540,7 +540,7 @@ def test_memory_forgets_what_nobody_keeps():
     store = MemoryStore(clock)
     for number in range(10_000):
         clock.now += 1
-        answer_of(store.save(f"s{number}", Kept("a", b""), 10))
+        answer_of(store.save(f"s{number}", StoredSession("a", b""), 10))
         answer_of(store.append(f"s{number}", [b"event"], 9, 10))
         answer_of(store.take([Bucket(f"b{number}", 1.0, 9.0)]))
         answer_of(store.take_place(place("p", f"g{number}"), 9, 10))

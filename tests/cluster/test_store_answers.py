@@ -32,7 +32,7 @@ from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.redis_store import RedisStore
-from mcpmux.cluster.store import Bucket, Kept, Place, StoreAway
+from mcpmux.cluster.store import Bucket, Place, StoreAway, StoredSession
 from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import Limits, Secret
 from mcpmux.config.cluster import Cluster
@@ -90,7 +90,7 @@ class Engine:
             members = await truth.renew(said[0], said[1], said[2] / 1000, joining=bool(said[3]))
             return members and [part for each in members for part in (each.replica.encode(), each.card)]
         if digest == script.SAVE.digest:
-            return int(await truth.save(key, Kept(said[0], said[1]), said[2] / 1000))
+            return int(await truth.save(key, StoredSession(said[0], said[1]), said[2] / 1000))
         if digest == script.CLAIM.digest:
             return int(await truth.claim(key, *said))
         if digest == script.KEEP.digest:

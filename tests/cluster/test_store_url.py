@@ -2,25 +2,28 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.cluster.store_url import Place, StoreUrl, Topology, parse_store_url
+from mcpmux.cluster.store_url import StoreAddress, StoreUrl, Topology, parse_store_url
 from mcpmux.config import Secret
 from mcpmux.errors import ConfigError
 
 ONE, SENTINEL, CLUSTER = Topology.ONE, Topology.SENTINEL, Topology.CLUSTER
-H, J = Place("h", 6379), Place("i", 7000)
+H, J = StoreAddress("h", 6379), StoreAddress("i", 7000)
 
 GOOD = [
     ("redis://h", StoreUrl(ONE, False, (H,), "", 0, None, None)),
     ("redis://h/", StoreUrl(ONE, False, (H,), "", 0, None, None)),
     ("rediss://i:7000/3", StoreUrl(ONE, True, (J,), "", 3, None, None)),
-    ("redis://[::1]:7000", StoreUrl(ONE, False, (Place("::1", 7000),), "", 0, None, None)),
-    ("redis://[fe80::1]", StoreUrl(ONE, False, (Place("fe80::1", 6379),), "", 0, None, None)),
+    ("redis://[::1]:7000", StoreUrl(ONE, False, (StoreAddress("::1", 7000),), "", 0, None, None)),
+    ("redis://[fe80::1]", StoreUrl(ONE, False, (StoreAddress("fe80::1", 6379),), "", 0, None, None)),
     ("redis://u@h", StoreUrl(ONE, False, (H,), "", 0, "u", None)),
     ("redis://:p@h", StoreUrl(ONE, False, (H,), "", 0, None, Secret("p"))),
     ("redis://u%40x:p%3A%2Fq:r@h", StoreUrl(ONE, False, (H,), "", 0, "u@x", Secret("p:/q:r"))),
     ("redis+cluster://h,i:7000", StoreUrl(CLUSTER, False, (H, J), "", 0, None, None)),
     ("rediss+cluster://h/0", StoreUrl(CLUSTER, True, (H,), "", 0, None, None)),
-    ("redis+sentinel://h/main", StoreUrl(SENTINEL, False, (Place("h", 26379),), "main", 0, None, None)),
+    (
+        "redis+sentinel://h/main",
+        StoreUrl(SENTINEL, False, (StoreAddress("h", 26379),), "main", 0, None, None),
+    ),
     (
         "rediss+sentinel://u:p@h:6379,i:7000/my%20main/2",
         StoreUrl(SENTINEL, True, (H, J), "my main", 2, "u", Secret("p")),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from mcpmux.mux.cache import CHANGES, ENTRY_OVERHEAD, MERGED, PARTS_LIMIT, URI_LIMIT, Cache, Fetch, Key
+from mcpmux.mux.cache import CHANGES, ENTRY_OVERHEAD, MERGED, PARTS_LIMIT, URI_LIMIT, Cache, CacheKey, Fetch
 from mcpmux.protocol import method as m
 from tests.examples import examples
 
@@ -20,9 +20,12 @@ LISTS = list(m.LISTS)
 AUDIENCES = [None, "alice", "bob"]
 
 keys = st.one_of(
-    st.builds(Key, st.sampled_from(SESSIONS), st.just(m.RESOURCES_READ), st.sampled_from(URIS)),
+    st.builds(CacheKey, st.sampled_from(SESSIONS), st.just(m.RESOURCES_READ), st.sampled_from(URIS)),
     st.builds(
-        Key, st.sampled_from([*SESSIONS, MERGED]), st.sampled_from(LISTS), st.sampled_from([None, "", "2"])
+        CacheKey,
+        st.sampled_from([*SESSIONS, MERGED]),
+        st.sampled_from(LISTS),
+        st.sampled_from([None, "", "2"]),
     ),
 )
 
@@ -49,11 +52,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.generation = 0
         self.open: dict[int, tuple[Fetch, int]] = {}
 
-    def is_stale(self, key: Key, born: int) -> bool:
+    def is_stale(self, key: CacheKey, born: int) -> bool:
         return any(step > born and about(key) for step, about in self.told)
 
     @rule(target=fetches, key=keys)
-    def begin(self, key: Key) -> tuple[Fetch, int]:
+    def begin(self, key: CacheKey) -> tuple[Fetch, int]:
         self.step += 1
         joined = next(iter(self.cache.joinable.get((key, self.generation, None), ())), None)
         fetch = self.cache.begin(key, self.generation)
@@ -80,7 +83,7 @@ class CacheMachine(RuleBasedStateMachine):
         del self.open[id(fetch[0])]
 
     @rule(key=keys, audience=st.sampled_from(AUDIENCES))
-    def find(self, key: Key, audience: Any) -> None:
+    def find(self, key: CacheKey, audience: Any) -> None:
         entry = self.cache.find(key, (audience,), self.now, self.generation)
         if entry is not None:
             found_key, found_audience, born, until = entry.value
@@ -155,11 +158,11 @@ class CacheMachine(RuleBasedStateMachine):
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
-READ = Key("docs", m.RESOURCES_READ, "file:///a")
-TOOLS = Key("docs", m.TOOLS_LIST)
+READ = CacheKey("docs", m.RESOURCES_READ, "file:///a")
+TOOLS = CacheKey("docs", m.TOOLS_LIST)
 
 
-def keep(cache: Cache, key: Key, audience: Any = None, *, size: int = 0, until: float = 10.0) -> bool:
+def keep(cache: Cache, key: CacheKey, audience: Any = None, *, size: int = 0, until: float = 10.0) -> bool:
     fetch = cache.begin(key)
     try:
         return cache.keep(fetch, audience, key, size, until)
@@ -187,7 +190,7 @@ def test_what_is_private_is_never_found_by_another():
 
 def test_the_least_used_goes_first():
     cache = Cache(MAX_BYTES, 2)
-    one, two, three = (Key("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))
+    one, two, three = (CacheKey("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))
     keep(cache, one)
     keep(cache, two)
     cache.find(one, (None,), 0)
@@ -231,7 +234,7 @@ def test_an_update_of_another_session_is_not_about_it():
 def test_a_merged_list_is_gone_with_any_of_its_parts():
     for session in SESSIONS:
         cache = Cache(MAX_BYTES, MAX_ENTRIES)
-        merged = Key(MERGED, m.TOOLS_LIST)
+        merged = CacheKey(MERGED, m.TOOLS_LIST)
         keep(cache, merged)
         cache.change(session, CHANGES[m.PROMPTS_CHANGED])
         assert cache.find(merged, (None,), 0) is not None
@@ -244,7 +247,7 @@ def test_a_merged_list_is_gone_with_any_of_its_parts():
 )
 def test_a_uri_that_costs_too_much_to_be_found_is_not_kept(uri: str):
     cache = Cache(MAX_BYTES, MAX_ENTRIES)
-    assert not keep(cache, Key("docs", m.RESOURCES_READ, uri))
+    assert not keep(cache, CacheKey("docs", m.RESOURCES_READ, uri))
     assert not cache.knows("docs")
 
 

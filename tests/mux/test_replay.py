@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
+from mcpmux.mux.replay import Gone, KeptEvent, ReplayBounds, ReplayBuffer
 
 BOUNDS = ReplayBounds(events=6, bytes=40, seconds=10)
 
@@ -21,12 +21,12 @@ class Replay(RuleBasedStateMachine):
         super().__init__()
         self.buffer = ReplayBuffer(BOUNDS)
         self.now = 0.0
-        self.kept: list[Kept] = []
+        self.kept: list[KeptEvent] = []
         self.gone: dict[int, int] = defaultdict(int)
         self.closed: set[int] = set()
         self.opened: set[int] = set()
         self.last: dict[int, int] = defaultdict(int)
-        self.repeating: dict[tuple[int, bytes], Kept] = {}
+        self.repeating: dict[tuple[int, bytes], KeptEvent] = {}
 
     @rule(stream=streams)
     def open(self, stream: int) -> None:
@@ -48,16 +48,16 @@ class Replay(RuleBasedStateMachine):
         self.expect(stream, data, self.buffer.say_again((stream, data), self.now))
         self.repeating[stream, data] = self.kept[-1]
 
-    def expect(self, stream: int, data: bytes, event: Kept) -> None:
+    def expect(self, stream: int, data: bytes, event: KeptEvent) -> None:
         self.last[stream] += 1
         self.opened.add(stream)
-        assert event == Kept(stream, self.last[stream], data, self.now)
+        assert event == KeptEvent(stream, self.last[stream], data, self.now)
         self.kept.append(event)
         self.let_go()
 
     def let_go(self) -> None:
         """What the bounds allow to keep: the newest, and nothing that is too old."""
-        kept: list[Kept] = []
+        kept: list[KeptEvent] = []
         for event in reversed(self.kept[-BOUNDS.events :]):
             if event.at < self.now - BOUNDS.seconds:
                 break

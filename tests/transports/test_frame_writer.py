@@ -17,11 +17,11 @@ from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.message_stream import LineStream, open_line_stream
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket import CLOSE_SECONDS, Door, WebSocketStream, open_websocket_client
+from mcpmux.transports.websocket import CLOSE_SECONDS, HandshakePolicy, WebSocketStream, open_websocket_client
 from tests.peers.raw_websocket import CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 10_000_000
-DOOR = Door("/mcp", OriginPolicy("127.0.0.1", [], []))
+DOOR = HandshakePolicy("/mcp", OriginPolicy("127.0.0.1", [], []))
 
 
 class Reluctant(HalfCloseableStream):

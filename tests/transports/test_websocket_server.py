@@ -23,14 +23,14 @@ from mcpmux.transports.websocket import (
     GOING_AWAY,
     HANDSHAKE_SECONDS,
     POLICY_VIOLATION,
-    Door,
+    HandshakePolicy,
     open_websocket_client,
 )
 from tests.examples import examples
 from tests.peers.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 1000
-DOOR = Door("/mcp", OriginPolicy("127.0.0.1", ["mux.example"], ["https://app.example"]))
+DOOR = HandshakePolicy("/mcp", OriginPolicy("127.0.0.1", ["mux.example"], ["https://app.example"]))
 
 
 class Echo:

@@ -17,7 +17,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.upstreams.shared_listening import REPLACES, Wish
+from mcpmux.upstreams.shared_listening import REPLACES, OwnerListen
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.subscribable import Subscribable
@@ -76,7 +76,7 @@ class Owner:
     def settle_seconds(self) -> float:
         return 2 * LEASE
 
-    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
+    async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
         assert (owner, wish.upstream) == ("owner", "x")
         self.asked[self.mood] += 1
         if self.mood == "refusing":

@@ -38,7 +38,7 @@ SEND_SECONDS = 10.0  # for the other side to take a message; one that does not r
 ANSWER_SECONDS = 10.0
 ANSWER = ""  # in place of a name
 
-Message = tuple[int, str, tuple[Any, ...]]
+ControlMessage = tuple[int, str, tuple[Any, ...]]
 """Number of a question, 0 for a call that needs no answer; the name; arguments, or what the answer is."""
 
 Handlers = dict[str, Callable[..., Any]]
@@ -47,7 +47,7 @@ Handlers = dict[str, Callable[..., Any]]
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
 
 
-def encode_message(message: Message) -> bytes:
+def encode_message(message: ControlMessage) -> bytes:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(data)) + data
 
@@ -59,7 +59,7 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
-        self._posted: list[Message] = []
+        self._posted: list[ControlMessage] = []
         self._arrival = trio.Event()
         self._numbers = count(1)
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
@@ -95,7 +95,7 @@ class ControlChannel:
         if not (once and (0, name, arguments) in self._posted):
             self._post((0, name, arguments))
 
-    def _post(self, message: Message) -> None:
+    def _post(self, message: ControlMessage) -> None:
         self._posted.append(message)
         self._arrival.set()
 
@@ -123,7 +123,7 @@ class ControlChannel:
         """Call at once. That the other side has gone, or does not read, is noticed where it is heard from."""
         await self._send((0, name, arguments))
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: ControlMessage) -> None:
         """A message that has begun is sent to its end: half a message would break the channel."""
         data = encode_message(message)
         async with self._sending:
@@ -136,10 +136,11 @@ class ControlChannel:
                 log.debug("message to another process lost", reason="the other process does not read")
                 self.close()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ControlMessage:
         """The next message of the other side. Raises TransportClosed when it has gone."""
         (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
-        message: Message = pickle.loads(await self._read(length))  # of our own other process, see above
+        data = await self._read(length)
+        message: ControlMessage = pickle.loads(data)  # of our own other process, see above
         return message
 
     async def _read(self, size: int) -> bytes:

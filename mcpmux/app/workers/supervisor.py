@@ -253,11 +253,11 @@ _RANKS = {state: rank for rank, state in enumerate(_BEST_FIRST)}
 _SUMMED = ("restarts", "in_flight", "unasked_logs", "more_sessions")
 _HELD = frozenset({"draining", "drained"})
 
-Said = Mapping[int, Sequence[UpstreamState]]
+WorkerStates = Mapping[int, Sequence[UpstreamState]]
 """What each worker says of every upstream, by the worker's number."""
 
 
-def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
+def merge_upstreams(said: WorkerStates, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
     """One state for each upstream, in the order in which the workers have them."""
     found: dict[str, dict[int, UpstreamState]] = {}
     for worker, states in said.items():

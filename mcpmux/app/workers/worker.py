@@ -37,7 +37,7 @@ from mcpmux.upstreams.upstream import OpenChannel
 
 log = structlog.get_logger()
 
-Door = tuple[HandedListener, trio.MemorySendChannel[tuple[trio.SocketStream, Note]]]
+ConnectionSource = tuple[HandedListener, trio.MemorySendChannel[tuple[trio.SocketStream, Note]]]
 """Where a listener gets new connections, and those that other workers have served."""
 
 
@@ -164,7 +164,7 @@ class Worker:
     # Connections
 
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
-        doors: list[Door] = []
+        doors: list[ConnectionSource] = []
         for number, listener in enumerate(config.listeners.bound):
             accepting = HandedListener()
             resuming, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
@@ -174,7 +174,7 @@ class Worker:
             await clients.start(serve_listener, listener, serving, handed, number)
         clients.start_soon(self._distribute, doors, name="connections")
 
-    async def _distribute(self, doors: list[Door]) -> None:
+    async def _distribute(self, doors: list[ConnectionSource]) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.
 
         Returns when we stop and no connection is left: after `stop` the supervisor sends none.

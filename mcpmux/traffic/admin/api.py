@@ -59,7 +59,7 @@ from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, Key
 from mcpmux.traffic.record import encode_record
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HeaderFields
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 DAY_SECONDS = 24 * 3600
@@ -79,7 +79,7 @@ BYTES_AT_ONCE = 256 * 2**10  # of records; the last of them may go beyond
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
 NOTE_LENGTH = 500  # characters
-CAPTURE: Fields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
+CAPTURE: HeaderFields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
 
 
 class Mark(msgspec.Struct, forbid_unknown_fields=True):

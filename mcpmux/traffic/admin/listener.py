@@ -24,7 +24,7 @@ from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
 from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import cannot_listen
@@ -61,7 +61,7 @@ async def handle(
         await _say(reply, 404, "there is nothing here")
 
 
-async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
+async def _say(reply: HttpReply, status: int, sentence: str, fields: HeaderFields = ()) -> None:
     text = f"{sentence[:1].upper()}{sentence[1:]}.\n" if sentence else ""
     await reply.send(status, (*TEXT, *fields), text.encode())
 
@@ -117,7 +117,7 @@ async def serve_admin(
         task_status.started()
 
 
-def _refuse(_status: int, sentence: str, _limit: str) -> tuple[Fields, bytes]:
+def _refuse(_status: int, sentence: str, _limit: str) -> tuple[HeaderFields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 
@@ -132,7 +132,7 @@ KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
-Refusal = tuple[int, str, Fields]
+Refusal = tuple[int, str, HeaderFields]
 """How a request is answered that may not go on, or not yet: status, sentence, header fields."""
 
 

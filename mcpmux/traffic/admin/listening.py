@@ -16,7 +16,7 @@ import msgspec
 
 from mcpmux.protocol import method as m
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.notification_hub import Key, NotificationHub
+from mcpmux.runtime.notification_hub import NotificationHub, ResourceKey
 from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.registry import UpstreamRegistry
@@ -68,12 +68,12 @@ class ListeningView:
 
     def read_all(self) -> Sequence[Subscription]:
         """Lists, then resources."""
-        tellers: defaultdict[Key, list[Upstream]] = defaultdict(list)
+        tellers: defaultdict[ResourceKey, list[Upstream]] = defaultdict(list)
         for session in self._registry.sessions():
             for uri in self._hub.subscriptions.wanted(session.key):
                 tellers[session.name, uri].append(session)
 
-        def newest_first(subject: Key) -> tuple[float, Key]:
+        def newest_first(subject: ResourceKey) -> tuple[float, ResourceKey]:
             told = (self._hub.told.get((session.key, subject[1])) for session in tellers[subject])
             return -max((each.at for each in told if each is not None), default=-math.inf), subject
 
@@ -100,7 +100,9 @@ class ListeningView:
             agreed=all(uri in session.subscriber.asked for session in sessions),
         )
 
-    def _subscription(self, subjects: Sequence[Key], clients: list[ClientOutbox], **of: Any) -> Subscription:
+    def _subscription(
+        self, subjects: Sequence[ResourceKey], clients: list[ClientOutbox], **of: Any
+    ) -> Subscription:
         told = [each for each in map(self._hub.told.get, subjects) if each is not None]
         changed = max((each.at for each in told), default=None)
         return Subscription(

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 
-SECURITY: Fields = (
+SECURITY: HeaderFields = (
     (
         "Content-Security-Policy",
         # `data:` is what messages carry: images, sound, and pages, which have this policy and a sandbox.
@@ -32,8 +32,8 @@ SECURITY: Fields = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
 NO_STORE = ("Cache-Control", "no-store")
-JSON: Fields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
-TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
+JSON: HeaderFields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
+TEXT: HeaderFields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
 
 _encoder = msgspec.json.Encoder()
 _ARGUMENT = re.compile(r"\\\{(\w+)\\\}")  # with backslashes before both braces

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from mcpmux.channels.calls import unheard
 from mcpmux.channels.tap import Tap
-from mcpmux.clients.service import Ask, Elsewhere, Filter, read_filter
+from mcpmux.clients.service import AskClient, Elsewhere, Filter, read_filter
 from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
@@ -244,7 +244,9 @@ class Mock:
         log.warning("not in the capture", method=call.method, error=error.message)
         return error
 
-    async def play(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask | None) -> Fields:
+    async def play(
+        self, captured: CapturedRequest, call: Call, notify: Notify, ask: AskClient | None
+    ) -> Fields:
         """Send what came before a captured answer, then return the answer. Raises RpcError.
 
         Progress comes under this call's token, or not without one. `ask` asks the client back.
@@ -312,7 +314,7 @@ class MockSession:
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.
     """
 
-    ask_unasked: Ask
+    ask_unasked: AskClient
 
     def __init__(self, mock: Mock, result: Fields, principal: Principal) -> None:
         """`result` answered its `initialize`."""
@@ -349,7 +351,7 @@ class MockSession:
                 await self._mock.wait(began, sent.after)
                 self.outbox.put(Event(sent.method, sent.params))
 
-    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
+    async def answer(self, request: Request, notify: Notify, ask: AskClient) -> Fields:
         await in_task()
         if request.method == m.PING:
             return {}
@@ -370,7 +372,7 @@ class MockSession:
         self.follow(captured)
         return result
 
-    async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask) -> Fields:
+    async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: AskClient) -> Fields:
         """The result in the session's revision. Its client is asked what a server wants to know."""
         try:
             result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
@@ -390,7 +392,7 @@ class MockSession:
         result = downgrade_result(result) if captured.modern else result
         return downgrade_content(call.method, result, self.revision)
 
-    async def _ask(self, wish: Wish, ask: Ask) -> Raw:
+    async def _ask(self, wish: Wish, ask: AskClient) -> Raw:
         """The client's answer as a modern client would give it."""
         try:
             params = downgrade_question(wish.method, wish.params, self.revision, "mock")

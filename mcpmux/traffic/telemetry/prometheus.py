@@ -25,7 +25,7 @@ from mcpmux.cluster.state import INSIDE, ReplicaState
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HeaderFields
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.response_cache import CacheStore
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
 
-_FIELDS: Fields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), NO_STORE, *SECURITY)
+_FIELDS: HeaderFields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), NO_STORE, *SECURITY)
 
 _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     "mcpmux_upstream_up": min,

@@ -17,7 +17,7 @@ from trio.lowlevel import ParkingLot
 from mcpmux.errors import ConnectFailed, LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.http.client_connection import HttpConnection
-from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
+from mcpmux.transports.http.message import JOIN_BYTES, HeaderFields, encode_fields, encode_request_head
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, clock
 
@@ -178,14 +178,14 @@ class HttpPool:
         self.origin = origin
         self.limits = limits or PoolLimits()
         self.route = route = route or Route(origin)
-        self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
+        self._own_fields: HeaderFields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
         self._asked_proxy = None if origin.secure else route.proxy  # in absolute form, RFC 9112 section 3.2.2
         if self._asked_proxy is not None:
             self._own_fields += self._asked_proxy.fields
             self._prefix = f"http://{origin.authority}"
         self.poller = poller if self._asked_proxy is None else None
-        self._asked: tuple[str, str, Fields] = ("", "", ())  # last, and its head
+        self._asked: tuple[str, str, HeaderFields] = ("", "", ())  # last, and its head
         self._head = b""
         self.deadlines = DeadlineSweeper()
         self._running = 0  # requests that hold a connection
@@ -215,7 +215,14 @@ class HttpPool:
             self._close_ending()
 
     async def send(
-        self, method: str, target: str, headers: Fields, body: bytes, *, idempotent: bool, more: Fields = ()
+        self,
+        method: str,
+        target: str,
+        headers: HeaderFields,
+        body: bytes,
+        *,
+        idempotent: bool,
+        more: HeaderFields = (),
     ) -> HttpResponse:
         """A response whose head is in, to be released. `target` is path and query as they are sent.
 
@@ -256,11 +263,11 @@ class HttpPool:
         self,
         method: str,
         target: str,
-        headers: Fields,
+        headers: HeaderFields,
         body: bytes,
         *,
         idempotent: bool,
-        more: Fields = (),
+        more: HeaderFields = (),
         hear: Callable[[], None],
     ) -> HttpResponse | None:
         """Send a request as `send` does, but without waiting for anything.
@@ -285,7 +292,9 @@ class HttpPool:
         self._running += 1
         return HttpResponse(connection, self, request if idempotent else b"")
 
-    def _encode_head(self, method: str, target: str, headers: Fields, length: int, more: Fields) -> bytes:
+    def _encode_head(
+        self, method: str, target: str, headers: HeaderFields, length: int, more: HeaderFields
+    ) -> bytes:
         asked = self._asked
         if headers is asked[2] and target == asked[1] and method == asked[0]:
             head = self._head

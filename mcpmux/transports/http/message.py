@@ -56,7 +56,7 @@ class Refusal(NamedTuple):
     limit: str = "limits.max_connections"
 
 
-Fields = tuple[tuple[str, str], ...]
+HeaderFields = tuple[tuple[str, str], ...]
 
 NAMES: Final = 256  # of fields, that are known to be good or bad
 ENCODED_HEADS: Final = 1024  # heads kept encoded: a few per session and method in use
@@ -73,7 +73,7 @@ _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 
-def encode_fields(fields: Fields) -> bytes:
+def encode_fields(fields: HeaderFields) -> bytes:
     """`(("A", "b"),)` -> b"A: b\\r\\n". Raises LocalProtocolError for what would break the framing."""
     text = ""
     for name, value in fields:
@@ -89,18 +89,18 @@ def _is_name(name: str) -> bool:
     return name.lower() not in _FRAMING and _TOKEN.fullmatch(name) is not None
 
 
-def _is_short(fields: Fields, size: int) -> bool:
+def _is_short(fields: HeaderFields, size: int) -> bool:
     for name, value in fields:
         size += len(name) + len(value)
     return size <= KEPT_CHARS
 
 
-def encode_response_head(status: int, fields: Fields) -> bytes:
+def encode_response_head(status: int, fields: HeaderFields) -> bytes:
     """Return status line and fields, still open: the sender adds the framing and the empty line."""
     return _kept_response_head(status, fields) if _is_short(fields, 0) else _response_head(status, fields)
 
 
-def _response_head(status: int, fields: Fields) -> bytes:
+def _response_head(status: int, fields: HeaderFields) -> bytes:
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -116,13 +116,13 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
-def encode_request_head(method: str, target: str, fields: Fields) -> bytes:
+def encode_request_head(method: str, target: str, fields: HeaderFields) -> bytes:
     """Return request line and fields, still open. Raises LocalProtocolError for what cannot be sent."""
     is_short = _is_short(fields, len(method) + len(target))
     return (_kept_request_head if is_short else _request_head)(method, target, fields)
 
 
-def _request_head(method: str, target: str, fields: Fields) -> bytes:
+def _request_head(method: str, target: str, fields: HeaderFields) -> bytes:
     if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
         raise LocalProtocolError(f"not a request that can be sent: {method!r} {target!r}")
     return f"{method} {target} HTTP/1.1\r\n".encode() + encode_fields(fields)

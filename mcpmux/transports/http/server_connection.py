@@ -38,16 +38,17 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.protocol.envelope import Part
 from mcpmux.protocol.headers import ALLOW_ORIGIN
 from mcpmux.transports.body_budget import BODY_RATE, SETTING, SMALL_BODY, BodyBudget, Holding, budget_client
-from mcpmux.transports.byte_stream import Part, PlainStream, address_of
+from mcpmux.transports.byte_stream import PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import (
     BODY,
     IDLE,
     JOIN_BYTES,
     LAST_CHUNK,
-    Fields,
+    HeaderFields,
     HttpRequest,
     Phase,
     Refusal,
@@ -118,7 +119,7 @@ class HttpReply:
         """True once a byte of the response may have left."""
         return self.stage is not NEW
 
-    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
+    def send(self, status: int, fields: HeaderFields, body: bytes = b"") -> Awaitable[None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
         What this returns is to be awaited next.
@@ -138,7 +139,7 @@ class HttpReply:
             return self._connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
         return self._connection.send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
 
-    async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
+    async def send_parts(self, status: int, fields: HeaderFields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
         if has_no_body(status) or self.request.method == "HEAD":
             raise LocalProtocolError("a response without a body has no parts")
@@ -149,11 +150,11 @@ class HttpReply:
         head = b"%bContent-Length: %d\r\n\r\n" % (self._encode_head(status, fields), size)
         await self._connection.send_parts([head, *body])
 
-    async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
+    async def open(self, status: int, fields: HeaderFields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
         await self._connection.send(self._begin(status, fields, data))
 
-    def _begin(self, status: int, fields: Fields, data: bytes) -> bytes:
+    def _begin(self, status: int, fields: HeaderFields, data: bytes) -> bytes:
         if self.request.method == "HEAD":
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
@@ -236,7 +237,7 @@ class HttpReply:
             raise LocalProtocolError(f"the response is {self.stage.name}, not {before.name}")
         self.stage = after
 
-    def _encode_head(self, status: int, fields: Fields) -> bytes:
+    def _encode_head(self, status: int, fields: HeaderFields) -> bytes:
         request, state = self.request, self._state
         if state.draining:
             request.keep_alive = False
@@ -253,15 +254,15 @@ class HttpReply:
         return encode_chunk(data) if self._chunked else data
 
 
-def _readable(fields: Fields, grant: Fields) -> Fields:
+def _readable(fields: HeaderFields, grant: HeaderFields) -> HeaderFields:
     """Add what lets a page read a response, unless the response itself names the pages that may."""
     # A browser refuses a response that names them twice.
     return fields if any(name == ALLOW_ORIGIN for name, _ in fields) else fields + grant
 
 
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
-Grants = Callable[[str], Fields]
-Refuse = Callable[[int, str, str], tuple[Fields, bytes]]
+Grants = Callable[[str], HeaderFields]
+Refuse = Callable[[int, str, str], tuple[HeaderFields, bytes]]
 
 LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset

@@ -28,7 +28,7 @@ from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, T
 from mcpmux.printable import QUOTED_BYTES, excerpt
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HeaderFields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream, sending
@@ -52,7 +52,7 @@ SHOWN_BYTES = 100  # of a bad address in an error
 _FORGOTTEN = (404, 410)  # what servers answer to a session that they do not have any more
 _URI = re.compile(r"[\x21-\x7e]+")
 
-Shown = Callable[[], Awaitable[Fields]]
+FreshHeaders = Callable[[], Awaitable[HeaderFields]]
 """Gives the headers that change while a stream is open. Raises TransportError."""
 
 
@@ -125,10 +125,10 @@ class SseClientStream(MessageStream):
 
     _pool: HttpPool
     target: str
-    _headers: Fields
+    _headers: HeaderFields
     _events: EventStream
     _nursery: trio.Nursery
-    _shown: Shown | None = None
+    _shown: FreshHeaders | None = None
     _hide: Callable[[str], str] = str
     _slots: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(POSTS_AT_ONCE))
     _under_way: set[_Post] = field(default_factory=set)
@@ -237,10 +237,10 @@ def resolve_endpoint(url: str, reference: bytes) -> str:
 async def open_sse_client_stream(
     pool: HttpPool,
     url: str,
-    headers: Fields,
+    headers: HeaderFields,
     max_message_bytes: int,
     patience: float,
-    shown: Shown | None = None,
+    shown: FreshHeaders | None = None,
     hide: Callable[[str], str] = str,
 ) -> AsyncIterator[SseClientStream]:
     """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its `endpoint`
