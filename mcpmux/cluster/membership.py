@@ -227,7 +227,8 @@ class Membership:
         found: dict[str, Neighbour] = {}
         strangers = set[str]()
         for member in members:
-            if member.replica == self.replica:
+            # A store that failed over may still have an id which this replica had before.
+            if member.replica == self.replica or member.replica in self.marks.own:
                 continue
             try:
                 card = Card.open(self._seal, member.replica, member.card)
