@@ -33,6 +33,8 @@ class McpmuxError(Exception):
         traceback keeps each caller that it was raised in, with all that they have at hand.
         """
         other = type(self).__new__(type(self), *self.args)
+        if not hasattr(other, "__dict__"):  # of a compiled class: its attributes cannot be copied
+            return self.with_traceback(None)
         other.__dict__.update(self.__dict__)
         return other
 
