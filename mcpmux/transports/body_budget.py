@@ -1,4 +1,4 @@
-"""How much memory messages may take that clients have sent and that are not answered yet. Pure.
+"""How much memory messages may take that clients have sent and that are not answered yet.
 
 A message counts from its head or its first bytes on, by the length that it says or else by what has come of
 it. Messages of SMALL_BODY or less do not count. A message always fits when no other is there.
