@@ -56,7 +56,7 @@ from mcpmux.lru import Lru
 from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
-from mcpmux.mux.share import Share, client_of
+from mcpmux.mux.share import Share, client_of, origin_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, target_in
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
@@ -87,7 +87,6 @@ from mcpmux.protocol.principal import Principal, Turned
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.inline import in_task

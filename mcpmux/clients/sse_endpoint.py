@@ -29,13 +29,12 @@ from mcpmux.clients.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.narrowing import NARROWED
-from mcpmux.mux.share import Share, client_of
+from mcpmux.mux.share import Share, client_of, origin_of
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
 from mcpmux.protocol.headers import SESSION_KEY
 from mcpmux.protocol.principal import Principal
 from mcpmux.transports.body_budget import BodyBudget, budget_client
-from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream

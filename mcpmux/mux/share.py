@@ -1,4 +1,4 @@
-"""How many streams each client has, so that one cannot take all connections. Pure.
+"""Who a client is, and how many streams each has, so that one cannot take all connections. Pure.
 
 A stream (a listen, the GET stream of a session, one of HTTP+SSE, a WebSocket) lasts as long as its client
 wants, and holds a connection all that time.
@@ -6,12 +6,33 @@ wants, and holds a connection all that time.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 
 SETTING: Final = "limits.max_streams_per_client"
+CONNECTIONS_SETTING: Final = "limits.max_connections_per_address"  # by what `origin_of` returns
+
+
+def origin_of(peer: str) -> str:
+    """Return the host of a peer's address and port, as far as one client may choose it.
+
+    A client with an IPv6 address has the whole /64 network of it. What is on this machine is "": that may be
+    anybody, behind a proxy.
+    """
+    host = peer.rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            network = ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64))
+            return "" if address.is_loopback else str(network)
+        address = address.ipv4_mapped
+    return "" if address.is_loopback else str(address)
 
 
 def client_of(principal: Principal, address: str) -> str:

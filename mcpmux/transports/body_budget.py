@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from mcpmux.mux.share import client_of
+from mcpmux.mux.share import client_of, origin_of
 from mcpmux.protocol.principal import Principal
-from mcpmux.transports.byte_stream import origin_of
 
 # Bytes; a shorter body is read before it is known who sends it, and counts for no budget: it may be in the
 # receive that brought its head, which holds as much.

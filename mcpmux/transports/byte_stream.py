@@ -7,7 +7,6 @@ bends: `send` is a checkpoint only when it has to wait. `receive` always is one.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import select
 import socket
@@ -212,28 +211,6 @@ def reason_of(error: BaseException) -> str:
     else:
         words = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return (words or type(error).__name__).lower().replace("_", " ")
-
-
-SHARE: Final = "limits.max_connections_per_address"  # the setting: what `origin_of` tells apart is counted
-
-
-def origin_of(peer: str) -> str:
-    """Return the host of a peer's address and port, as far as one client may choose it.
-
-    A client with an IPv6 address has the whole /64 network of it. What is on this machine is "": that may be
-    anybody, behind a proxy.
-    """
-    host = peer.rpartition(":")[0].strip("[]")
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            network = ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64))
-            return "" if address.is_loopback else str(network)
-        address = address.ipv4_mapped
-    return "" if address.is_loopback else str(address)
 
 
 def address_of(stream: trio.SocketStream) -> str:

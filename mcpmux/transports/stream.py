@@ -24,7 +24,8 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import AddressInUse, ConnectFailed, TransportError
-from mcpmux.transports.byte_stream import SHARE, address_of, open_socket, origin_of, reason_of
+from mcpmux.mux.share import CONNECTIONS_SETTING, origin_of
+from mcpmux.transports.byte_stream import address_of, open_socket, reason_of
 from mcpmux.transports.tls import CurrentContext, client_context, explain_server
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
@@ -155,7 +156,7 @@ async def serve_streams(
         origin = origin_of(address_of(plain))
         reached = "limits.max_connections" if served >= limit else ""
         if origin and origins[origin] >= share:
-            reached = SHARE
+            reached = CONNECTIONS_SETTING
         if reached and refused >= REFUSED_CONNECTIONS:
             await trio.aclose_forcefully(plain)
             return

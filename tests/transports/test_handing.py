@@ -13,8 +13,9 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
+from mcpmux.mux.share import origin_of
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.byte_stream import PlainStream, origin_of
+from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.handing import (
     NOTE_BYTES,
     ConnectionChannel,

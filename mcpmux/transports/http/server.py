@@ -18,8 +18,8 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.config import Limits
+from mcpmux.mux.share import CONNECTIONS_SETTING, origin_of
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.byte_stream import SHARE, origin_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
@@ -150,7 +150,9 @@ class _Server:
         if origin and room.count(origin) >= share:
             resting = room.make_of(origin, now)
             refusal = Refusal(
-                429, f"this address has {share} connections, which is all that it may have", SHARE
+                429,
+                f"this address has {share} connections, which is all that it may have",
+                CONNECTIONS_SETTING,
             )
         elif room.taken < limits.max_connections:
             return None
