@@ -14,6 +14,7 @@ from mcpmux.protocol.envelope import (
     decode_message,
     decode_reply,
     decode_request,
+    is_crowded,
 )
 
 CROWD = {f"k{number}": 1 for number in range(2 * CROWD_TEXTS)}
@@ -55,3 +56,12 @@ def test_a_long_text_is_no_crowd():
     assert reply is not None
     assert reply.members is not None
     assert json.loads(bytes(reply.members["more"])) == text
+
+
+@pytest.mark.parametrize("filler", ["", '\\"' * 7, "a" * 33])
+def test_a_crowd_is_counted_to_the_last_text(filler: str):
+    text = f'"{filler}",'.encode()
+    # An escaped quote may stand on the border of two parts that are counted apart.
+    for before in (b"[", b"[  "):
+        assert not is_crowded(before + text * CROWD_TEXTS)
+        assert is_crowded(before + text * CROWD_TEXTS + b'""')
