@@ -510,7 +510,6 @@ LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less t
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else
 PIECE_BYTES: Final = 64 * 1024  # of text that is looked at at a time
 QUOTES_LIMIT: Final = 192  # that are looked at for long strings; with more the decoder is faster
-_BACKSLASH: Final = 0x5C
 
 Part = bytes | memoryview
 Body = bytes | bytearray
