@@ -16,8 +16,8 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.channels.calls import Client, Question
 from mcpmux.channels.opener import ChannelOpener
+from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config import Config, Http, Identity, Stdio, Unix

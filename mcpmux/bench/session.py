@@ -22,14 +22,13 @@ from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
-from mcpmux.channels.calls import Hear, unheard
-from mcpmux.channels.channel import Channel
+from mcpmux.channels.channel import Channel, ignore_event
 from mcpmux.channels.http_channel import HttpChannel
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Hear, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
@@ -103,7 +102,7 @@ class Session:
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _holding: trio.CancelScope | None = None
 
-    async def exchange(self, call: Call, notify: Notify = unheard) -> Fields:
+    async def exchange(self, call: Call, notify: Notify = ignore_event) -> Fields:
         """One call. Raises McpmuxError."""
         if self._connection is None:
             raise TransportClosed(self.last_words or LOST)
@@ -147,7 +146,7 @@ class Session:
                 if error.code != HEADER_MISMATCH:
                     raise
         if result is None:  # the channel learns the headers of tools
-            result = await connection.exchange(chain.ask.call, unheard)
+            result = await connection.exchange(chain.ask.call, ignore_event)
         if chain.pending:
             return Answer(OK, 0, 0)  # of an ask that was counted already
         outcome = chain.judge(chain.ask, result)

@@ -15,8 +15,8 @@ from typing import Any, Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import Hear
 from mcpmux.channels.channel import Channel
+from mcpmux.channels.pending import PendingRequest
 from mcpmux.errors import (
     MessageTooLarge,
     RemoteProtocolError,
@@ -26,14 +26,7 @@ from mcpmux.errors import (
     forget_frames,
 )
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import (
-    META,
-    PROGRESS_TOKEN,
-    SUBSCRIPTION_ID,
-    Event,
-    Notify,
-    PendingRequest,
-)
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event, Hear, Notify
 from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -289,7 +282,7 @@ class DuplexChannel(Channel):
 
     def _take_request(self, request: Request, batch: BatchAnswer | None = None) -> None:
         if request.method in ASKS and not self._objects:
-            self._nursery.start_soon(self.take_question, request)
+            self._nursery.start_soon(self.questions.take, request)
         elif request.id in self._incoming:
             reason = f"Invalid request: id {request.id!r} is already in flight"
             self._object_to(BadMessage(INVALID_REQUEST, reason), batch)
@@ -371,7 +364,7 @@ class DuplexChannel(Channel):
             if exchange is not None:
                 exchange.cancel("the peer cancelled the request")
             else:
-                self.withdraw_question(request_id)
+                self.questions.withdraw(request_id)
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)
             if not self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):

@@ -25,8 +25,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import unheard
-from mcpmux.channels.channel import Channel
+from mcpmux.channels.channel import Channel, ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.http_peer import (
     FAREWELL_SECONDS,
@@ -49,6 +48,7 @@ from mcpmux.channels.http_peer import (
     pause_before_stream,
     retry_seconds,
 )
+from mcpmux.channels.pending import PendingRequest, own_id
 from mcpmux.channels.tap import EXCHANGE, said_in_answer
 from mcpmux.errors import (
     LocalProtocolError,
@@ -61,7 +61,7 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, own_id
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -136,7 +136,7 @@ class HttpChannel(Channel):
         self._nursery = nursery
         self._over: TransportError | None = None
         self.hearing = False  # whether the server's own stream is open
-        self.may_ask = _MAY_ASK
+        self.questions.may_ask = _MAY_ASK
         self._learning: list[Call] = []  # calls that are repeated with other headers
         self._answer = place.answer
 
@@ -156,7 +156,8 @@ class HttpChannel(Channel):
             return None
         channel = await self._open_older()
         if channel is not None:
-            channel.find_client, channel.asks_progress = self.find_client, self.asks_progress
+            channel.questions.find_client = self.questions.find_client
+            channel.asks_progress = self.asks_progress
         return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
@@ -193,7 +194,7 @@ class HttpChannel(Channel):
         cursor: Raw | None = None
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, deadline)
+            result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), ignore_event, deadline)
             self.peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
@@ -425,16 +426,16 @@ class HttpChannel(Channel):
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
         if request.method not in ASKS:  # a legacy server is answered in a POST of its own
             try:
-                data = encode_reply(request.id, await self._answer(request, unheard))
+                data = encode_reply(request.id, await self._answer(request, ignore_event))
             except RpcError as error:
                 data = encode_error(request.id, error)
             await self.peer.tell(data)
             return
-        asked = pending if pending is not None and pending.call.method in self.may_ask else None
+        asked = pending if pending is not None and pending.call.method in self.questions.may_ask else None
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
-            await self.take_question(request, asked)
+            await self.questions.take(request, asked)
         else:
-            self._nursery.start_soon(self.take_question, request, asked, name="server's question")
+            self._nursery.start_soon(self.questions.take, request, asked, name="server's question")
 
     def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
         try:
@@ -443,7 +444,7 @@ class HttpChannel(Channel):
             return
         method = message.method
         if method == m.CANCELLED:
-            self.withdraw_question(id_of(params.get("requestId")))
+            self.questions.withdraw(id_of(params.get("requestId")))
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
             self._hear(message)  # progress of a task goes on when the call that made it has been answered
         elif pending is None:

@@ -35,8 +35,8 @@ import trio
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.channels.calls import Hear
 from mcpmux.channels.duplex_channel import Answer
+from mcpmux.channels.pending import PendingRequest, own_id
 from mcpmux.channels.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.errors import (
@@ -50,7 +50,7 @@ from mcpmux.errors import (
 from mcpmux.mux.breaker import Comeback
 from mcpmux.printable import QUOTED_BYTES, excerpt
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, own_id, target_in
+from mcpmux.protocol.call import VERSION, Call, Hear, encode_call, target_in
 from mcpmux.protocol.codes import (
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.channels.calls import Hear
 from mcpmux.channels.channel import Channel
 from mcpmux.channels.duplex_channel import Answer, DuplexChannel
 from mcpmux.channels.http_channel import HttpChannel, OpenOlder
@@ -31,7 +30,7 @@ from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Up
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.config.model import secrets_of
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
-from mcpmux.protocol.call import Notify
+from mcpmux.protocol.call import Hear, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.headers import Headers

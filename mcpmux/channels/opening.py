@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mcpmux.channels.calls import Hear
 from mcpmux.channels.duplex_channel import Answer, DuplexChannel
+from mcpmux.protocol.call import Hear
 from mcpmux.transports.message_stream import MessageStream
 
 

@@ -20,7 +20,7 @@ from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
 from mcpmux.app.mux import config_naming
 from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
@@ -237,7 +237,7 @@ async def find_undeclared(upstream: Upstream) -> list[dict[str, str]]:
     async def look(kind: str, method: str) -> None:
         capability, items = m.LISTS[method].capability, m.LISTS[method].items
         with trio.move_on_after(UNDECLARED_SECONDS), suppress(RpcError, ValueError):
-            result = await upstream.exchange(Call(method, {}, {}), unheard)
+            result = await upstream.exchange(Call(method, {}, {}), ignore_event)
             count = len(decode_items(result.get(items, raw([]))))
             if count:
                 problem = f"the server has {count} but does not declare the capability `{capability}`"

@@ -21,7 +21,6 @@ from mcpmux.app.listeners import Serving, serve_listener, serve_stdio
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
 from mcpmux.bench.plan import is_remote
-from mcpmux.channels.calls import Hear
 from mcpmux.channels.channel import Channel
 from mcpmux.channels.opener import ChannelOpener
 from mcpmux.cli.console import show_line, show_table, tell
@@ -44,6 +43,7 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.printable import printable
+from mcpmux.protocol.call import Hear
 from mcpmux.traffic.reading.dialogue import Reading, SideName, why_not
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut

@@ -20,8 +20,8 @@ from typing import Final
 
 import trio
 
-from mcpmux.channels.calls import lost_with_process
 from mcpmux.channels.duplex_channel import InlineExchange
+from mcpmux.channels.pending import PendingRequest, PendingRequests
 from mcpmux.channels.tap import Watch
 from mcpmux.clients.http_answer import (
     JSON,
@@ -35,8 +35,8 @@ from mcpmux.clients.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import EPOCH, Ahead, Gone, KeptEvent, ReplayBounds, ReplayBuffer, SameEvent
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests, encode_notice
-from mcpmux.protocol.codes import IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
+from mcpmux.protocol.call import Call, Event, encode_notice
+from mcpmux.protocol.codes import IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy, lost_with_process
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mcpmux import __version__
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import EXCHANGE, ORIGIN, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config.scalars import find_no_number
@@ -97,7 +97,9 @@ class MemoryClient:
         fields = {key: raw_given(value, key) for key, value in given.items()}
         return Call.of(method, {**fields, META: raw_given(meta, META)}, self, principal=self._principal)
 
-    async def exchange(self, call: Call, notify: Notify = unheard, on_begin: OnBegin = unnoticed) -> Fields:
+    async def exchange(
+        self, call: Call, notify: Notify = ignore_event, on_begin: OnBegin = unnoticed
+    ) -> Fields:
         """Have a request answered. Raises RpcError."""
         check_call(call)
         watch, request_id = self._watch, next(self._ids)

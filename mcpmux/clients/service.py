@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from mcpmux.channels.calls import seconds_to_answer, unanswered
+from mcpmux.channels.questions import seconds_to_answer, unanswered
 from mcpmux.channels.tap import ORIGIN, Leg, Tap, identify, name_in, watched
 from mcpmux.clients.http_answer import HttpNotify
 from mcpmux.errors import RpcError

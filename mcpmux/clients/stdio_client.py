@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import Watch, tapped
@@ -131,7 +131,7 @@ class DuplexClient:
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         try:
-            return await self.channel.exchange(Call(method, params, {}), unheard)
+            return await self.channel.exchange(Call(method, params, {}), ignore_event)
         except TransportError as error:
             raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
 

@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import lost_with_process
 from mcpmux.clients.http_answer import HttpNotify, respond
 from mcpmux.clients.service import MuxService
 from mcpmux.cluster.card import Neighbour
@@ -24,7 +23,7 @@ from mcpmux.cluster.sessions import store_away
 from mcpmux.cluster.store import StoreAway
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol.call import Call, Notify
-from mcpmux.protocol.codes import Busy
+from mcpmux.protocol.codes import Busy, lost_with_process
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.raw_json import Fields

@@ -17,7 +17,6 @@ from typing import Final, Protocol
 
 import trio
 
-from mcpmux.channels.calls import lost_with_process
 from mcpmux.clients.http_answer import headers_of, status_of
 from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.session_records import MovedElsewhere
@@ -30,7 +29,7 @@ from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
-from mcpmux.protocol.codes import Busy
+from mcpmux.protocol.codes import Busy, lost_with_process
 from mcpmux.protocol.envelope import BadMessage, Message, Request, decode_message, encode_error
 from mcpmux.protocol.headers import SESSION_HEADER
 from mcpmux.protocol.principal import ANYONE

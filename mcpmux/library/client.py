@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.clients.memory_client import MemoryClient
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
@@ -68,7 +68,7 @@ class Client(MemoryClient):
             meta[PROGRESS_TOKEN] = 0  # `exchange` gives each its own
         if log_level is not None:
             meta[LOG_LEVEL] = log_level
-        notify = unheard if on_notification is None else plainly(on_notification)
+        notify = ignore_event if on_notification is None else plainly(on_notification)
         with plain_errors():
             return plain(await self.exchange(self.call(method, params, meta), notify))
 

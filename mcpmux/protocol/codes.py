@@ -91,6 +91,25 @@ def unsupported_version(requested: str) -> RpcError:
     return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
+def lost_with_process(*, done: bool | None) -> RpcError:
+    """-31001: the process of mcpmux has gone that worked on a request. `done`: None when that is unknown."""
+    rest = "; it was not carried out" if done is False else "; it may have been carried out"
+    data = {"state": "lost", "mayHaveBeenCarriedOut": done is not False}
+    return RpcError(UPSTREAM_UNAVAILABLE, f"The replica that worked on this request has gone{rest}", data)
+
+
+def lost_state() -> RpcError:
+    """-31001: the process of mcpmux has gone in which a call waited for these answers."""
+    lost = lost_with_process(done=None)
+    message = f"{lost.message}; to start it again, send it without requestState"
+    return RpcError(lost.code, message, lost.data)
+
+
+def unknown_state() -> RpcError:
+    """-32602: a state was not given to this very request, or not to this somebody, or not any more."""
+    return RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it")
+
+
 def http_status(error: RpcError) -> int:
     """The HTTP status of a modern answer that is this error."""
     if isinstance(error, MalformedRequest) or error.code in _BAD_REQUEST:

@@ -6,7 +6,7 @@ access rules do not let it use; a client that was another process's hears that i
 
 from __future__ import annotations
 
-from mcpmux.channels.calls import Client
+from mcpmux.channels.questions import Client
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.protocol import method as m

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.lru import Lru
@@ -120,7 +120,7 @@ async def find_page(
     async def fetch() -> Page:
         params = {} if cursor is None else {"cursor": raw(cursor)}
         try:
-            result = await upstream.exchange(call.with_params(params), unheard, deadline)
+            result = await upstream.exchange(call.with_params(params), ignore_event, deadline)
             listed = expose_list(method, result[kind.items], upstream.space)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
@@ -570,7 +570,7 @@ async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields
     """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
     cursors: set[str] = set()
     while True:
-        result = await exchange(call, unheard)
+        result = await exchange(call, ignore_event)
         see(call, result)
         cursor = text_of(result.get("nextCursor"))
         if cursor is None:

@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from mcpmux.channels.calls import lost_state, unknown_state
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
+from mcpmux.protocol.codes import lost_state, unknown_state
 from mcpmux.protocol.envelope import encode, raw, text_of
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.raw_json import Fields

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from mcpmux.channels.calls import Client
+from mcpmux.channels.questions import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -322,7 +322,7 @@ class Router:
         self._tasks.leave(client)
         for upstream in self._registry.connected():
             if upstream.connection is not None:
-                upstream.connection.channel.leave(client)
+                upstream.connection.channel.questions.leave(client)
         self._registry.leave(client)
         self._hub.personal.leave(client)
 

@@ -24,7 +24,6 @@ Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -32,14 +31,15 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.channels.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard, unknown_state
+from mcpmux.channels.channel import ignore_event
+from mcpmux.channels.questions import PARK_SECONDS, Client, ParkedCalls
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
-from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INTERNAL_ERROR, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, objects_in, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
@@ -91,7 +91,7 @@ class Tasks:
     _access: AccessControl
     _nursery: trio.Nursery  # for waits whose clients are asked something
     _asked: Lru[tuple[str, str], TaskQuestions] = field(default_factory=lambda: Lru(ASKED_LIMIT, ASKED_BYTES))
-    _parked: dict[str, Wait] = field(default_factory=dict)
+    _parked: ParkedCalls[Wait] = field(default_factory=ParkedCalls)
     marks: Marks = field(default_factory=Marks)  # of this process among several
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
@@ -263,11 +263,7 @@ class Tasks:
 
     async def _resume(self, call: Call, notify: Notify) -> Fields:
         """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
-        state = call.text(STATE) or ""
-        wait = self._parked.get(state)
-        if wait is None or not _is_repeated(wait.call, call):
-            raise unknown_state()
-        del self._parked[state]
+        wait = self._parked.take(call)
         wait.watching.cancel(reason="its client is back")
         wait.call = call
         answers = call.params.get(RESPONSES, EMPTY_OBJECT)
@@ -276,7 +272,7 @@ class Tasks:
 
     def abandon(self, state: str) -> bool:
         """The client that was asked has gone; False when the state is not known here."""
-        wait = self._parked.pop(state, None)
+        wait = self._parked.pop(state)
         if wait is not None:
             wait.watching.cancel(reason="its client has gone")
             self._nursery.start_soon(self._give_up, wait)
@@ -284,7 +280,7 @@ class Tasks:
 
     def leave(self, client: object) -> None:
         """Give up what waits for a client that has gone."""
-        for state in [state for state, wait in self._parked.items() if wait.call.client is client]:
+        for state in self._parked.states_of(client):
             self.abandon(state)
 
     async def _follow(self, wait: Wait, notify: Notify, answers: Call | None = None) -> Fields:
@@ -314,10 +310,7 @@ class Tasks:
                     await self._give_up(wait)
 
     def _park(self, wait: Wait, asked: Fields) -> Fields:
-        if len(self._parked) >= PARK_LIMIT:
-            raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
-        state = secrets.token_urlsafe(STATE_BYTES)
-        self._parked[state] = wait
+        state = self._parked.add(wait.call, wait)
         wait.watching = trio.CancelScope()
         self._nursery.start_soon(self._watch, state, wait, name="parked wait for a task")
         return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
@@ -345,7 +338,7 @@ class Tasks:
 def _ask(
     upstream: Upstream, method: str, task_id: str, call: Call, params: Fields | None = None
 ) -> Awaitable[Fields]:
-    return upstream.exchange(_about(method, task_id, call, params), unheard)
+    return upstream.exchange(_about(method, task_id, call, params), ignore_event)
 
 
 def _about(method: str, task_id: str, call: Call, params: Fields | None = None) -> Call:
@@ -361,14 +354,6 @@ def _is_modern(upstream: Upstream) -> bool:
 
 def _acknowledged() -> Fields:
     return {"resultType": raw("complete")}
-
-
-def _is_repeated(call: Call, again: Call) -> bool:
-    return (
-        call.client is again.client
-        and call.principal.key == again.principal.key
-        and call.text("name") == again.text("name")
-    )
 
 
 async def _until_nothing_is_asked(wait: Wait) -> None:

@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from mcpmux.channels.pending import own_id
 from mcpmux.channels.tap import Direction, Leg
 from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import own_id
 from mcpmux.protocol.envelope import (
     UNREADABLE,
     BadMessage,

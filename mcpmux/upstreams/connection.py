@@ -15,8 +15,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import unheard
-from mcpmux.channels.channel import Channel
+from mcpmux.channels.channel import Channel, ignore_event
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired, may_mean_forgotten
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import handshake
@@ -83,7 +82,7 @@ class Connection:
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
-        return self.channel.abandon(state)
+        return self.channel.questions.abandon(state)
 
     async def tell(self, method: str, params: Fields) -> None:
         """Pass on a notification of the clients that this server's era knows; 2026-07-28 knows none."""
@@ -119,7 +118,7 @@ class Connection:
 
     async def check(self) -> None:
         """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
-        await self.channel.exchange(handshake.discover_call(self._client_info), unheard)
+        await self.channel.exchange(handshake.discover_call(self._client_info), ignore_event)
 
 
 class LegacyConnection(Connection):
@@ -148,7 +147,7 @@ class LegacyConnection(Connection):
         """Have the server log at least `level`: its sessions have one level, our clients each their own."""
         self._severity = severity(level)
         try:
-            await self.channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, deadline)
+            await self.channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), ignore_event, deadline)
         except RpcError as error:
             log.debug("log level refused", level=level, reason=error.message)
         return await self.exchange(call, notify, deadline)
@@ -158,7 +157,7 @@ class LegacyConnection(Connection):
 
     async def _is_recognised(self) -> bool:
         with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
-            await self.channel.exchange(Call(m.PING, {}, {}), unheard)
+            await self.channel.exchange(Call(m.PING, {}, {}), ignore_event)
         return not self.channel.doubtful
 
     def doubts_session(self, error: McpmuxError) -> bool:
@@ -179,14 +178,14 @@ class LegacyConnection(Connection):
         method = next(lists, m.PING)
         with trio.move_on_after(PROBE_SECONDS):
             try:
-                await self.channel.exchange(Call(method, {}, {}), unheard)
+                await self.channel.exchange(Call(method, {}, {}), ignore_event)
             except McpmuxError as refusal:
                 return may_mean_forgotten(refusal)
         self._sure_until = trio.current_time() + SURE_SECONDS
         return False
 
     async def check(self) -> None:
-        await self.channel.exchange(Call(m.PING, {}, {}), unheard)
+        await self.channel.exchange(Call(m.PING, {}, {}), ignore_event)
 
 
 async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
@@ -259,11 +258,11 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     with trio.move_on_after(PROBE_SECONDS):
         try:
             try:
-                result = await channel.exchange(call, unheard)
+                result = await channel.exchange(call, ignore_event)
             except RpcError as error:
                 if not handshake.offers_newest(error):
                     raise
-                result = await channel.exchange(call, unheard)
+                result = await channel.exchange(call, ignore_event)
             return handshake.read_discover_result(result)
         except RpcError as error:
             if handshake.is_final(error):
@@ -288,7 +287,7 @@ async def _initialize(
     while result is None:
         call = handshake.initialize_call(client_info, capabilities, asked[-1])
         try:
-            result = await channel.exchange(call, unheard)
+            result = await channel.exchange(call, ignore_event)
         except (RpcError, HttpStatusError) as refusal:
             first = first or refusal
             following = handshake.next_revision(refusal, asked) if revision is None else None

@@ -29,7 +29,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import Client
+from mcpmux.channels.questions import Client
 from mcpmux.config import Http, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
@@ -100,6 +100,8 @@ class Subscribing:
         self._wishes.direct.discard(uri)
         with trio.move_on_after(AGREE_SECONDS):
             try:
-                await self._connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, {"uri": raw(uri)}, {}), unheard)
+                await self._connection.exchange(
+                    Call(m.RESOURCES_UNSUBSCRIBE, {"uri": raw(uri)}, {}), ignore_event
+                )
             except (RpcError, RemoteProtocolError, TransportError) as error:
                 log.debug("unsubscribe refused", uri=uri, reason=str(error))

@@ -29,9 +29,9 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.calls import FindClient, Hear
 from mcpmux.channels.channel import Channel
 from mcpmux.channels.http_peer import may_repeat, pause_before_repeating
+from mcpmux.channels.questions import FindClient
 from mcpmux.channels.tap import EXCHANGE, Watch
 from mcpmux.config import TOOL_SECONDS, Missing
 from mcpmux.config import Upstream as UpstreamConfig
@@ -49,7 +49,7 @@ from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker, Renewals
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
+from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Hear, Notify, upgrade_result
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification, error_body, members_of, raw
 from mcpmux.protocol.era import upgrade_refusal
@@ -290,7 +290,7 @@ class Upstream(UpstreamStatus):
         connection = await self._connected()
         self._generations.act(self.name)
         try:
-            await connection.channel.reply(call)
+            await connection.channel.questions.reply(call)
         except TransportError as error:
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error.told}", None, error.quoted) from None
         finally:
@@ -560,7 +560,7 @@ class Upstream(UpstreamStatus):
         began = trio.current_time()
         seconds = self.config.connect_timeout
         eras = self._eras
-        channel.find_client, channel.asks_progress = self._find_client, True
+        channel.questions.find_client, channel.asks_progress = self._find_client, True
         with trio.move_on_after(seconds):
             try:
                 connection = await connect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.http_peer import HttpPlace, HttpStatusError
 from mcpmux.channels.opener import answer_server, open_streamable
 from mcpmux.errors import McpmuxError, MessageTooLarge, RpcError, TransportClosed, TransportError
@@ -29,7 +29,7 @@ async def test_who_comes_too_late_hears_that_the_connection_is_lost(revision: st
         assert channel.close_reason.__traceback__ is None
         for _ in range(2):
             with pytest.raises(TransportError) as caught:
-                await channel.exchange(Call(method, {}, {}), unheard)
+                await channel.exchange(Call(method, {}, {}), ignore_event)
             assert caught.value is not channel.close_reason  # which would keep all that a caller has at hand
             assert str(caught.value) == str(channel.close_reason)
         assert channel.close_reason.__traceback__ is None

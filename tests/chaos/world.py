@@ -14,10 +14,10 @@ import trio
 
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_listener
+from mcpmux.channels.pending import PendingRequest
 from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, HttpListener, Upstream
-from mcpmux.protocol.call import PendingRequest
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.message_stream import open_line_stream

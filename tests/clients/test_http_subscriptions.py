@@ -10,7 +10,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.channels import http_peer
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.config import Caching, Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
@@ -129,7 +129,7 @@ async def test_lists_are_remembered_while_their_changes_can_be_heard(revision: s
 
         async def asked() -> int:
             before = stage.count("resources/list")
-            await stage.mux.router.exchange(listing, unheard)
+            await stage.mux.router.exchange(listing, ignore_event)
             return stage.count("resources/list") - before
 
         with trio.fail_after(PATIENCE):

@@ -11,7 +11,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.letter import HandedRequest, ListenWanted
@@ -116,7 +116,7 @@ JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\
 async def test_a_call_that_a_replica_does_not_answer_fails(said, reason):
     async with open_answering(said) as (client, there):
         with pytest.raises((TransportError, RemoteProtocolError), match=reason) as failed:
-            await client.exchange(there, Call("tasks/get", {}, {}), unheard)
+            await client.exchange(there, Call("tasks/get", {}, {}), ignore_event)
     assert was_unsent(failed.value) == (reason == "no")
 
 

@@ -220,7 +220,7 @@ async def test_a_parked_call_that_nobody_goes_on_with_is_given_up(autojump_clock
         await client.request("tools/call", {"name": "x__t"})
         await trio.sleep(700)
         assert "did not answer" in server.heard[0]["error"]["message"]
-        assert not world.mux.upstreams["x"].connection.channel.parked
+        assert not world.mux.upstreams["x"].connection.channel.questions.parked
 
 
 @pytest.mark.parametrize("how", ["cancel", "vanish"])
@@ -523,7 +523,8 @@ async def test_a_client_that_never_answers_does_not_hold_up_its_call(down, metho
             ended = [m for m in server.seen if m.get("method") == "notifications/cancelled"]
             assert len(ended) == (1 if ends == "late" else 0)
         channel = world.mux.upstreams["x"].connection.channel
-        assert (channel.parked, channel.deadlines.watched, len(channel.pending_requests)) == ({}, set(), 0)
+        parked = len(channel.questions.parked)
+        assert (parked, channel.deadlines.watched, len(channel.pending_requests)) == (0, set(), 0)
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -581,4 +582,4 @@ async def test_a_client_on_a_stream_that_has_gone_is_not_waited_for(autojump_clo
         await client.vanish()
         await trio.sleep(15)
         assert "did not answer" in server.heard[0]["error"]["message"]
-        assert not world.mux.upstreams["x"].connection.channel.parked
+        assert not world.mux.upstreams["x"].connection.channel.questions.parked

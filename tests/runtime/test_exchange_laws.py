@@ -22,7 +22,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.channels.calls import PARK_SECONDS
+from mcpmux.channels.questions import PARK_SECONDS
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.errors import TransportClosed
 from tests.peers.client import ScriptedClient
@@ -268,7 +268,7 @@ def check_nothing_is_held(world: World) -> None:
     assert channel.deadlines.watched == set()
     # A question of our own after its health may be on its way.
     assert [pending for pending in channel.pending_requests if pending.call.method in ASKED] == []
-    assert not channel.parked
+    assert not channel.questions.parked
 
 
 async def act_out(up: str, downs: Sequence[str], script: Sequence[Step]) -> None:

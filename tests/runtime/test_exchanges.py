@@ -16,10 +16,10 @@ import trio.testing
 
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.pending import PendingRequest
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Limits
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import PendingRequest
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.message_stream import open_line_stream
 from mcpmux.upstreams.response_cache import DOUBTS, PASSED

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,6 +313,8 @@ async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojum
     tape = await slow_tape()
 
     class Dead:
+        questions = SimpleNamespace()
+
         async def exchange(self, _call: Any, _hear: Any) -> Any:
             raise ConnectFailed("nobody there")
 

@@ -18,7 +18,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import Tap
 from mcpmux.clients.service import AskClient, Elsewhere, Filter, read_filter
 from mcpmux.config.report import closest
@@ -233,7 +233,7 @@ class Mock:
         if captured is None:
             result = make_handshake(self.answers, requested)
         else:
-            result = await self.play(captured, call, unheard, None)
+            result = await self.play(captured, call, ignore_event, None)
         session = MockSession(self, result, principal)
         session.follow(captured)
         return session, result

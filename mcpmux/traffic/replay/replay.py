@@ -15,12 +15,12 @@ import trio
 from attrs import define, field
 
 from mcpmux import __version__
-from mcpmux.channels.calls import Hear, Question, unheard
-from mcpmux.channels.channel import Channel
+from mcpmux.channels.channel import Channel, ignore_event
 from mcpmux.channels.http_peer import HttpStatusError
+from mcpmux.channels.questions import Question
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Hear
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, id_of, raw
 from mcpmux.protocol.handshake import initialize_call, read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
@@ -157,7 +157,7 @@ class SessionReplay:
 
     async def _run(self) -> None:
         async with self._whole.open_channel(_unheard, self._dialogue.view) as self._channel:
-            self._channel.find_client = self._who_is_asked
+            self._channel.questions.find_client = self._who_is_asked
             if any(not each.modern and each.method != m.PING for each in self._requests):
                 await self._begin()
             async with trio.open_nursery() as nursery:
@@ -191,13 +191,13 @@ class SessionReplay:
         result = None
         with trio.move_on_after(self._timeout):
             try:
-                result = await self._channel.exchange(call, unheard)
+                result = await self._channel.exchange(call, ignore_event)
             except (RpcError, HttpStatusError):
                 older = await self._channel.older()  # the transport of 2024-11-05
                 if older is None:
                     raise
                 self._channel = older
-                result = await older.exchange(call, unheard)
+                result = await older.exchange(call, ignore_event)
         if result is None:
             raise TransportError(f"no answer to `initialize` within {self._timeout:g} s")
         self._whole.reached = True
@@ -300,7 +300,7 @@ class SessionReplay:
         """The result; questions that the server asks on the way, and did not then, get captured answers."""
         go_on = self._channel.exchange if captured.modern else self._channel.resume
         expected = set((asked_in(captured) or {}).values())
-        result = await self._channel.exchange(call, unheard)
+        result = await self._channel.exchange(call, ignore_event)
         for _ in range(ROUNDS):
             wishes = wishes_in(result) if captured.modern or STATE in result else None
             if wishes is None:
@@ -318,7 +318,7 @@ class SessionReplay:
                 for key, answer in answers.items()
             }
             call = repeated(call, result, responses)
-            result = await go_on(call, unheard)
+            result = await go_on(call, ignore_event)
         return result
 
     async def ask(self, method: str, _params: Fields) -> Fields:

@@ -5,19 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from mcpmux.channels.pending import EVENT_LIMIT, PendingRequest, PendingRequests
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import (
-    EVENT_LIMIT,
-    LOG_LEVEL,
-    PROGRESS_TOKEN,
-    VERSION,
-    Call,
-    Event,
-    PendingRequest,
-    PendingRequests,
-    encode_call,
-)
+from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call, Event, encode_call
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
 from mcpmux.protocol.raw_json import Raw
 

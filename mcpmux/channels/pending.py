@@ -1,0 +1,229 @@
+"""Calls in flight with one peer: which exchange waits for which answer.
+
+    waiting --reply/error--> answered --close()--> gone
+    waiting --ask()--------> asked         (the server wants to know something first; see `questions`)
+    waiting --cut_off()----> overdue       (its time is over, which `wake` tells) --close()--> gone
+    waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
+    waiting --fail_all()---> answered      (the stream ended)
+
+An id is used once per stream; a reply to an unknown id is dropped; an answer whose id cannot be read is for
+the only call in flight; the progress token of a request is its id, and a peer may send either back as text.
+Events wait in a bounded box, where progress keeps the latest and log messages are dropped with a count once
+it is full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from mcpmux.errors import McpmuxError, Overdue, RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
+from mcpmux.protocol.codes import INTERNAL_ERROR
+from mcpmux.protocol.envelope import ErrorReply, Reply, Request, decode_fields
+from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.transports.waiting import Deadline
+
+T = TypeVar("T", bound="PendingRequest")
+
+OWN_ID_DIGITS: Final = 18  # of an id that a peer sends back as text; ours never get that far
+EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
+
+_SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
+"""Requests on whose way a server says nothing of its own."""
+
+
+class PendingRequest:
+    """One request that waits for its answer. `wake` is called whenever there is something to take.
+
+    `cut_off` is called once `deadline` has passed. `parked_at`: the time since when its client is asked
+    something, while it is. `unanswered`: methods of the questions that were open when its time was over.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.id = 0  # until it is open
+        self.call = call
+        self.asked: dict[str, Request] = {}
+        self.unanswered: tuple[str, ...] = ()
+        self.parked_at: float | None = None
+        self.events: list[Event] = []
+        self.answer: Reply | ErrorReply | McpmuxError | None = None
+        self.dropped = 0
+        self.deadline: Deadline | None = None
+        self.overdue = False
+        self.wake: Callable[[], None] | None = None
+
+    def push(self, event: Event) -> None:
+        """Keep an event for the waiting exchange, within the bound.
+
+        Progress renews the deadline; it goes no further when the client does not want it.
+        """
+        if event.method == m.PROGRESS:
+            if self.deadline is not None:
+                self.deadline.renew()
+            if not self.call.wants_progress:
+                return
+        if len(self.events) >= EVENT_LIMIT and not self._make_room(event):
+            return
+        self.events.append(event)
+        self.notify()
+
+    def _make_room(self, event: Event) -> bool:
+        """Give up something older for `event`; False when `event` itself is what must go."""
+        if event.method == m.PROGRESS:
+            for index, waiting in enumerate(self.events):
+                if waiting.method == m.PROGRESS:
+                    del self.events[index]
+                    return True
+        self.dropped += 1
+        if event.method == m.PROGRESS:
+            del self.events[0]
+            return True
+        return False
+
+    def ask(self, request: Request) -> None:
+        """The server asks something before it answers."""
+        self.asked[repr(request.id)] = request  # 7 and "7" are different ids
+        self.notify()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.answer is not None or self.overdue
+
+    @property
+    def until(self) -> float:
+        return math.inf if self.deadline is None else self.deadline.at
+
+    def cut_off(self) -> None:
+        """Its time is over. An answer that has come all the same still counts."""
+        self.overdue = True
+        self.notify()
+
+    def result(self) -> Fields:
+        """The members of the result, for which nobody waits any more.
+
+        Raises RpcError (it is an error, or makes no sense), what the request was failed with, or Overdue when
+        there is none.
+        """
+        answer = self.answer
+        if answer is None:
+            raise Overdue("no answer in time", self.unanswered)
+        if isinstance(answer, Reply):
+            if answer.members is not None:
+                return answer.members
+            try:
+                return decode_fields(answer.result)
+            except ValueError:
+                raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
+        raise answer.as_error() if isinstance(answer, ErrorReply) else answer
+
+    def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
+        self.answer = answer
+        if self.wake is not None:
+            self.wake()
+
+    def notify(self) -> None:
+        if self.wake is not None:
+            self.wake()
+
+
+def own_id(token: Id | None) -> int | None:
+    """Return the number that our side gave as an id or a progress token; some peers send it back as text."""
+    if type(token) is str:
+        is_number = len(token) <= OWN_ID_DIGITS and token.isascii() and token.isdecimal()
+        return int(token) if is_number and (token[0] != "0" or token == "0") else None
+    return token if type(token) is int else None
+
+
+class PendingRequests:
+    """The requests that our side sent on one stream and that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[int, PendingRequest] = {}
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"<PendingRequests {len(self._tickets)} in flight>"
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[PendingRequest]:
+        return iter(list(self._tickets.values()))
+
+    def open(self, pending: T) -> T:
+        """Expect the answer to a request, which gets an id that was never used on this stream."""
+        pending.id = self._next = self._next + 1
+        self._tickets[self._next] = pending
+        return pending
+
+    def take_answer(self, answer: Reply | ErrorReply) -> bool:
+        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
+        pending = self._find(answer.id)
+        if pending is None:
+            return False
+        pending.settle(answer)
+        return True
+
+    def fail_unread(self, request_id: Id | None, error: McpmuxError) -> bool:
+        """Fail the request that was not read, or whose answer was not; without an id the only one in flight.
+
+        False when there is none.
+        """
+        pending = self._only() if request_id is None else self._find(request_id)
+        if pending is None:
+            return False
+        pending.settle(error)
+        return True
+
+    def was_used(self, token: Id | None) -> bool:
+        """Return whether a request had that id, so that its answer is late and not a mistake."""
+        number = own_id(token)
+        return number is not None and 0 < number <= self._next
+
+    def take_event(self, token: Id | None, event: Event) -> bool:
+        """Hand a request-scoped notification to the exchange with that progress token."""
+        pending = self._find(token)
+        if pending is None:
+            return False
+        pending.push(event)
+        return True
+
+    def is_open(self, token: Id | None) -> bool:
+        """Whether somebody still waits for the answer with that id."""
+        return self._find(token) is not None
+
+    def sole(self, method: str) -> PendingRequest | None:
+        """The oldest request in flight, when all are of one client: an unmarked notification is for it.
+
+        `method`: the notification's. A log message is for one that may hear any, if there is such.
+        """
+        found = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
+        if method == m.LOG_MESSAGE:
+            # One that has asked for log messages, or is of an era in which none has to.
+            found = [t for t in found if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta] or found
+        client = found[0].call.client if found else None
+        same = len(found) == 1 or (client is not None and all(t.call.client is client for t in found))
+        return found[0] if same else None
+
+    def close(self, pending: PendingRequest) -> bool:
+        """Forget a request; True when it was still waiting, so that the peer must be told."""
+        return self._tickets.pop(pending.id, None) is not None and pending.answer is None
+
+    def fail_all(self, error: McpmuxError) -> None:
+        """The stream is over: each that waits gets an error like `error`."""
+        for pending in self:  # those who wait may go on at once, and close theirs
+            if pending.answer is None:
+                pending.settle(error.anew())
+
+    def _find(self, token: Id | None) -> PendingRequest | None:
+        number = token if type(token) is int else own_id(token)
+        return None if number is None else self._tickets.get(number)
+
+    def _only(self) -> PendingRequest | None:
+        """The only request that waits for its answer; a listen waits for its end, which is rare."""
+        found = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
+        return found[0] if len(found) == 1 else None

@@ -1,0 +1,396 @@
+"""What a server asks its client, and how the call that caused it waits: the bridge between the eras.
+
+A legacy server asks in the middle of a call (sampling, elicitation, roots) and waits for the answer. The core
+knows only 2026-07-28, where a call that needs input is answered with `input_required` and sent again with the
+answers. From the question to its answer:
+
+ 1. `take`: the server asks something. Which call is meant? The transport says it, or only one client's calls
+    can be meant; else the question is refused in words that name the cure.
+ 2. The exchange of that call is woken and calls `park`: it ends with `input_required` and a random
+    `requestState`, while its request stays pending at the server.
+ 3. The core's client is asked: a modern one sees the result as it is, for a legacy one its session asks
+    (`clients/service`). Meanwhile `_look_after` watches what happens to the parked call.
+ 4. The call comes again with the state. `resume` tells the server the answers, and the exchange goes on where
+    it was, perhaps to be asked something else.
+
+    parked --its client comes back-----------------------------> goes on
+           --the server takes back all that it asked-----------> nothing is asked
+           --a program has not answered for ROOTS_SECONDS------> nothing is asked, once it was all
+           --its answer comes, its deadline passes, the end----> over: the outcome is kept for its client
+    any    --PARK_SECONDS, or its client has gone--------------> given up
+
+A question is a sign of life and renews the deadline, as progress does. When nothing is asked any more, or the
+call is over, `WITHDRAWN` says so: a client that is still asked is asked no more, and its call goes on.
+
+A call that has waited for its client for a while asks nothing more. What a server asks in a
+`resources/subscribe`, which mcpmux sends by itself, goes to a client that listens to that resource; what it
+asks outside of all calls goes to the only client there is.
+
+Source: `basic/patterns/mrtr`, 2026-07-28; `client/` (sampling, elicitation, roots), 2025-11-25.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import structlog
+import trio
+
+from mcpmux.channels.pending import PendingRequest, PendingRequests
+from mcpmux.errors import RpcError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event, Hear
+from mcpmux.protocol.codes import BUSY, INVALID_REQUEST, METHOD_NOT_FOUND, unknown_state
+from mcpmux.protocol.envelope import Notification, Request, decode_fields, encode_error, encode_reply, raw
+from mcpmux.protocol.era import downgrade_answer
+from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
+from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.tasks import TASK_ID, related_task
+from mcpmux.transports.waiting import DeadlineSweeper
+
+log = structlog.get_logger()
+
+PARK_SECONDS: Final = 600.0  # for a client to come back to a parked call; then it is given up
+PERSON_SECONDS: Final = PARK_SECONDS - 30.0  # for a person's answer, so that the call can still go on with it
+ROOTS_SECONDS: Final = 10.0  # for the answer of a program
+PARK_LIMIT: Final = 1000  # parked calls of one server; each holds a request of it open
+STATE_BYTES: Final = 24  # of randomness: a state is proof that one was given it
+REFUSE_SECONDS: Final = 10.0  # for a server to take the refusal of what it has asked
+ASKS_MORE_SECONDS: Final = 2.0  # for a server to ask several things at once
+
+AMBIGUOUS: Final = (
+    "clients share this session and mcpmux cannot tell which one is meant; "
+    'set session = "per-client" on the upstream'
+)
+
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """A client that can be asked something outside of any call of its own.
+
+    `capabilities`: what it said that it offers; `principal`: who it has been shown to be; `knows_tasks`:
+    whether its revision has tasks, so that it can make them itself.
+    """
+
+    capabilities: Raw
+    principal: Principal
+    knows_tasks: bool
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """Return the client's answer. Raises RpcError when it refuses or cannot be reached."""
+
+
+class Question(NamedTuple):
+    """What a server asks outside of the calls of clients.
+
+    `task_id`: the task that it is about; `client`: who has caused it, as that calls itself in its calls.
+    """
+
+    method: str
+    params: Fields
+    task_id: str | None = None
+    client: Hashable | None = None
+
+
+FindClient = Callable[[Question], Awaitable[Client | None]]
+"""Returns the client that is to be asked; None when that is unclear."""
+
+
+def seconds_to_answer(method: str) -> float:
+    """Return how long a client may take to answer this question of a server."""
+    return ROOTS_SECONDS if method == m.ROOTS_LIST else PERSON_SECONDS
+
+
+def unanswered(method: str) -> RpcError:
+    """Return the error that a server gets in place of the answer to its question."""
+    return RpcError(INVALID_REQUEST, f"the client did not answer {method} in time")
+
+
+class ParkedCalls(Generic[T]):
+    """Calls that wait for their clients, each with what goes on with it, by the state that the client has."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[Call, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, state: str | None) -> bool:
+        return state in self._entries
+
+    def add(self, call: Call, value: T) -> str:
+        """Return the state with which `take` returns the value. Raises RpcError when too many are parked."""
+        if len(self._entries) >= PARK_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self._entries[state] = (call, value)
+        return state
+
+    def find(self, state: str) -> T | None:
+        """Return what is parked with a state, and leave it."""
+        entry = self._entries.get(state)
+        return None if entry is None else entry[1]
+
+    def pop(self, state: str) -> T | None:
+        """Take out what is parked with a state."""
+        entry = self._entries.pop(state, None)
+        return None if entry is None else entry[1]
+
+    def take(self, again: Call) -> T:
+        """Take out what waits for a call that has come again. Raises RpcError when that is another call."""
+        state = again.text(STATE) or ""
+        entry = self._entries.get(state)
+        if entry is None or not _is_same(entry[0], again):
+            raise unknown_state()
+        del self._entries[state]
+        return entry[1]
+
+    def states_of(self, client: object) -> list[str]:
+        """Return the states that one client has."""
+        return [state for state, (call, _) in self._entries.items() if call.client is client]
+
+
+def _is_same(first: Call, again: Call) -> bool:
+    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
+    same_client = first.client is again.client and first.principal.key == again.principal.key
+    return first.method == again.method and same_target and same_client
+
+
+class ParkedCall:
+    """One request that stays pending while its client is asked.
+
+    `change` is called when something has happened to it, and when it is time for something.
+    """
+
+    __slots__ = ("_parked_at", "cut_off", "pending", "state")
+
+    def __init__(self, pending: PendingRequest, now: float, change: Callable[[ParkedCall], None]) -> None:
+        self.pending = pending
+        self.state = ""  # until it is parked
+        self._parked_at = now
+        self.cut_off = pending.wake = partial(change, self)
+
+    @property
+    def until(self) -> float:
+        """When it is time for something."""
+        until = self._parked_at + PARK_SECONDS
+        return until if self.pending.is_over else min(until, self.pending.until, self.asks_until)
+
+    @property
+    def asks_until(self) -> float:
+        """When the client is not asked any more: soon, when a program can answer everything."""
+        asked = self.pending.asked.values()
+        soon = bool(asked) and all(request.method == m.ROOTS_LIST for request in asked)
+        return self._parked_at + (ROOTS_SECONDS if soon else PARK_SECONDS)
+
+
+class Questions:
+    """What one server asks over its channel, and the calls that are parked meanwhile.
+
+    `may_ask`: the methods of our requests in which the server may ask something. `find_client` finds who is
+    asked when the server asks something that no call has caused; without it nobody is. `revision`: of the
+    server, once it is agreed.
+    """
+
+    def __init__(
+        self,
+        pending_requests: PendingRequests,
+        deadlines: DeadlineSweeper,
+        send: Callable[[bytes], Awaitable[None]],
+        hear: Hear,
+        end: Callable[[PendingRequest], None],
+        start: Callable[[Callable[[], Awaitable[None]], str], None],
+    ) -> None:
+        """`end` gives up a request. `start` runs a function, with a name, unless the channel is closed."""
+        self.may_ask = m.ASKED_DURING
+        self.find_client: FindClient | None = None
+        self.revision = NEWEST_LEGACY
+        self.parked: ParkedCalls[ParkedCall] = ParkedCalls()
+        self._outside: dict[Id, trio.CancelScope] = {}  # what is asked outside of clients' calls
+        self._pending_requests = pending_requests
+        self._deadlines = deadlines
+        self._send = send
+        self._hear = hear
+        self._end = end
+        self._start = start
+
+    # 1. The server asks
+
+    async def take(self, request: Request, pending: PendingRequest | None = None) -> None:
+        """Take a question of the server. `pending`: of which call, when the transport says that."""
+        try:
+            params = decode_fields(request.params)
+            task_id = related_task(params)
+            target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
+            if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
+                with trio.CancelScope() as scope:
+                    self._outside[request.id] = scope
+                    try:
+                        answer = await self._ask_directly(request.method, params, target)
+                    finally:
+                        del self._outside[request.id]
+                    await self._reply(request, answer)
+                return
+            if not offers(target.call.capabilities, request.method, params):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
+            target.ask(request)
+        except RpcError as refusal:
+            tell = log.debug if request.method == m.ROOTS_LIST else log.info
+            tell("a server's request is refused", method=request.method, reason=refusal.message)
+            await self._send(encode_error(request.id, refusal))
+
+    def withdraw(self, request_id: Id | None) -> None:
+        """The server does not want to know any more; nothing happens when it never asked that."""
+        if request_id is not None and request_id in self._outside:
+            self._outside[request_id].cancel(reason="the server does not want to know any more")
+        key = repr(request_id)
+        for pending in self._pending_requests:
+            if pending.asked.pop(key, None) is not None:
+                pending.notify()
+
+    def _meant_by(self) -> PendingRequest | None:
+        """Return the call that an unmarked request is about, None for none. Raises RpcError for several."""
+        candidates = [each for each in self._pending_requests if each.call.method in self.may_ask]
+        candidates = [each for each in candidates if not _has_asked(each)] or candidates
+        if not candidates:
+            return None
+        client = candidates[0].call.client
+        if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
+            raise RpcError(INVALID_REQUEST, AMBIGUOUS)
+        return candidates[0]
+
+    def _waiting_for(self, task_id: str) -> PendingRequest | None:
+        for pending in self._pending_requests:
+            if pending.call.method == m.TASKS_RESULT and pending.call.text(TASK_ID) == task_id:
+                return pending
+        return None
+
+    async def _ask_directly(self, method: str, params: Fields, cause: PendingRequest | None) -> Fields:
+        """Ask what no call of a client has caused, but perhaps one of ours: `cause`. Raises RpcError."""
+        if cause is None:
+            question = Question(method, params, related_task(params))
+        else:
+            question = Question(method, params, None, cause.call.client)
+            cause.push(Event(m.ASKED, {}))
+        try:
+            client = await self.find_client(question) if self.find_client is not None else None
+            if client is None:
+                raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
+            if not offers(client.capabilities, method, params):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
+            with trio.move_on_after(seconds_to_answer(method)):
+                return await client.ask(method, params)
+            raise unanswered(method)
+        finally:
+            if cause is not None:
+                cause.push(Event(m.ANSWERED, {}))
+
+    async def _reply(self, request: Request, answer: Fields) -> None:
+        answer = downgrade_answer(request.method, answer, self.revision)
+        await self._send(encode_reply(request.id, answer))
+
+    # 2. The call is parked
+
+    def park(self, pending: PendingRequest) -> Fields:
+        """Return the `input_required` with which the exchange of a call ends. Raises RpcError: too many."""
+        if pending.deadline is not None:
+            pending.deadline.renew()
+        now = trio.current_time()
+        parked = ParkedCall(pending, now, self._look_after)
+        parked.state = self.parked.add(pending.call, parked)
+        pending.parked_at = now
+        self._deadlines.watch(parked)
+        return input_required(pending.asked, parked.state, legacy=pending.call.legacy)
+
+    # 3. Its client is asked
+
+    def _look_after(self, parked: ParkedCall) -> None:
+        """Draw the consequences when something has happened to a parked call, or its time has come."""
+        if self.parked.find(parked.state) is not parked:
+            return
+        now = trio.current_time()
+        pending, asked = parked.pending, parked.pending.asked
+        if pending.answer is None and pending.until <= now:
+            pending.overdue = True
+            pending.unanswered = tuple(request.method for request in asked.values())
+        if pending.is_over or parked.asks_until <= now:
+            self._refuse(list(asked.values()))
+            asked.clear()
+        if pending.is_over:
+            self._end(pending)
+        if parked.until <= now:
+            self.abandon(parked.state)
+        if not asked:
+            self._hear(Notification(WITHDRAWN, raw({STATE: parked.state})))
+
+    def abandon(self, state: str) -> bool:
+        """Give up a parked call, whose client has gone; False when no call is parked with that state."""
+        parked = self.parked.pop(state)
+        if parked is None:
+            return False
+        pending = self._woken_by_its_exchange(parked)
+        self._refuse(list(pending.asked.values()))
+        self._end(pending)
+        return True
+
+    def leave(self, client: object) -> None:
+        """Give up the parked calls of a client that has gone."""
+        for state in self.parked.states_of(client):
+            self.abandon(state)
+
+    def _refuse(self, asked: list[Request]) -> None:
+        """Tell the server that the client does not answer this any more."""
+        if asked:
+            self._start(partial(self._say_unanswered, asked), "unanswered questions")
+
+    async def _say_unanswered(self, asked: list[Request]) -> None:
+        with trio.move_on_after(REFUSE_SECONDS), suppress(TransportError):
+            for request in asked:
+                await self._send(encode_error(request.id, unanswered(request.method)))
+
+    # 4. Its client comes back
+
+    async def resume(self, call: Call) -> PendingRequest:
+        """Tell the server the answers in `call`; return the request that its exchange goes on to wait for.
+
+        Raises RpcError for a state that was not given to this call, or not any more.
+        """
+        pending = self._woken_by_its_exchange(self.parked.take(call))
+        pending.call = call
+        try:
+            responses = decode_fields(call.params.get(RESPONSES))
+            answers = {key: read_response(responses[key]) for key in pending.asked if key in responses}
+        except ValueError:
+            answers = {}
+        try:
+            for key, answer in answers.items():
+                request = pending.asked.pop(key)
+                if isinstance(answer, RpcError):
+                    await self._send(encode_error(request.id, answer))
+                else:
+                    await self._reply(request, answer)
+        except BaseException:
+            self._end(pending)
+            raise
+        return pending
+
+    async def reply(self, call: Call) -> None:
+        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        self._end(await self.resume(call))
+
+    def _woken_by_its_exchange(self, parked: ParkedCall) -> PendingRequest:
+        self._deadlines.forget(parked)
+        parked.pending.parked_at = parked.pending.wake = None
+        return parked.pending
+
+
+def _has_asked(pending: PendingRequest) -> bool:
+    """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
+    return pending.parked_at is not None and trio.current_time() - pending.parked_at > ASKS_MORE_SECONDS
