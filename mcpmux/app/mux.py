@@ -202,7 +202,7 @@ class Mux:
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)
         space = self.upstreams.space(key)
-        if client is None or space is None or not self._access.sees(client.principal, upstream_of(key)):
+        if client is None or space is None or not self._access.of(client.principal).sees(upstream_of(key)):
             return None
         return Addressee(client, space)
 

@@ -60,7 +60,7 @@ async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[s
 
 def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
     """The tools that stand for all others where those are searched."""
-    if not access.is_searched(client):
+    if not access.of(client).is_searched:
         return []
     rule = f"views.{client.view.partition(NARROWED)[0]}.tools"
     tools = map(raw, decode_list(SHOWN))
@@ -72,7 +72,7 @@ async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[s
     found: list[Seen] = []
     for method, listed in m.LISTS.items():
         call = Call(method, {}, {}, principal=client)
-        for name in access.visible(call, upstreams):
+        for name in access.of(client).visible(call.method, upstreams):
             upstream = upstreams[name]
             if upstream.facts is not None and upstream.facts.offers(listed.capability):
                 found += await items_of(access, upstream, call)
@@ -82,7 +82,7 @@ async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[s
 async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> list[Seen]:
     """What a client sees of one upstream's list. Raises RpcError."""
     found, kind = [], KIND_OF_LIST[call.method]
-    is_listed = kind != TOOLS or not access.is_searched(call.principal)
+    is_listed = kind != TOOLS or not access.of(call.principal).is_searched
     selection = access.views.get(call.principal.view.partition(NARROWED)[0])
     await learn_tools(access, upstream, call)
     for page in (await walk(upstream, call)).pages:
@@ -139,7 +139,7 @@ class MuxViews:
         async with trio.open_nursery() as nursery:
             for client in map(ANYONE.within, config.views):
                 for upstream in self._mux.upstreams.values():
-                    if access.sees(client, upstream.name):
+                    if access.of(client).sees(upstream.name):
                         nursery.start_soon(count, client, upstream)
         return {name: _count(seen[name], missing[name]) for name in seen}
 

@@ -10,33 +10,43 @@ A task belongs to the use of its tool, so it is remembered which tool made which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from operator import and_
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 import trio
 
-from mcpmux.errors import Refused, RpcError
+from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
+from mcpmux.mux.access import (
+    NOTHING,
+    NOUNS,
+    InForce,
+    Judge,
+    as_refused,
+    no_item,
+    no_method,
+    no_resource,
+    no_task,
+)
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
-from mcpmux.mux.override import KIND_OF, Overrides
+from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy, Rules, offers, sees
+from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
 from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Hints, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of, value_of
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
@@ -51,17 +61,11 @@ _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
 _USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
 """Members that are what they look like."""
 
-Facts = list[tuple[str, ServerFacts]]
-_CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
-
-
 TURN_SECONDS: Final = 0.005  # that judging a list may take in one go
 NARROWINGS_KEPT: Final = 256  # made ready; a hostile client may send new ones all day
 NARROWINGS_BYTES: Final = 64 * 2**20  # of them and of their globs for each upstream
 GLOB_BYTES: Final = 1024  # that a glob takes, ready to be held against an upstream's items, about
 DECISIONS_BYTES: Final = 16 * 2**10  # of the decisions in one of them
-NOTHING: Final = Policy(())
-"""For a view that is not there any more."""
 
 
 class Shown(NamedTuple):
@@ -76,25 +80,6 @@ class Shown(NamedTuple):
 
 
 EVERYTHING: Final = Shown()
-
-
-class InForce:
-    """What holds in a view, "" included: `rules` (None: everything is allowed), and what is shown otherwise.
-
-    `selection`: the view itself, however its client narrows it. `is_bound`: it is only for some principals.
-    `is_plain`: nothing has to be known of tools, and all have their own names.
-    """
-
-    __slots__ = ("is_bound", "is_plain", "overrides", "rules", "selection")
-
-    def __init__(
-        self, rules: Rules | None, selection: Selection | None = None, overrides: Overrides | None = None
-    ) -> None:
-        self.rules = rules
-        self.is_bound = selection is not None and selection.is_bound
-        self.is_plain = overrides is None and (selection is None or not selection.goes_by_hints)
-        self.selection = selection
-        self.overrides = overrides
 
 
 class AccessControl:
@@ -142,16 +127,9 @@ class AccessControl:
         """The names that things have for clients."""
         return self._shown.naming
 
-    def rules(self, principal: Principal) -> Rules | None:
-        """What holds for somebody in its view; None when everything is allowed."""
-        in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
-        if in_force.is_bound and in_force.selection is not None and not in_force.selection.admits(principal):
-            return NOTHING  # as it is not for its clients any more
-        return in_force.rules
-
-    def is_plain(self, principal: Principal) -> bool:
-        """Whether tools have their own names in somebody's view, and nothing has to be known of them."""
-        return (self._in_force.get(principal.view) or self._narrowed(principal.view)).is_plain
+    def of(self, principal: Principal) -> Judge:
+        """Return the judge of what a principal may see and use now."""
+        return Judge(principal, self._in_force.get(principal.view) or self._narrowed(principal.view))
 
     def _narrowed(self, view: str) -> InForce:
         """What holds in a view that a client has narrowed; nothing is there if the view has gone."""
@@ -171,36 +149,14 @@ class AccessControl:
         self._narrowings.keep(view, found, size)
         return found
 
-    def is_searched(self, principal: Principal) -> bool:
-        """Whether somebody's view has its tools searched instead of listed."""
-        selection = (self._in_force.get(principal.view) or self._narrowed(principal.view)).selection
-        return selection is not None and selection.is_searched
-
     # What clients are told in place of what upstreams say
 
-    def overrides(self, principal: Principal) -> Overrides | None:
-        """What holds for somebody in its view; None when nothing is overridden."""
-        return (self._in_force.get(principal.view) or self._narrowed(principal.view)).overrides
-
-    def own_name(self, call: Call, upstream: str, shown: str) -> str | None:
-        """The upstream's name for the tool or prompt that the client of a call knows by a name.
-
-        None for the name of something that has another one.
-        """
-        overrides = self.overrides(call.principal)
-        return shown if overrides is None else overrides.own_name(upstream, KIND_OF[call.method], shown)
-
-    def shown_name(self, call: Call, upstream: str, own: str) -> str:
-        """The name under which the client of a call knows an upstream's tool or prompt."""
-        overrides = self.overrides(call.principal)
-        return own if overrides is None else overrides.shown_name(upstream, KIND_OF[call.method], own)
-
-    def filled_in(self, principal: Principal, upstream: str, own: str, sent: Raw) -> Raw | None:
-        """The arguments that an upstream's tool gets for those that were `sent`; None for the same ones.
+    def filled_in(self, judge: Judge, upstream: str, own: str, sent: Raw) -> Raw | None:
+        """Return the arguments that an upstream's tool gets for those that were `sent`; None for the same.
 
         The tool has been learned. Raises RpcError for arguments that it does not take as it is shown.
         """
-        overrides = self.overrides(principal)
+        overrides = judge.overrides
         parameters = overrides.parameters(upstream, own) if overrides is not None else {}
         if not parameters:
             return None
@@ -227,7 +183,7 @@ class AccessControl:
 
         `names`: the upstream's own; `items`: as clients would see them.
         """
-        overrides, kind = self.overrides(call.principal), KIND_OF.get(call.method)
+        overrides, kind = self.of(call.principal).overrides, KIND_OF.get(call.method)
         if overrides is None or kind is None:
             return names, items
         fields = [decode_fields(item) for item in items]
@@ -236,13 +192,12 @@ class AccessControl:
 
     # Tools that views select by their annotations
 
-    def has_to_learn(self, principal: Principal, upstream: str, clock: Callable[[], float]) -> bool:
-        """Whether the tools of an upstream have to be known before somebody's view decides about them.
+    def has_to_learn(self, judge: Judge, upstream: str, clock: Callable[[], float]) -> bool:
+        """Return whether the tools of an upstream have to be known before a view decides about them.
 
         `clock`: tells what time it is, as in `learn`.
         """
-        in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
-        selection, overrides = in_force.selection, in_force.overrides
+        selection, overrides = judge.selection, judge.overrides
         goes_by_hints = selection is not None and selection.asks_hints(upstream)
         if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
             return False
@@ -285,7 +240,7 @@ class AccessControl:
         narrowing = read_narrowing(query) if query else ""
         if not narrowing:
             return inside
-        seen = [name for name in upstreams if self.sees(inside, name)]
+        seen = list(filter(self.of(inside).sees, upstreams))
         for glob in globs_in(narrowing).get(UPSTREAMS, ()):
             if not any(matches(parse_glob(glob), name) for name in seen):
                 raise BadNarrowing(f"the query's upstreams: there is none called {glob} here")
@@ -294,19 +249,12 @@ class AccessControl:
 
     # Lists
 
-    def visible(self, call: Call, upstreams: Iterable[str]) -> list[str]:
-        """The upstreams that are asked for the list that `call` asks for."""
-        if (rules := self.rules(call.principal)) is None:
-            return list(upstreams)
-        use = USED_BY[call.method]
-        return [name for name in upstreams if rules.may_use(call.principal, name, use)]
-
     async def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
         """Return which items of an upstream's list are shown, by their names. A task is shown as its tool is.
 
         Others get their turn in between: a list can have many URIs with many readings.
         """
-        rules, method = self.rules(call.principal), call.method
+        rules, method = self.of(call.principal).rules, call.method
         if rules is None:
             return [True] * len(names)
         if method == m.TASKS_LIST:
@@ -323,8 +271,9 @@ class AccessControl:
 
     async def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
-        overrides = self.overrides(call.principal)
-        if overrides is None and self.rules(call.principal) is None:
+        judge = self.of(call.principal)
+        overrides = judge.overrides
+        if overrides is None and judge.rules is None:
             return result
         kind = m.PAGED.get(call.method)
         if kind is not None:
@@ -350,45 +299,6 @@ class AccessControl:
 
     # Uses
 
-    def check(
-        self, principal: Principal, upstream: str, method: str, target: str | Target | None, refusal: RpcError
-    ) -> None:
-        """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
-        rule = self.refused_by(principal, upstream, method, target)
-        if rule is not None:
-            raise as_refused(refusal, rule)
-
-    def refused_by(
-        self, principal: Principal, upstream: str, method: str, target: str | Target | None
-    ) -> str | None:
-        """The name of the rule by which `target` may not be used; None when it may."""
-        rules = self.rules(principal)
-        if rules is None:
-            return None
-        allowed, rule = rules.decide(principal, upstream, method, target)
-        return None if allowed else rule
-
-    def candidates(
-        self, principal: Principal, upstreams: Collection[str], use: str, target: str | Target
-    ) -> Collection[str]:
-        """The upstreams of which `target`, in which nobody is named, may be used, if they own it."""
-        if (rules := self.rules(principal)) is None:
-            return upstreams
-        return [name for name in upstreams if rules.decide(principal, name, use, target).allowed]
-
-    def sees(self, principal: Principal, upstream: str) -> bool:
-        """Whether a principal may know that there is an upstream."""
-        return (rules := self.rules(principal)) is None or sees(rules, principal, upstream)
-
-    def may_use(self, principal: Principal, upstream: str, use: str) -> bool:
-        """Whether a use of an upstream may be allowed for some target."""
-        return (rules := self.rules(principal)) is None or rules.may_use(principal, upstream, use)
-
-    def may(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
-        """Whether a use is allowed."""
-        rules = self.rules(principal)
-        return rules is None or rules.decide(principal, upstream, method, target).allowed
-
     def check_spelling(self, call: Call) -> None:
         """Raises RpcError for a member that some server may take for another one, which is the one judged."""
         _check_keys(call.params, _JUDGED)
@@ -399,127 +309,52 @@ class AccessControl:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        if self.rules(call.principal) is not None:
+        is_judged = self.of(call.principal).rules is not None
+        if is_judged:
             _check_keys(ref, _JUDGED_OF_REF)
         key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
         named = text_of(ref.get(key))
         if named is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
         other = "name" if key == "uri" else "uri"
-        if other in ref and self.rules(call.principal) is not None:  # the server may complete that one
+        if other in ref and is_judged:  # the server may complete that one
             kind = text_of(ref["type"])
             raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
         return ref, key, named
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
-        """The answer to a call to the only upstream there is, if that need not see it. Raises Refused."""
-        if self.rules(call.principal) is None:
+        """Return the answer to a call to the only upstream there is, if that need not see it.
+
+        Raises Refused.
+        """
+        judge = self.of(call.principal)
+        if judge.rules is None:
             return None
         use = call.method
         target: str | Target | None = None
-        refusal = no_method(use)
+        refusal: Callable[[], RpcError] = partial(no_method, use)
         if use in m.PAGED:
-            if self.visible(call, [upstream]):
+            if judge.visible(use, [upstream]):
                 return None
             empty = {"resultType": raw("complete"), m.PAGED[use].items: raw([])}
             return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
         if use == m.RESOURCES_READ:
             target = call.text("uri") or ""
-            refusal = no_resource(target)
-        elif use in (m.TOOLS_CALL, m.PROMPTS_GET):
+            refusal = partial(no_resource, target)
+        elif use in NOUNS and use != m.COMPLETE:
             target = call.text("name") or ""
-            refusal = no_item("tool" if use == m.TOOLS_CALL else "prompt", target)
+            refusal = partial(no_item, NOUNS[use], target)
         elif use in m.ABOUT_ONE_TASK:
-            use, target, refusal = m.TOOLS_CALL, self.tool_of(key, call.text(TASK_ID)), no_task()
+            use, target, refusal = m.TOOLS_CALL, self.tool_of(key, call.text(TASK_ID)), no_task
         elif use == m.COMPLETE:
             _, member, named = self.read_ref(call)
-            target, refusal = named, no_item("prompt", named)
+            target, refusal = named, partial(no_item, NOUNS[use], named)
             if member == "uri":
-                target, refusal = Target(named, is_template=True), no_resource(named)
-        self.check(call.principal, upstream, use, target, refusal)
+                target, refusal = Target(named, is_template=True), partial(no_resource, named)
+        rule = judge.refused_by(upstream, use, target)
+        if rule is not None:
+            raise as_refused(refusal(), rule)
         return None
-
-    # What an upstream is at all
-
-    def narrow(self, principal: Principal, facts: Facts) -> Facts:
-        """What servers said about themselves, as far as it is of any use to a principal."""
-        if (rules := self.rules(principal)) is None:
-            return facts
-        seen = [(name, fact) for name, fact in facts if sees(rules, principal, name)]
-        return [(name, _narrowed(rules, principal, name, fact)) for name, fact in seen]
-
-    def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
-        """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
-        if (rules := self.rules(principal)) is None or upstreams is None:
-            return True
-        if change == m.TOOLS_CHANGED and self.is_searched(principal):
-            return True
-        return any(offers(rules, principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
-
-    def sees_change(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
-        """Whether a list of upstreams (None: of any) that has changed is another one for somebody.
-
-        Where tools are searched their list stays the same.
-        """
-        if change == m.TOOLS_CHANGED and self.is_searched(principal):
-            return False
-        return self.may_hear(principal, change, upstreams)
-
-
-def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:
-    offered = {
-        name: options
-        for name, options in facts.capabilities.items()
-        if name not in CAPABILITY_USES or offers(rules, principal, upstream, name)
-    }
-    resources = offered.get("resources")
-    if isinstance(resources, dict) and not rules.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
-        offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
-    return msgspec.structs.replace(facts, capabilities=offered)
-
-
-def as_refused(error: RpcError, rule: str) -> Refused:
-    """The error as what mcpmux itself does not let happen."""
-    return Refused(error.code, error.message, rule, error.data)
-
-
-def no_resource(uri: str) -> RpcError:
-    """-32602: nobody has that resource, as far as its reader may know."""
-    return RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
-
-
-def one_of(refusal: RpcError, wanted: str, exposed: list[str]) -> RpcError:
-    """What several upstreams own; `refusal`: if nobody did. `exposed`: how that of each is asked for."""
-    what = refusal.message.partition(":")[0]
-    return RpcError(
-        refusal.code,
-        f"{what}: {wanted} belongs to several upstreams: ask for {' or '.join(exposed)}",
-        {**refusal.data, "candidates": exposed},
-    )
-
-
-def no_item(kind: str, name: str) -> RpcError:
-    """-32602: there is no tool or prompt of that name, as far as its user may know."""
-    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
-
-
-def no_task() -> RpcError:
-    """-32602: this client has no such task."""
-    return RpcError(INVALID_PARAMS, "Task not found")
-
-
-def lost_task() -> RpcError:
-    """-32602: the process of mcpmux has gone that had the task, in its session with the task's server."""
-    message = (
-        "Task not found: the replica that had it has gone; it may have been carried out; "
-        "to start it again, call its tool"
-    )
-    return RpcError(INVALID_PARAMS, message, {"state": "lost", "mayHaveBeenCarriedOut": True})
-
-
-def no_method(method: str) -> RpcError:
-    """-32601: nobody knows that method, as far as its user may know."""
-    return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
 
 def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:

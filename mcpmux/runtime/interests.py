@@ -9,11 +9,12 @@ from __future__ import annotations
 from mcpmux.channels.questions import Client
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
+from mcpmux.mux.access import as_refused, no_resource
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.runtime.access_control import AccessControl, no_resource
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.resolver import Resolver
@@ -50,7 +51,9 @@ class Interests:
             try:
                 await upstream.expect("resources", "subscribe")
                 # The rules may be others by now; from here to the hub's tables nothing waits.
-                self._access.check(call.principal, owner, m.RESOURCES_SUBSCRIBE, own, no_resource(uri))
+                rule = self._access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
+                if rule is not None:
+                    raise as_refused(no_resource(uri), rule)
                 await self._subscribe_at(upstream, outbox, own, said_raw)
                 return
             except RpcError as error:
@@ -96,9 +99,10 @@ class Interests:
 
     def remind_of_lists(self, outbox: ClientOutbox) -> None:
         """A client that was another process's may have missed changes of any list."""
+        judge = self._access.of(outbox.principal)
         offered = {name for _, facts in self._registry.facts(legacy=True) for name in facts.capabilities}
         for capability, change in m.LIST_CHANGES.items():
-            if capability in offered and self._access.may_hear(outbox.principal, change, self._registry):
+            if capability in offered and judge.may_hear(change, self._registry):
                 outbox.put(Event(change, {}))
 
     async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:

@@ -224,7 +224,7 @@ TOOLS_KNOWN_SECONDS: Final = 60.0  # for which what was learned is good, as serv
 
 async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
     """Learn what an upstream's tools are, if the view of a call has to know. Raises RpcError."""
-    if not access.has_to_learn(call.principal, upstream.name, trio.current_time):
+    if not access.has_to_learn(access.of(call.principal), upstream.name, trio.current_time):
         return
     hints: dict[str, dict[str, bool]] = {}
     schemas: dict[str, Raw] = {}
@@ -492,13 +492,13 @@ class Merger:
             return {}
         key = NAMED_BY[call.method]
         if call.method in KIND_OF:
-            own = self._access.shown_name(call, upstream.name, own)
+            own = self._access.of(call.principal).shown_name(call.method, upstream.name, own)
         exposed = expose_item(call.method, {key: raw(own)}, upstream.space)[key]
         return {"item": (text_of(exposed) or "")[:NAME_CHARACTERS]}
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
-            return list(map(Position, self._access.visible(call, self._registry)))
+            return list(map(Position, self._access.of(call.principal).visible(call.method, self._registry)))
         cursor = text_of(call.params["cursor"])
         if cursor is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')
@@ -506,7 +506,11 @@ class Merger:
             positions = self.seal.open(call.method, cursor, call.principal.key)
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
-        visible = set(self._access.visible(call, [position.upstream for position in positions]))
+        visible = set(
+            self._access.of(call.principal).visible(
+                call.method, [position.upstream for position in positions]
+            )
+        )
         return [position for position in positions if position.upstream in visible]
 
     async def _fetch(
@@ -529,7 +533,7 @@ class Merger:
         else:
             page = _sifted(walk, position, found.page)
             items, names = page.items, page.texts
-            if self._access.rules(call.principal) is not None or of_tasks:
+            if self._access.of(call.principal).rules is not None or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
                         await learn_tools(self._access, upstream, call)

@@ -365,7 +365,7 @@ class NotificationHub:
             # Of an extension perhaps: for the clients of the only server there is.
             event = Event(method, params)
             for outbox in self._listeners:
-                if ANYTHING in outbox.kinds and self._access.may(outbox.principal, name, method, None):
+                if ANYTHING in outbox.kinds and self._access.of(outbox.principal).may(name, method, None):
                     outbox.put(event, is_known=False)
         else:
             log.debug("upstream notification dropped", method=method, upstream=upstream)
@@ -379,7 +379,7 @@ class NotificationHub:
         if outbox is None:
             return True
         tool = self._access.tool_of(upstream, task_id)
-        return self._access.may(outbox.principal, upstream_of(upstream), m.TOOLS_CALL, tool)
+        return self._access.of(outbox.principal).may(upstream_of(upstream), m.TOOLS_CALL, tool)
 
     def upstream_changed(self, upstream: str, capabilities: Collection[str]) -> None:
         """An upstream's part of the lists of these capabilities has come or gone, or may have changed."""
@@ -435,7 +435,7 @@ class NotificationHub:
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         if outbox.is_replica:
             return True
-        return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
+        return self._access.of(outbox.principal).may(upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
     def rules_changed(self, names: Collection[str], views: Collection[str]) -> None:
         """Other rules hold in `views`, for upstreams `names`: interest in what is denied ends, lists change.
@@ -454,7 +454,8 @@ class NotificationHub:
                 self.remind(outbox)
             # Whether there is a kind of list that it wants to hear of and has nothing of any more.
             kinds = outbox.kinds & LIST_CHANGES
-            is_deaf = any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
+            judge = self._access.of(outbox.principal)
+            is_deaf = any(not judge.may_hear(kind, names) for kind in kinds)
             if outbox.is_granted and (lost or is_deaf):
                 outbox.close()
             for kind in kinds:
@@ -517,7 +518,7 @@ class NotificationHub:
         """Apart from `_tell_lists`, which would keep the last client while it waits."""
         event, told = Event(method, {}), 0
         for outbox in self.listening_to(method):
-            if self._access.sees_change(outbox.principal, method, upstreams):
+            if self._access.of(outbox.principal).sees_change(method, upstreams):
                 outbox.put(event)
                 told += 1
         self._note_told(("", method), told)

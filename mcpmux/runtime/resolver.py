@@ -18,13 +18,14 @@ import trio
 from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
+from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
 from mcpmux.mux.policy import NO_RULE
 from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.access_control import AccessControl, as_refused, no_item, no_resource, one_of
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import (
     NAMES_BYTES,
     NAMES_KEPT,
@@ -68,15 +69,17 @@ class Resolver:
             raise await self.visible.with_hint(error, uri, call, kinds) from None
 
     async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        namespace, access = self.namespace, self._access
-        found = namespace.resolve_uri(uri)
+        judge = self._access.of(call.principal)
+        found = self.namespace.resolve_uri(uri)
         own = uri if found is None else found[1]
         target = Target(own, is_template=True) if use == m.COMPLETE else own
         if found is not None:
-            access.check(call.principal, found[0], use, target, no_resource(uri))
+            rule = judge.refused_by(found[0], use, target)
+            if rule is not None:
+                raise as_refused(no_resource(uri), rule)
             return (*found, {})
         # Who may not have it from an upstream does not even make that upstream be asked.
-        asked = access.candidates(call.principal, self._registry, use, target)
+        asked = judge.candidates(self._registry, use, target)
         owners = await self._catalog.owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
@@ -105,56 +108,52 @@ class Resolver:
 
     async def _resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         namespace, access = self.namespace, self._access
-        kind, listed = ("tool", m.TOOLS_LIST) if use == m.TOOLS_CALL else ("prompt", m.PROMPTS_LIST)
-        missing = no_item(kind, name)
+        judge = access.of(call.principal)
+        listed = m.TOOLS_LIST if use == m.TOOLS_CALL else m.PROMPTS_LIST
         found = namespace.resolve_name(name)
         if found is None:
             if use == m.TOOLS_CALL:
                 await self._learn_all(call)
-            owns = {each: access.own_name(call, each, name) for each in self._registry}
-            asked = [
-                each
-                for each, own in owns.items()
-                if own is not None and each in access.candidates(call.principal, [each], use, own)
-            ]
+            owns = {each: judge.own_name(use, each, name) for each in self._registry}
+            asked = [each for each, own in owns.items() if own is not None and judge.may(each, use, own)]
             key, changes = (call.principal, name), access.forgotten
             owner, until, before = self._owners.get(key, ("", 0.0, 0))
             if use == m.TOOLS_CALL and owner in asked and before == changes and trio.current_time() < until:
                 return owner, owns[owner] or name, {}
-            find = partial(access.own_name, call)
+            find = partial(judge.own_name, use)
             owners = await self._catalog.owners_of(name, call, asked, listed, find)
-            owner = self._sole(owners, name, missing, Space.expose_name)
+            owner = self._sole(owners, name, no_item(NOUNS[use], name), Space.expose_name)
             if use == m.TOOLS_CALL and not owners.missing:
                 self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
-        if not access.may_use(call.principal, found[0], use):
-            raise as_refused(missing, NO_RULE)
+        if not judge.may_use(found[0], use):
+            raise as_refused(no_item(NOUNS[use], name), NO_RULE)
         if namespace.is_shortened(name):
             match = partial(self._match_name, name, found[0], call)
             own = await self._catalog.find_name(listed, found[0], name, call, match)
         else:
-            own = access.own_name(call, *found)
+            own = judge.own_name(use, *found)
         if own is None:
-            raise missing
+            raise no_item(NOUNS[use], name)
         found = found[0], own
         if use == m.TOOLS_CALL:
             await learn_tools(access, self._registry.for_call(found[0], call), call)
-        access.check(call.principal, found[0], use, found[1], missing)
+        rule = judge.refused_by(found[0], use, found[1])
+        if rule is not None:
+            raise as_refused(no_item(NOUNS[use], name), rule)
         return (*found, {})
 
     def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
         """The upstream's own name among `candidates` that is exposed as `name`."""
-        shown = [self._access.shown_name(call, owner, own) for own in candidates]
+        judge = self._access.of(call.principal)
+        shown = [judge.shown_name(call.method, owner, own) for own in candidates]
         found = self.namespace.match_name(name, owner, shown)
-        return None if found is None else self._access.own_name(call, owner, found)
+        return None if found is None else judge.own_name(call.method, owner, found)
 
     async def _learn_all(self, call: Call) -> None:
         """Learn what the tools of all upstreams are, if the view of a call goes by that."""
-        names = [
-            name
-            for name in self._registry
-            if self._access.has_to_learn(call.principal, name, trio.current_time)
-        ]
+        judge = self._access.of(call.principal)
+        names = [name for name in self._registry if self._access.has_to_learn(judge, name, trio.current_time)]
 
         async def learn(name: str) -> None:
             with suppress(RpcError):  # it owns nothing then, as far as can be known

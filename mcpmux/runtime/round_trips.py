@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from mcpmux.mux.access import lost_task, no_task
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
@@ -28,7 +29,7 @@ from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID, extension_missing, knows_extension
-from mcpmux.runtime.access_control import AccessControl, lost_task, no_task
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.upstreams.registry import is_one_for_all
 from mcpmux.upstreams.upstream import Upstream

@@ -17,6 +17,7 @@ from mcpmux.channels.questions import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
+from mcpmux.mux.access import NOUNS, Judge, as_refused, no_item, no_method, no_resource, no_task
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, Policy
@@ -29,15 +30,7 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.runtime.access_control import (
-    AccessControl,
-    Shown,
-    as_refused,
-    no_item,
-    no_method,
-    no_resource,
-    no_task,
-)
+from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -53,8 +46,6 @@ from mcpmux.upstreams.response_cache import REMEMBERED
 from mcpmux.upstreams.upstream import Upstream
 
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
-
-_NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 
 Settle = Callable[[], Awaitable[None]]
 
@@ -136,7 +127,7 @@ class Router:
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
-            if self.access.rules(call.principal) is not None:
+            if self.access.of(call.principal).rules is not None:
                 self.access.check_spelling(call)
             if self.search.is_about(call):
                 return self.search.exchange(call, notify)
@@ -165,22 +156,22 @@ class Router:
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
         """Answer a call when there is one upstream, whose words are the clients' own."""
-        has_overrides = self.access.overrides(call.principal) is not None
-        if has_overrides:
-            call = self._in_own_words(call, only)
-        if self.access.rules(call.principal) is not None:
+        judge = self.access.of(call.principal)
+        if judge.overrides is not None:
+            call = self._in_own_words(call, only, judge)
+        if judge.rules is not None:
             # For who may not know of it no session of its own is opened.
-            is_seen = self.access.sees(call.principal, only)
+            is_seen = judge.sees(only)
             key = self._registry.for_call(only, call).key if is_seen else ""
             if is_seen and call.method in _ABOUT_TOOLS:
                 await learn_tools(self.access, self._registry.for_call(only, call), call)
             if (answer := self.access.admit(call, only, key)) is not None:
                 return answer
         upstream = self._registry.for_call(only, call)
-        if has_overrides and call.method == m.TOOLS_CALL:
+        if judge.overrides is not None and call.method == m.TOOLS_CALL:
             await learn_tools(self.access, upstream, call)
             sent = call.params.get("arguments", EMPTY_OBJECT)
-            arguments = self.access.filled_in(call.principal, only, call.required("name"), sent)
+            arguments = self.access.filled_in(judge, only, call.required("name"), sent)
             if arguments is not None:
                 call = call.with_params({**call.params, "arguments": arguments})
         try:
@@ -198,9 +189,9 @@ class Router:
             result = self._round_trips.given_out(call, upstream, result)
         return await self.access.sift_result(call, only, upstream.key, result)
 
-    def _in_own_words(self, call: Call, only: str) -> Call:
+    def _in_own_words(self, call: Call, only: str, judge: Judge) -> Call:
         """A call to the only upstream, with its own name for what is asked for. Raises RpcError."""
-        if call.method not in _NOUNS:
+        if call.method not in NOUNS:
             return call
         ref = None
         if call.method == m.COMPLETE:
@@ -209,9 +200,9 @@ class Router:
                 return call
         else:
             name = call.required("name")
-        own = self.access.own_name(call, only, name)
+        own = judge.own_name(call.method, only, name)
         if own is None:
-            raise no_item(_NOUNS[call.method], name)
+            raise no_item(NOUNS[call.method], name)
         if ref is not None:
             return call.with_params({**call.params, "ref": raw({**ref, "name": raw(own)})})
         return call.with_params({**call.params, "name": raw(own)})
@@ -251,7 +242,9 @@ class Router:
         if member == "uri":
             shown = upstream.space.expose_uri(own)
         else:
-            shown = upstream.space.expose_name(self.access.shown_name(call, upstream.name, own))
+            shown = upstream.space.expose_name(
+                self.access.of(call.principal).shown_name(call.method, upstream.name, own)
+            )
         exposed = rewrite.expose_error(error, upstream.space, own, shown)
         if call.method == m.RESOURCES_READ:  # several clients may get this answer; see `_hinted`
             return exposed
@@ -282,9 +275,10 @@ class Router:
         """
         await in_task()
         await self._registry.settled(legacy=legacy)
-        facts = self.access.narrow(principal, self._registry.facts(legacy=legacy))
+        judge = self.access.of(principal)
+        facts = judge.narrow(self._registry.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
-        if self.access.is_searched(principal):
+        if judge.is_searched:
             capabilities.setdefault("tools", {"listChanged": True})
         if self.resolver.namespace.transparent is not None:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
@@ -292,7 +286,7 @@ class Router:
 
     def may_hear(self, principal: Principal, change: str) -> bool:
         """Whether a principal may hear of changes of a list (the notification's method)."""
-        return self.access.may_hear(principal, change, self._registry)
+        return self.access.of(principal).may_hear(change, self._registry)
 
     def adopt(self, policy: Policy | None, shown: Shown) -> None:
         """These access rules and views are in force from now on; see `AccessControl.adopt`."""
@@ -329,7 +323,7 @@ class Router:
     def pass_on(self, method: str, params: Fields, client: object, principal: Principal = ANYONE) -> None:
         """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
         only = self.resolver.namespace.transparent
-        if only is not None and self.access.may(principal, only, method, None):
+        if only is not None and self.access.of(principal).may(only, method, None):
             call = Call(method, params, {}, client, None, True)
             self._registry.for_call(only, call).tell_nowait(method, params)
 
@@ -358,7 +352,7 @@ class Router:
             return self._find_and_read(uri, call, notify)
         owner, own = found  # as `Resolver.resolve_uri` has it
         if not self.access.is_open:
-            rule = self.access.refused_by(call.principal, owner, m.RESOURCES_READ, own)
+            rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
             if rule is not None:
                 return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
         return self._hinted(self._read_from(owner, own, call, notify), uri, call)
@@ -385,16 +379,17 @@ class Router:
             return self._find_and_use(name, call, notify)
         owner, own = found
         if not self.access.is_open:
-            if not self.access.is_plain(call.principal):
-                known = self.access.own_name(call, owner, own)
+            judge = self.access.of(call.principal)
+            if not judge.is_plain:
+                known = judge.own_name(call.method, owner, own)
                 if known is None:
-                    return self._refuse(no_item(_NOUNS[call.method], name), name, call, KIND_OF[call.method])
+                    return self._refuse(no_item(NOUNS[call.method], name), name, call, KIND_OF[call.method])
                 own = known
-                if self.access.has_to_learn(call.principal, owner, trio.current_time):
+                if self.access.has_to_learn(judge, owner, trio.current_time):
                     return self._find_and_use(name, call, notify)
-            rule = self.access.refused_by(call.principal, owner, call.method, own)
+            rule = judge.refused_by(owner, call.method, own)
             if rule is not None:
-                refusal = as_refused(no_item(_NOUNS[call.method], name), rule)
+                refusal = as_refused(no_item(NOUNS[call.method], name), rule)
                 return self._refuse(refusal, name, call, KIND_OF[call.method])
         return self._use_from(owner, own, call, notify)
 
@@ -405,7 +400,8 @@ class Router:
             namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:
-            filled = self.access.filled_in(call.principal, owner, own, params.get("arguments", EMPTY_OBJECT))
+            judge = self.access.of(call.principal)
+            filled = self.access.filled_in(judge, owner, own, params.get("arguments", EMPTY_OBJECT))
             if filled is not None:
                 params["arguments"] = filled
         return self._routed(call, owner, params, notify)
@@ -432,12 +428,15 @@ class Router:
         if found is None:
             raise no_task()
         owner, own = found
-        if not self.access.may_use(call.principal, owner, m.TOOLS_CALL):
+        judge = self.access.of(call.principal)
+        if not judge.may_use(owner, m.TOOLS_CALL):
             raise as_refused(no_task(), NO_RULE)
         upstream = self._registry.for_call(owner, call)
         tool = self.access.tool_of(upstream.key, own)
         await learn_tools(self.access, upstream, call)
-        self.access.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
+        rule = judge.refused_by(owner, m.TOOLS_CALL, tool)
+        if rule is not None:
+            raise as_refused(no_task(), rule)
 
         def resolve(task_id: str) -> str:
             named = namespace.resolve_task(task_id)

@@ -35,6 +35,7 @@ from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.questions import PARK_SECONDS, Client, ParkedCalls
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.lru import Lru
+from mcpmux.mux.access import no_task
 from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
@@ -44,7 +45,7 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, ob
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.access_control import AccessControl, no_task
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.notification_hub import Personal
 from mcpmux.transports.inline import in_task

@@ -67,7 +67,7 @@ class ToolSearch:
 
     def is_about(self, call: Call) -> bool:
         """Whether a call is for `exchange`."""
-        return call.method in (m.TOOLS_LIST, m.TOOLS_CALL) and self._access.is_searched(call.principal)
+        return call.method in (m.TOOLS_LIST, m.TOOLS_CALL) and self._access.of(call.principal).is_searched
 
     def meant(self, call: Call) -> Call:
         """The call that `call_tool` stands for; any other call as it is, and what names no tool."""

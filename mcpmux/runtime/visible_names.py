@@ -125,7 +125,7 @@ class VisibleNames:
 
         async with trio.open_nursery() as nursery:
             for kind in kinds:
-                for name in self._access.visible(call.on_behalf(_LIST_OF[kind], {}), upstreams):
+                for name in self._access.of(call.principal).visible(_LIST_OF[kind], upstreams):
                     nursery.start_soon(look, name, kind)
         return found, is_whole
 

@@ -616,8 +616,8 @@ async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock)
         access = world.mux.router.access
         for number in range(3 * NARROWINGS_KEPT):
             somebody = world.mux.service.enter(ANYONE, "coding", f"tools=t{number}")
-            assert access.may(somebody, "docs", "tools/call", f"t{number}")
-            assert not access.may(somebody, "docs", "tools/call", "open-tool")
+            assert access.of(somebody).may("docs", "tools/call", f"t{number}")
+            assert not access.of(somebody).may("docs", "tools/call", "open-tool")
         assert len(access._narrowings) <= NARROWINGS_KEPT
 
 
@@ -628,7 +628,7 @@ async def test_a_query_costs_as_much_as_it_names(autojump_clock):
         names = ",".join(f"t{number}*" for number in range(MOST_GLOBS - 2))
         somebody = world.mux.service.enter(ANYONE, "", f"upstreams=docs,v*&tools={names}")
         for upstream, tool, is_in in (("docs", "t7x", True), ("vault", "t7x", True), ("docs", "x", False)):
-            assert access.may(somebody, upstream, "tools/call", tool) is is_in
+            assert access.of(somebody).may(upstream, "tools/call", tool) is is_in
         views = list(views_of(somebody.view.partition(NARROWED)[2]))
         assert sum(len(view.include) for view in views) <= MOST_GLOBS + len(KINDS)
         for query in (f"tools=x,y,z&upstreams=docs&prompts={names}", "tools=" + "x," * MOST_GLOBS + "x"):
