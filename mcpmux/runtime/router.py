@@ -83,7 +83,7 @@ class Router:
         self._visits = UrlVisits(hub.personal)
         self._round_trips = RoundTrips(seal_key, marks, self.resolver, access)
         self.search = ToolSearch(
-            access, self._exchange, merger.page, lambda result: self._signature.put_on(result)
+            access, self._dispatch, merger.page, lambda result: self._signature.put_on(result)
         )
         self._routes: dict[str, Exchange] = {
             m.DISCOVER: self._signed(self._discover),
@@ -102,28 +102,30 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
+        settle = None if call.method in m.READ_ONLY else self.settle
+        if settle is not None or self._rates.counts_requests:
+            return self._count_and_settle(call, notify, settle)
+        return self._check(call, notify)
+
+    async def _count_and_settle(self, call: Call, notify: Notify, settle: Settle | None) -> Fields:
         if self._rates.counts_requests:
-            return self._count_and_exchange(call, notify)
-        if self.settle is None or call.method in m.READ_ONLY:
-            return self._exchange_counted(call, notify)
-        return self._exchange_and_settle(call, notify, self.settle)
-
-    async def _count_and_exchange(self, call: Call, notify: Notify) -> Fields:
-        await self.count(call)
-        if self.settle is None or call.method in m.READ_ONLY:
-            return await self._exchange_counted(call, notify)
-        return await self._exchange_and_settle(call, notify, self.settle)
-
-    async def _exchange_and_settle(self, call: Call, notify: Notify, settle: Settle) -> Fields:
+            await self.count(call)
         try:
-            result = await self._exchange_counted(call, notify)
+            result = await self._check(call, notify)
         except BaseException as error:
-            await settle()
+            if settle is not None:
+                await settle()
             raise error  # by its name: compiled code knows no other behind an await
-        await settle()
+        if settle is not None:
+            await settle()
         return result
 
-    def _exchange_counted(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+    async def count(self, call: Call) -> None:
+        """Count a request of a client. Raises Busy."""
+        await self._rates.begin(call)
+
+    def _check(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Answer a call, once states and ids are this process's own and rules know what it is about."""
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
@@ -131,13 +133,9 @@ class Router:
                 self.access.check_spelling(call)
             if self.search.is_about(call):
                 return self.search.exchange(call, notify)
-        return self._exchange(call, notify)
+        return self._dispatch(call, notify)
 
-    async def count(self, call: Call) -> None:
-        """Count a request of a client. Raises Busy."""
-        await self._rates.begin(call)
-
-    def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         only = self.resolver.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
             return self._pass_on(only, call, notify)
