@@ -33,6 +33,8 @@ FOLDERS = {
 PROCESSES = frozenset({"demo_url", "redis", "shared_redis", "shared_redis_cluster"})
 """Fixtures that start a process."""
 KINDS = frozenset({*FOLDERS.values()})
+NONE_OF_THEM = "not static and not process and not real and not browser and not slow"
+"""The `-m` of `pyproject.toml`."""
 PARTIES = (("down", "up"), ("era", "revision"))
 """What tests call the revisions of the client and of the server."""
 
@@ -70,6 +72,13 @@ def _logs_as_before() -> Iterator[None]:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Files of authorities, certificates and keys."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders whose tests would be deselected: to collect them takes seconds of each worker."""
+    if collection_path.parent != HERE or collection_path.name not in FOLDERS:
+        return None
+    return config.option.markexpr == NONE_OF_THEM or None
 
 
 def pytest_collection_finish() -> None:
