@@ -9,7 +9,7 @@ answers. From the question to its answer:
  2. The exchange of that call is woken and calls `park`: it ends with `input_required` and a random
     `requestState`, while its request stays pending at the server.
  3. The core's client is asked: a modern one sees the result as it is, for a legacy one its session asks
-    (`clients/service`). Meanwhile `_look_after` watches what happens to the parked call.
+    (`clients/legacy_session`). Meanwhile `_look_after` watches what happens to the parked call.
  4. The call comes again with the state. `resume` tells the server the answers, and the exchange goes on where
     it was, perhaps to be asked something else.
 

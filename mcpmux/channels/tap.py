@@ -213,6 +213,12 @@ class Watch:
         self.tap.message_passed(self.leg, "out", message, status)
 
 
+def current_leg() -> Leg | None:
+    """Return the leg on which the exchange that this task works for has come."""
+    origin = ORIGIN.get()
+    return origin.leg if origin is not None else None
+
+
 def identify(call: Call) -> None:
     """What a modern call says about its client, for whoever watches the leg."""
     if (origin := ORIGIN.get()) is not None and origin.leg.meta is not call.meta:

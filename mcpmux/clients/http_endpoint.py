@@ -44,9 +44,10 @@ from mcpmux.clients.http_answer import (
     status_of,
 )
 from mcpmux.clients.http_session import HttpSession
+from mcpmux.clients.legacy_session import Session
 from mcpmux.clients.recovery import Recoveries
 from mcpmux.clients.server_card import ServerCard
-from mcpmux.clients.service import Service, Session
+from mcpmux.clients.service import Service
 from mcpmux.clients.session_records import MovedElsewhere, Recovered, SessionRecords
 from mcpmux.clients.sse_endpoint import SseEndpoint
 from mcpmux.config import HttpListener, Limits
@@ -497,7 +498,7 @@ class HttpEndpoint:
             call = Call.of(message.method, params, principal=request.principal)
             version = request.headers.get(VERSION_HEADER)
             if VERSION not in call.meta and (version is None or not is_modern(version)):
-                return self._take_legacy(message, request, reply, version, streams=streams)
+                return self._take_legacy(message, call, request, reply, version, streams=streams)
             check_request(request.headers, call)
             if self._tools and (tools := self._tools.get(call.principal.key)) is not None:
                 tools.check(request.headers, call)
@@ -515,13 +516,20 @@ class HttpEndpoint:
         return respond(message, reply, work, streams=streams)
 
     def _take_legacy(
-        self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool
+        self,
+        message: Request,
+        call: Call,
+        request: HttpRequest,
+        reply: HttpReply,
+        version: str | None,
+        *,
+        streams: bool,
     ) -> Handling:
         if version is not None and version not in SUPPORTED:
             raise unsupported_version(version)
         if message.method == m.INITIALIZE:
             return self._initialize(message, request, reply)
-        return self._session_of(request).post(message, reply, streams=streams)
+        return self._session_of(request).post(message, call, reply, streams=streams)
 
     async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer a listen, unless its client has too many streams."""

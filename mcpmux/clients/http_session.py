@@ -30,7 +30,7 @@ from mcpmux.clients.http_answer import (
     failure,
     respond,
 )
-from mcpmux.clients.service import LegacySession, Session
+from mcpmux.clients.legacy_session import LegacySession, Session
 from mcpmux.clients.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import EPOCH, Ahead, Gone, KeptEvent, ReplayBounds, ReplayBuffer, SameEvent
@@ -86,9 +86,10 @@ class ResumableCall(InlineExchange):
     `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
     """
 
-    def __init__(self, request: Request, nursery: trio.Nursery, until: float) -> None:
+    def __init__(self, request: Request, call: Call, nursery: trio.Nursery, until: float) -> None:
         super().__init__(nursery)
         self.request = request
+        self.call = call
         self.until = until
         self.number: int | None = None
         self.over = False
@@ -243,19 +244,22 @@ class HttpSession:
 
     # Requests
 
-    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
-        """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
+    def post(self, request: Request, call: Call, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
+        """Answer one request, of which `call` is what it asks for. Raises RpcError for a refusal.
+
+        `streams`: the client takes event streams.
+        """
         if streams and request.method == m.TOOLS_CALL:
-            return self._answer_call(request, reply)
+            return self._answer_tool_call(request, call, reply)
         self._admit(request, reply.call_off)
         notify = HttpNotify(reply, streams)
-        work = self.session.answer(request, notify, partial(self._ask, notify))
+        work = self.session.answer(call, notify, partial(self._ask, notify))
         return self._respond(request, reply, work, streams=streams)
 
-    def _answer_call(self, request: Request, reply: HttpReply) -> Awaitable[None]:
+    def _answer_tool_call(self, request: Request, asked: Call, reply: HttpReply) -> Awaitable[None]:
         """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
         patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else KEEP_ALIVE_SECONDS
-        call = ResumableCall(request, self._nursery, trio.current_time() + patience)
+        call = ResumableCall(request, asked, self._nursery, trio.current_time() + patience)
         self._admit(request, call.cancel)
         self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
@@ -276,14 +280,14 @@ class HttpSession:
             raise Busy(f"more than {self._in_flight_limit} requests in flight", IN_FLIGHT, own=True)
         self._in_flight[request.id] = call_off
 
-    async def _outcome(self, request: Request, say: Say) -> bytes:
+    async def _outcome(self, request: Request, call: Call, say: Say) -> bytes:
         """The answer to a request, whatever becomes of it; what comes before it is said by `say`."""
 
         async def notify(event: Event) -> None:
             await say(encode_notification(event.method, event.params))
 
         try:
-            result = await self.session.answer(request, notify, partial(self._ask, say))
+            result = await self.session.answer(call, notify, partial(self._ask, say))
             return encode_reply(request.id, result)
         except Exception as error:
             return failure(request, error)[2]
@@ -301,11 +305,11 @@ class HttpSession:
         answers: list[bytes] = []
         say = partial(_say_in_turn, trio.Lock(), HttpNotify(reply, streams))
 
-        async def work(request: Request) -> None:
+        async def work(request: Request, call: Call) -> None:
             if self.watch is not None:
                 self.watch.begin(request.id)
             try:
-                answers.append(await self._outcome(request, say))
+                answers.append(await self._outcome(request, call, say))
             finally:
                 del self._in_flight[request.id]
 
@@ -314,11 +318,12 @@ class HttpSession:
                 if isinstance(member, Request):
                     exchange = InlineExchange(nursery)
                     try:
+                        call = Call.of(member.method, member.payload)
                         self._admit(member, exchange.cancel)
                     except RpcError as refusal:
                         answers.append(encode_error(member.id, refusal))
                     else:
-                        exchange.start(work(member), copy_context(), at_once=False)
+                        exchange.start(work(member, call), copy_context(), at_once=False)
                 elif isinstance(member, BadMessage) and member.is_answer:
                     self.fail_question(member)
                 elif isinstance(member, BadMessage):
@@ -348,7 +353,7 @@ class HttpSession:
             self._put(call, message)
 
         try:
-            data = await self._outcome(call.request, say)
+            data = await self._outcome(call.request, call.call, say)
             if call.number is None:
                 call.only_answer = data
             else:

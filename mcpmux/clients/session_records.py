@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mcpmux.clients.service import LegacySession, Session
+from mcpmux.clients.legacy_session import LegacySession, Session
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Id

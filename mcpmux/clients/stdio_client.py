@@ -19,7 +19,8 @@ from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import Watch, tapped
-from mcpmux.clients.service import Elsewhere, Service, Session
+from mcpmux.clients.legacy_session import Session
+from mcpmux.clients.service import Elsewhere, Service
 from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.mux.rewrite import owner_of
@@ -84,7 +85,7 @@ class DuplexClient:
         call = Call.of(request.method, request.payload, self, principal=self._principal)
         if VERSION not in call.meta:
             if self._session is not None:
-                return self._session.answer(request, notify, self._ask)
+                return self._session.answer(call, notify, self._ask)
             if self._initializing is not None and request.method not in _NEED_NO_SESSION:
                 return self._answer_later(self._initializing, request, notify)
             if request.method == m.PING:

@@ -16,7 +16,8 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.clients.service import LegacySession, MuxService, Session
+from mcpmux.clients.legacy_session import LegacySession, Session
+from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEvent
 from mcpmux.cluster.events import KIND as EVENT
 from mcpmux.cluster.events import EventWriter, StoredEvents

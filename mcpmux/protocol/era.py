@@ -47,7 +47,7 @@ and its schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -88,15 +88,14 @@ _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 
 
 def upgrade_call(
-    method: str,
-    params: Raw | Fields | None,
-    client: ClientFacts,
-    identity: object = None,
-    principal: Principal = ANYONE,
+    call: Call, client: ClientFacts, identity: Hashable | None = None, principal: Principal = ANYONE
 ) -> Call:
-    """A legacy client's request as a modern call. Raises RpcError when `_meta` is no object."""
-    call = Call.of(method, params, identity, legacy=True, principal=principal)
-    return call.with_meta({**call.meta, **client.meta} if call.meta else client.meta)
+    """Return a call of a legacy client as a modern one, in whose `_meta` the client says what it is.
+
+    `identity`: the object by which calls of this client are known.
+    """
+    meta = {**call.meta, **client.meta} if call.meta else client.meta
+    return Call(call.method, call.params, meta, identity, None, True, principal)
 
 
 def downgrade_meta(call: Call) -> Fields:

@@ -35,14 +35,14 @@ results = fields.map(lambda members: {key: members[key] for key in members.keys(
 def test_what_a_legacy_client_says_comes_back_out_for_a_legacy_server(params: Fields, meta: Fields):
     params = {key: value for key, value in params.items() if key != "_meta"}
     meta = {key: value for key, value in meta.items() if key not in MODERN_KEYS}
-    call = upgrade_call("tools/call", raw(with_meta(params, meta)), LOUD_CLIENT)
+    call = upgrade_call(Call.of("tools/call", raw(with_meta(params, meta))), LOUD_CLIENT)
     assert (call.method, call.params, downgrade_meta(call)) == ("tools/call", params, meta)
 
 
 @pytest.mark.parametrize("client", [CLIENT, LOUD_CLIENT])
 @pytest.mark.parametrize("method", sorted(m.LISTS))
 def test_a_legacy_clients_request_becomes_one_of_2026(method: str, client: ClientFacts):
-    call = upgrade_call(method, Raw(b'{"cursor":"x","_meta":{"progressToken":0}}'), client)
+    call = upgrade_call(Call.of(method, Raw(b'{"cursor":"x","_meta":{"progressToken":0}}')), client)
     assert ("io.modelcontextprotocol/logLevel" in call.meta) is (client.log_level is not None)
     assert call.meta["progressToken"] == raw(0)
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": with_meta(call.params, call.meta)}
@@ -51,13 +51,13 @@ def test_a_legacy_clients_request_becomes_one_of_2026(method: str, client: Clien
 
 def test_a_legacy_client_cannot_speak_for_the_session_in_meta():
     forged = Raw(b'{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"sampling":{}}}}')
-    call = upgrade_call("tools/list", forged, CLIENT)
+    call = upgrade_call(Call.of("tools/list", forged), CLIENT)
     assert call.meta["io.modelcontextprotocol/clientCapabilities"] == CLIENT.capabilities
 
 
 def test_meta_that_is_no_object_is_refused():
     with pytest.raises(MalformedRequest):
-        upgrade_call("tools/list", Raw(b'{"_meta":1}'), CLIENT)
+        Call.of("tools/list", Raw(b'{"_meta":1}'))
 
 
 def test_a_modern_server_hears_what_the_client_said_of_itself():

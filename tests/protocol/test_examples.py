@@ -253,7 +253,7 @@ def test_a_request_is_good_in_every_older_revision(subtests: pytest.Subtests):
             request |= {"params": params} if params else {}
             found = decode_any(raw(request))
             SchemaOracle(revision).check_from_client(found)
-            again = upgrade_call(message.method, raw(params), CLIENT)
+            again = upgrade_call(Call.of(message.method, raw(params)), CLIENT)
             assert again.params == call.params
             assert {
                 key: value for key, value in again.meta.items() if key not in MODERN_KEYS

@@ -82,10 +82,10 @@ def test_a_legacy_clients_call_does_not_change_what_others_share():
     shared = read(SOUND)
     before = dict(shared.meta)
     params = raw({"cursor": "x", "_meta": SOUND})
-    legacy = upgrade_call("tools/list", params, ClientFacts(raw(INFO), raw({"roots": {}}), "debug"))
+    legacy = upgrade_call(Call.of("tools/list", params), ClientFacts(raw(INFO), raw({"roots": {}}), "debug"))
     assert legacy.meta[CLIENT_CAPABILITIES] == raw({"roots": {}})
     assert dict(shared.meta) == before
-    assert upgrade_call("tools/list", None, CLIENT).meta is upgrade_call("tools/list", None, CLIENT).meta
+    assert upgrade_call(Call.of("tools/list", None), CLIENT).meta is CLIENT.meta
 
 
 def test_only_so_many_are_kept():

@@ -18,7 +18,8 @@ from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.channels.tap import Tap
-from mcpmux.clients.service import Elsewhere, Session
+from mcpmux.clients.legacy_session import Session
+from mcpmux.clients.service import Elsewhere
 from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Config
 from mcpmux.errors import RpcError

@@ -20,7 +20,9 @@ from attrs import define, field
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import Tap
-from mcpmux.clients.service import AskClient, Elsewhere, Filter, read_filter
+from mcpmux.clients.legacy_session import AskClient
+from mcpmux.clients.listen import Filter, read_filter
+from mcpmux.clients.service import Elsewhere
 from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
@@ -308,7 +310,7 @@ _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UN
 
 
 class MockSession:
-    """A legacy session with a mocked server; see clients.service.Session.
+    """A legacy session with a mocked server; see clients.legacy_session.Session.
 
     It gets captured answers of its own revision unchanged, others translated to its revision. Notifications
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.
@@ -351,15 +353,14 @@ class MockSession:
                 await self._mock.wait(began, sent.after)
                 self.outbox.put(Event(sent.method, sent.params))
 
-    async def answer(self, request: Request, notify: Notify, ask: AskClient) -> Fields:
+    async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         await in_task()
-        if request.method == m.PING:
+        if call.method == m.PING:
             return {}
-        if request.method == m.INITIALIZE:
+        if call.method == m.INITIALIZE:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
-        if request.method in _MODERN_ONLY:
-            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-        call = Call.of(request.method, request.payload)
+        if call.method in _MODERN_ONLY:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
         captured = self._mock.answers.find(call.method, call.params, self.revision)
         if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))

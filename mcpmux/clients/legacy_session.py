@@ -1,0 +1,298 @@
+"""One initialized client of a legacy revision, as the core sees it: a client of 2026-07-28.
+
+A call in the session's revision becomes a call of the core, and its answer one of the session's revision.
+Where the answer is `input_required` the client is asked, and the call comes again with the answers: the other
+half of what `channels/questions` tells. What changes waits in the outbox; the transport delivers it.
+
+Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server/utilities/logging`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from mcpmux.channels.questions import seconds_to_answer, unanswered
+from mcpmux.channels.tap import Tap, current_leg, watched
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import (
+    LOG_LEVELS,
+    Call,
+    Event,
+    Notify,
+    is_heard,
+)
+from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    Notification,
+    Request,
+    decode_fields,
+    first_byte,
+    raw,
+    text_of,
+)
+from mcpmux.protocol.era import (
+    downgrade_content,
+    downgrade_error,
+    downgrade_question,
+    downgrade_result,
+    upgrade_answer,
+    upgrade_call,
+)
+from mcpmux.protocol.handshake import ClientFacts
+from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
+from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
+from mcpmux.protocol.tasks import TASK
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import EVERYTHING, NotificationHub, OpenQuestion
+from mcpmux.runtime.router import Router
+from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
+from mcpmux.transports.inline import in_task
+
+AskClient = Callable[[str, Fields], Awaitable[Fields]]
+"""Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
+
+OnAgreed = Callable[[], Awaitable[None]]
+"""Called when a session has agreed to something more, before its client hears of it."""
+
+ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
+
+_ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
+"""Notifications of clients that mean this session, or a request in it."""
+
+_AGREEING: Final = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
+_MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
+_TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
+
+
+class Session(Protocol):
+    """One initialized legacy client. LegacySession says what each does."""
+
+    revision: str
+    outbox: ClientOutbox
+    ask_unasked: AskClient
+    principal: Principal
+
+    async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields: ...
+    def take_notification(self, notification: Notification) -> None: ...
+    def close(self) -> None: ...
+
+
+def with_logs_of(level: Callable[[], str | None], notify: Notify) -> Notify:
+    """Return a `notify` that takes only log messages of a level and worse.
+
+    `level` tells it: None, as before `logging/setLevel`, means all of them.
+    """
+
+    async def pass_on(event: Event) -> None:
+        if event.method != m.LOG_MESSAGE or is_heard(event, level()):
+            await notify(event)
+
+    return pass_on
+
+
+async def _keep_nothing() -> None:
+    """Nobody but this process has to know what was agreed."""
+
+
+class LegacySession:
+    """One initialized client. `close` must follow. `outbox` holds the changes that it has to be told.
+
+    `ask_unasked`, which the transport sets, asks the client something outside of its calls. `on_agreed` is
+    called when `facts` say something more.
+    """
+
+    ask_unasked: AskClient
+    on_agreed: OnAgreed
+
+    def __init__(
+        self,
+        router: Router,
+        hub: NotificationHub,
+        tap: Tap | None,
+        revision: str,
+        client: ClientFacts,
+        principal: Principal,
+    ) -> None:
+        self._router, self._hub, self._tap = router, hub, tap
+        self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self, leg=current_leg())
+        self._greeted = trio.Event()  # it knows that the session is open
+        self.principal = principal
+        self.revision = revision
+        self.knows_tasks = revision >= V_2025_11_25
+        self.capabilities = client.capabilities
+        self._client = client
+        self.on_agreed = _keep_nothing
+        self.epoch = 0  # rises with each process that goes on with it
+        router.join(self)
+        hub.personal.join(self, self.outbox)
+
+    def __repr__(self) -> str:
+        return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
+
+    def facts(self) -> SessionFacts:
+        """What another process has to know to go on with this session."""
+        client, said_raw = self._client, self._hub.subscriptions.said_raw
+        interests = tuple(
+            Interest(key, uri, (self.outbox, key, uri) in said_raw)
+            for key, uri in self._hub.subscriptions.held_by(self.outbox)
+        )
+        held, tool_of = self._hub.personal.tasks.held_by(self), self._router.access.tool_of
+        made = tuple(
+            MadeTask(key, task_id, tool_of(key, task_id), None if token is None else bytes(token))
+            for (key, task_id), token in held
+        )
+        said = bytes(client.info), bytes(client.capabilities), client.log_level
+        return SessionFacts(self.revision, *said, interests, self.epoch, made)
+
+    def go_on(self, before: SessionFacts) -> None:
+        """The session was another process's."""
+        self.epoch = before.epoch
+        self._greeted.set()
+        call = Call(m.RESOURCES_SUBSCRIBE, {}, self._client.meta, self, None, True, self.principal)
+        for key, uri, said_raw in before.interests:
+            self._router.interests.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
+        for made in before.tasks:
+            self._router.interests.go_on_with_task(self, made)
+        self._router.interests.remind_of_lists(self.outbox)
+
+    def catch_up(self) -> None:
+        """The client may have missed that something has changed."""
+        self._hub.remind(self.outbox)
+        self._router.interests.remind_of_lists(self.outbox)
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
+        await self._greeted.wait()
+        return await self._ask(Wish(method, params), self.ask_unasked)
+
+    def take_notification(self, notification: Notification) -> None:
+        """Take what the client says outside of its calls."""
+        self._greeted.set()
+        if notification.method == m.ROOTS_CHANGED:
+            self._router.roots_changed()
+        elif notification.method not in _ABOUT_THE_SESSION:
+            with suppress(ValueError):
+                self._router.pass_on(
+                    notification.method, decode_fields(notification.params), self, self.principal
+                )
+
+    def close(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        self._hub.leave(self.outbox)
+        self._router.leave(self)
+
+    async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
+        """Answer a call as the client sent it, in its revision; `ask` asks the client. Raises RpcError."""
+        call = upgrade_call(call, self._client, self, self.principal)
+        if self._tap is None or self._tap.passes:
+            return await self._answer(call, notify, ask)
+        meant = self._router.search.meant(call)
+        return await watched(self._tap, meant, partial(self._answer, call, notify, ask))
+
+    async def _answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
+        if call.method == m.PING:
+            return {}
+        self._greeted.set()
+        if call.method in _AGREEING:
+            answer = self._set_level if call.method == m.SET_LEVEL else self._subscribe
+            result = await answer(call)
+            await self.on_agreed()
+            return result
+        if call.method == m.INITIALIZE:
+            raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+        if call.method in _MODERN_ONLY or (call.method in _TASKS and not self.knows_tasks):
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+        return await self._forward(call, notify, ask)
+
+    async def _forward(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
+        notify = with_logs_of(lambda: self._client.log_level, notify)
+        try:
+            result = await self._router.exchange(call, notify)
+            while (wishes := wishes_in(result)) is not None:
+                await in_task()
+                call = repeated(call, result, await self._gather(result, wishes, ask))
+                result = await self._router.exchange(call, notify)
+            if TASK in call.params:
+                await self.on_agreed()
+            return downgrade_content(call.method, downgrade_result(result), self.revision)
+        except RpcError as error:
+            raise downgrade_error(call.method, error) from None
+
+    async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: AskClient) -> Fields:
+        """Ask the client for everything, or for as long as the call that wants it waits. Raises RpcError."""
+        responses: Fields = {}
+        state = text_of(result.get(STATE)) or ""
+        questions, question = self._hub.personal.questions, OpenQuestion(trio.CancelScope())
+        done = False
+        try:
+            with question.scope:
+                questions[state] = question
+                # First what a program answers: a person may take longer than a server waits for that.
+                for key, wish in sorted(wishes.items(), key=lambda item: seconds_to_answer(item[1].method)):
+                    try:
+                        responses[key] = raw(await self._ask(wish, ask))
+                    except RpcError as error:
+                        responses[key] = error_response(error)
+            done = True  # answered, or not wanted any more
+        finally:
+            if questions.get(state) is question:  # a server of 2026-07-28 may say the same state twice
+                del questions[state]
+            if not done:
+                self._router.abandon(state)
+        if question.error is not None:
+            raise question.error
+        return responses
+
+    async def _ask(self, wish: Wish, ask: AskClient) -> Fields:
+        """Ask the client in the words of its revision, if that is what it offers. Raises RpcError.
+
+        It has a while to answer, which is short where no person has to.
+        """
+        if not offers(self.capabilities, wish.method, wish.params):
+            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
+        name = secrets.token_urlsafe(ELICITATION_BYTES)
+        params = downgrade_question(wish.method, wish.params, self.revision, name)
+        with trio.move_on_after(seconds_to_answer(wish.method)):
+            return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+        raise unanswered(wish.method)
+
+    async def _subscribe(self, call: Call) -> Fields:
+        uri = call.required("uri")
+        try:
+            if call.method == m.RESOURCES_SUBSCRIBE:
+                await self._router.interests.subscribe(self.outbox, uri, call)
+            else:
+                await self._router.interests.unsubscribe(self.outbox, uri, call)
+        except RpcError as error:
+            raise downgrade_error(call.method, error) from None
+        return {}
+
+    async def _set_level(self, call: Call) -> Fields:
+        level = call.text("level")
+        if level not in LOG_LEVELS:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
+        self._client = ClientFacts(self._client.info, self._client.capabilities, level)
+        return {}
+
+
+def read_client(request: Request) -> tuple[str, ClientFacts]:
+    """The revision that an `initialize` leads to, and who asks. Raises RpcError."""
+    params = decode_fields(request.payload)
+    requested = text_of(params.get("protocolVersion"))
+    if requested is None:
+        raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
+    facts = {key: params.get(key, EMPTY_OBJECT) for key in ("clientInfo", "capabilities")}
+    for key, value in facts.items():
+        if first_byte(value) != b"{":
+            raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
+    return negotiate_legacy(requested), ClientFacts(facts["clientInfo"], facts["capabilities"])
