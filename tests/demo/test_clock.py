@@ -11,7 +11,6 @@ import pytest
 from mcpmux.demo import clock
 from mcpmux.protocol.revisions import V_2025_11_25
 from tests.demo.test_servers import open_client
-from tests.peers.server import RpcFailure
 
 Json = dict[str, Any]
 
@@ -24,9 +23,8 @@ async def ask(method: str, params: Json | None = None) -> Json:
 
 async def refusal_of(method: str, params: Json | None = None) -> int:
     async with open_client(clock.make_server(), V_2025_11_25) as client:
-        with pytest.raises(RpcFailure) as failure:
-            await client.request(method, params)
-    code: int = failure.value.error["code"]
+        error = await client.refusal(method, params)
+    code: int = error["code"]
     return code
 
 

@@ -14,7 +14,6 @@ from mcpmux.demo.server import DemoServer
 from mcpmux.protocol.revisions import LEGACY, V_2025_06_18, V_2026_07_28
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import open_memory_pipes
-from tests.peers.server import RpcFailure
 
 ALL = (V_2026_07_28, *LEGACY)
 WITH_LINKS = [revision for revision in ALL if revision >= V_2025_06_18]
@@ -79,19 +78,17 @@ async def test_list_comes_in_pages_of_ten() -> None:
 @pytest.mark.parametrize("cursor", ["", "x", "-1", "9" * 5000, 7])
 async def test_damaged_cursor_is_refused(cursor: object) -> None:
     async with open_client(notes.make_server(), V_2026_07_28) as client:
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("resources/list", {"cursor": cursor})
-    assert failure.value.error["code"] == -32602
+        error = await client.refusal("resources/list", {"cursor": cursor})
+    assert error["code"] == -32602
 
 
 @pytest.mark.parametrize(("revision", "code"), [(V_2026_07_28, -32602), (LEGACY[-1], -32002)])
 async def test_missing_resource_is_refused_in_the_words_of_the_era(revision: str, code: int) -> None:
     for server in (notes.make_server(), library.make_server()):
         async with open_client(server, revision) as client:
-            with pytest.raises(RpcFailure) as failure:
-                await client.request("resources/read", {"uri": "note:///none"})
-        assert failure.value.error["code"] == code
-        assert failure.value.error["data"] == {"uri": "note:///none"}
+            error = await client.refusal("resources/read", {"uri": "note:///none"})
+        assert error["code"] == code
+        assert error["data"] == {"uri": "note:///none"}
 
 
 @pytest.mark.parametrize("revision", WITH_LINKS)
@@ -153,16 +150,13 @@ async def test_prompt_embeds_the_note(revision: str) -> None:
 async def test_unknown_tool_or_prompt_is_refused(method: str) -> None:
     async with open_client(notes.make_server(), V_2026_07_28) as client:
         for params in ({"name": "nix"}, {}, {"name": "add_note", "arguments": []}):
-            with pytest.raises(RpcFailure) as failure:
-                await client.request(method, params)
-            assert failure.value.error["code"] == -32602
+            assert (await client.refusal(method, params))["code"] == -32602
 
 
 async def test_method_that_is_not_offered_is_refused() -> None:
     async with open_client(library.make_server(), V_2026_07_28) as client:
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("prompts/list")
-    assert failure.value.error["code"] == -32601
+        error = await client.refusal("prompts/list")
+    assert error["code"] == -32601
 
 
 async def test_cover_is_a_png_file() -> None:

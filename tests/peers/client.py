@@ -92,6 +92,11 @@ class ScriptedClient:
         request_id = await self.start(method, params, **meta)
         return _result_of(await self.answer(request_id))
 
+    async def refusal(self, method: str, params: Json | None = None, **meta: Any) -> Json:
+        """Make a request, and return the error that answers it."""
+        error: Json = (await self.answer(await self.start(method, params, **meta)))["error"]
+        return error
+
     async def answer(self, request_id: int) -> Json:
         """Wait for the answer to a request, which has to be the next message."""
         message = await self.receive()

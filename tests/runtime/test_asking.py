@@ -194,9 +194,7 @@ async def test_a_state_is_good_for_its_own_request_only_and_only_once(autojump_c
             "requestState": first["requestState"],
         }
         for params in ({"name": "x__other", **again}, {"name": "x__t", **again, "requestState": "forged"}):
-            with pytest.raises(RpcFailure) as failure:
-                await client.request("tools/call", params)
-            assert failure.value.error["code"] == -32602
+            assert (await client.refusal("tools/call", params))["code"] == -32602
         assert (await client.request("tools/call", {"name": "x__t", **again}))["content"]
         with pytest.raises(RpcFailure):
             await client.request("tools/call", {"name": "x__t", **again})

@@ -109,9 +109,7 @@ async def test_the_only_unprefixed_server_is_passed_through(autojump_clock):
         server.set("t1", "completed", RESULT)
         result = await client.request("tasks/result", {"taskId": "t1"})
         assert result["content"] == RESULT["content"]
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tools/call", {"name": "must"})
-        assert failure.value.error["message"] == "a task only"
+        assert (await client.refusal("tools/call", {"name": "must"}))["message"] == "a task only"
 
 
 async def test_a_failed_task_answers_the_error_of_its_call(autojump_clock):
@@ -120,9 +118,8 @@ async def test_a_failed_task_answers_the_error_of_its_call(autojump_clock):
         client = await client_of(world, LEGACY)
         await make(client)
         server.set("t1", "failed", RpcFailure(-32000, "broken"))
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tasks/result", {"taskId": "x+t1"})
-        assert failure.value.error == {"code": -32000, "message": "broken"}
+        error = await client.refusal("tasks/result", {"taskId": "x+t1"})
+        assert error == {"code": -32000, "message": "broken"}
 
 
 async def test_a_legacy_client_cancels_a_task(autojump_clock):
@@ -193,9 +190,8 @@ async def test_a_task_is_nobody_elses(method, autojump_clock):
     async with open_world(beside(server)) as world:
         mine, yours = await client_of(world, LEGACY), await client_of(world, LEGACY)
         await make(mine)
-        with pytest.raises(RpcFailure) as failure:
-            await yours.request(method, {"taskId": "x+t1"})
-        assert failure.value.error == {"code": -32602, "message": "Task not found"}
+        error = await yours.refusal(method, {"taskId": "x+t1"})
+        assert error == {"code": -32602, "message": "Task not found"}
         assert server.tasks["t1"]["status"] == "working"
 
 
@@ -215,9 +211,7 @@ async def test_a_task_outlives_its_client(autojump_clock):
 async def test_an_unknown_task_is_not_found(task_id, autojump_clock):
     async with open_world(beside(TaskServer())) as world:
         client = await client_of(world, LEGACY)
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tasks/get", {"taskId": task_id})
-        assert failure.value.error["code"] == -32602
+        assert (await client.refusal("tasks/get", {"taskId": task_id}))["code"] == -32602
 
 
 async def test_status_reaches_the_maker_alone_the_latest_for_each_task(autojump_clock):
@@ -337,13 +331,9 @@ async def test_a_modern_client_cancels_a_legacy_servers_task(autojump_clock):
 async def test_who_knows_no_tasks_cannot_ask_about_them(up, autojump_clock):
     async with open_world(beside(TaskServer(up))) as world:
         client = await client_of(world, MODERN)
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tasks/get", {"taskId": "x+t1"})
-        assert failure.value.error["code"] == -32021
+        assert (await client.refusal("tasks/get", {"taskId": "x+t1"}))["code"] == -32021
         for method in ("tasks/list", "tasks/result"):
-            with pytest.raises(RpcFailure) as failure:
-                await client.request(method, {"taskId": "x+t1"})
-            assert failure.value.error["code"] == -32601
+            assert (await client.refusal(method, {"taskId": "x+t1"}))["code"] == -32601
 
 
 @pytest.mark.parametrize("name", ["may", "never"])
@@ -445,20 +435,14 @@ async def test_the_state_of_a_wait_is_good_for_its_own_call_only(autojump_clock)
         state = (await mine.receive())["result"]["requestState"]
         again = {"inputResponses": {}, "requestState": state}
         for client, name in [(yours, "x__must"), (mine, "x__may")]:
-            with pytest.raises(RpcFailure) as failure:
-                await client.request("tools/call", {"name": name, **again})
-            assert failure.value.error["code"] == -32602
+            assert (await client.refusal("tools/call", {"name": name, **again}))["code"] == -32602
 
 
 async def test_a_legacy_client_makes_no_task_of_a_modern_servers_tool(autojump_clock):
     async with open_world({"x": TaskServer(MODERN), "y": TaskServer()}) as world:
         client = await client_of(world, LEGACY)
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tools/call", {"name": "x__may", "task": {}})
-        assert failure.value.error["code"] == -32601
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tasks/get", {"taskId": "x+t1"})
-        assert failure.value.error["code"] == -32602
+        assert (await client.refusal("tools/call", {"name": "x__may", "task": {}}))["code"] == -32601
+        assert (await client.refusal("tasks/get", {"taskId": "x+t1"}))["code"] == -32602
 
 
 async def test_a_failed_task_that_was_waited_for_is_an_error(autojump_clock):

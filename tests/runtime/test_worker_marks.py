@@ -30,9 +30,8 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
         own = asked["requestState"][2:]
         for foreign, code in (("1." + own, -31001), (own, -32602), ("2.", -32602)):
             if up == LEGACY or not foreign.startswith("2."):
-                with pytest.raises(RpcFailure) as refused:
-                    await client.request("tools/call", {**again, "requestState": foreign})
-                assert refused.value.error["code"] == code
+                error = await client.refusal("tools/call", {**again, "requestState": foreign})
+                assert error["code"] == code
         more = await client.request("tools/call", {**again, "requestState": asked["requestState"]})
         assert owner_of(more["requestState"]) == "2"
         responses = dict.fromkeys(more["inputRequests"], ASKED[METHOD][1])
@@ -66,9 +65,8 @@ async def test_a_task_is_the_workers(up, autojump_clock):
 async def test_a_client_without_tasks_hears_what_it_lacks_first(task_id, autojump_clock):
     async with open_world({"x": TaskServer(MODERN)}, marks=Marks("3")) as world:
         client = await client_of(world, MODERN)
-        with pytest.raises(RpcFailure) as refused:
-            await client.request("tasks/get", {"taskId": task_id})
-    assert refused.value.error["code"] == -32021
+        error = await client.refusal("tasks/get", {"taskId": task_id})
+    assert error["code"] == -32021
 
 
 async def test_what_is_about_a_modern_server_that_all_reach_is_no_workers(autojump_clock):
