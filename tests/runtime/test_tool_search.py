@@ -18,7 +18,7 @@ from tests.peers.client import ScriptedClient
 from tests.peers.revision import MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.task_server import RELATED, TaskServer
-from tests.runtime.test_access import CODING, ERAS, LEGACY, REVISIONS, Store, client_of, refusal
+from tests.runtime.test_access import CODING, ERAS, LEGACY, REVISIONS, Store, client_of
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.world import World, open_world
 
@@ -59,7 +59,7 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
         listed = await searcher.request("tools/list")
         assert [tool["name"] for tool in listed["tools"]] == ["find_tools", "call_tool"]
         assert "nextCursor" not in listed
-        assert (await refusal(searcher, "tools/list", {"cursor": "x"}))["code"] == -32602
+        assert (await searcher.refusal("tools/list", {"cursor": "x"}))["code"] == -32602
         assert (await find(searcher, "an open one"))["tools"] == (await lister.request("tools/list"))["tools"]
         assert await find_names(searcher, "a secret tool") == []  # which is not in the view
         for params in ({"name": exposed}, through({"name": exposed, "arguments": {"a": 1}})):
@@ -68,7 +68,7 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
         assert server.seen[-1]["params"]["arguments"] == {"a": 1}
         hidden = exposed.replace("open", "secret")
         for params in ({"name": hidden}, through({"name": hidden})):
-            error = await refusal(searcher, "tools/call", params)
+            error = await searcher.refusal("tools/call", params)
             assert error["message"].partition(";")[0] == f"Unknown tool: {hidden}"
 
 
@@ -249,7 +249,7 @@ async def test_access_rules_narrowing_and_overrides_hold_for_what_is_found(autoj
         assert server.seen[-1]["params"]["arguments"] == {"who": "me"}
         for arguments in ({"who": "you"}, {"open": 1}):
             params = through({"name": "docs__ajar", "arguments": arguments})
-            assert (await refusal(client, "tools/call", params))["code"] == -32602
+            assert (await client.refusal("tools/call", params))["code"] == -32602
 
 
 async def test_a_tool_of_the_only_server_may_have_a_name_of_ours(autojump_clock):

@@ -43,40 +43,12 @@ from tests.runtime.test_access import (
     Store,
     client_of,
     knows_nothing,
-    refusal,
     stores,
     subscribe,
 )
 from tests.runtime.world import open_world
 
 NOTHING = (Selector(name="nothing-is-called-this"),)
-
-
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_the_introduction_tells_what_the_view_has(down, autojump_clock):
-    only_tools = {"coding": View(include=(Selector(upstream="docs", kind="tools"),))}
-    async with open_world(stores(), views=only_tools) as world:
-        coder = world.client(principal=CODER)
-        told = await (coder.request("server/discover") if down == MODERN else coder.initialize(down))
-        assert set(told["capabilities"]) & {"tools", "resources", "prompts", "completions"} == {"tools"}
-        assert "docs!" in told["instructions"] and "vault" not in told["instructions"]
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_list_changes_of_other_upstreams_are_not_told(up, down, autojump_clock):
-    servers = stores(up)
-    async with open_world(servers, views=VIEWS) as world:
-        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
-        if down == MODERN:
-            await subscribe(coder, [], **ALL_LISTS)
-            await subscribe(anyone, [], **ALL_LISTS)
-            await coder.drain(), await anyone.drain()
-        await servers["vault"].notify("notifications/tools/list_changed")
-        assert await coder.drain() == []
-        assert [each["method"] for each in await anyone.drain()] == ["notifications/tools/list_changed"]
-        await servers["docs"].notify("notifications/tools/list_changed")
-        assert [each["method"] for each in await coder.drain()] == ["notifications/tools/list_changed"]
 
 
 @pytest.mark.parametrize("down", REVISIONS)
@@ -115,7 +87,7 @@ async def test_a_view_that_is_not_for_its_client_any_more_has_nothing(down, auto
         for client, is_in in ((alice, False), (bob, True)):
             await client.drain()
             assert bool((await client.request("tools/list"))["tools"]) is is_in
-        assert (await refusal(alice, "tools/call", {"name": "docs__open-tool"}))["code"] == -32602
+        assert (await alice.refusal("tools/call", {"name": "docs__open-tool"}))["code"] == -32602
         await bob.request("tools/call", {"name": "docs__open-tool"})
 
 
@@ -128,36 +100,9 @@ async def test_a_view_that_has_gone_has_nothing(prefix, autojump_clock):
         world.mux.apply(attrs.evolve(world.mux.config, views={}))
         assert (await coder.request("tools/list"))["tools"] == []
         for name in ("open-tool", "docs__open-tool"):
-            await refusal(coder, "tools/call", {"name": name})
+            await coder.refusal("tools/call", {"name": name})
         for uri in ("file:///open/0", "docs+file:///open/0"):
-            await refusal(coder, "resources/read", {"uri": uri})
-
-
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_a_view_of_the_only_server_selects_too(down, autojump_clock):
-    settings = {"docs": {"prefix": ""}}
-    server = Store(MODERN)
-    async with open_world({"docs": server}, views=VIEWS, settings=settings) as world:
-        coder = await client_of(world, CODER, down)
-        assert [tool["name"] for tool in (await coder.request("tools/list"))["tools"]] == ["open-tool"]
-        await coder.request("tools/call", {"name": "open-tool"})
-        error = await refusal(coder, "tools/call", {"name": "secret-tool"})
-        assert error["message"] == "Unknown tool: secret-tool"
-        await refusal(coder, "vendor/method", {})
-        assert not server.asked("vendor/method")
-
-
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_access_rules_come_first(down, autojump_clock):
-    rules = (
-        AccessRule(effect="allow"),
-        AccessRule(effect="deny", targets=("open-tool",)),
-    )
-    async with open_world(stores(), views=VIEWS, access=rules) as world:
-        coder = await client_of(world, CODER, down)
-        assert (await coder.request("tools/list"))["tools"] == []
-        assert (await coder.request("prompts/list"))["prompts"] == [{"name": "docs__open-prompt"}]
-        await refusal(coder, "tools/call", {"name": "docs__open-tool"})
+            await coder.refusal("resources/read", {"uri": uri})
 
 
 async def test_a_task_is_there_in_the_view_that_made_it_and_in_no_other(autojump_clock):
@@ -168,16 +113,7 @@ async def test_a_task_is_there_in_the_view_that_made_it_and_in_no_other(autojump
         task = {"taskId": made["task"]["taskId"]}
         await coder.request("tasks/get", task)
         other = await client_of(world, ANYONE.within("other"), LEGACY)
-        assert (await refusal(other, "tasks/get", task))["message"] == "Task not found"
-
-
-async def test_cursors_belong_to_their_view(autojump_clock):
-    servers = {"docs": Store(MODERN, page_size=1, count=3), "vault": Store(MODERN)}
-    async with open_world(servers, views={**VIEWS, "other": CODING}, page_size=1) as world:
-        coder, other = world.client(principal=CODER), world.client(principal=ANYONE.within("other"))
-        cursor = (await coder.request("resources/list"))["nextCursor"]
-        assert (await refusal(other, "resources/list", {"cursor": cursor}))["code"] == -32602
-        await coder.request("resources/list", {"cursor": cursor})
+        assert (await other.refusal("tasks/get", task))["message"] == "Task not found"
 
 
 def test_what_is_bound_to_a_principal_is_bound_to_its_view():
@@ -225,7 +161,7 @@ async def test_tools_that_only_read_are_listed_and_called(prefix, up, down, auto
         tools = (await reader.request("tools/list"))["tools"]
         assert [tool["name"] for tool in tools] == [f"{exposed}look"]
         for name in ("wipe", "odd", "nothing"):
-            error = await refusal(reader, "tools/call", {"name": f"{exposed}{name}"})
+            error = await reader.refusal("tools/call", {"name": f"{exposed}{name}"})
             assert error["message"] == f"Unknown tool: {exposed}{name}"
         assert [call["params"]["name"] for call in server.asked("tools/call")] == ["look"]
 
@@ -238,11 +174,11 @@ async def test_a_tool_is_judged_by_what_is_said_of_it_now(autojump_clock):
         server.annotate(look={"readOnlyHint": False}, wipe={"readOnlyHint": True})
         await server.notify("notifications/tools/list_changed")
         await trio.sleep(1)
-        await refusal(reader, "tools/call", {"name": "docs__look"})
+        await reader.refusal("tools/call", {"name": "docs__look"})
         await reader.request("tools/call", {"name": "docs__wipe"})
         server.annotate(look={"readOnlyHint": True})  # and says nothing of it
         await trio.sleep(TOOLS_KNOWN_SECONDS + 1)
-        await refusal(reader, "tools/call", {"name": "docs__wipe"})
+        await reader.refusal("tools/call", {"name": "docs__wipe"})
         await reader.request("tools/call", {"name": "docs__look"})
 
 
@@ -262,11 +198,11 @@ async def test_a_tool_of_which_nothing_can_be_known_is_not_called(autojump_clock
     server.fails_at = ""
     async with open_world({"docs": server, "vault": Annotated(MODERN)}, views=READING) as world:
         reader = await client_of(world, READER, MODERN)
-        error = await refusal(reader, "tools/call", {"name": "docs__look"})
+        error = await reader.refusal("tools/call", {"name": "docs__look"})
         assert "no list today" in error["message"]
         assert not server.asked("tools/call")
         await reader.request("tools/call", {"name": "vault__look"})
-        assert (await refusal(reader, "tools/call", {"name": "odd"}))["code"] == -32602
+        assert (await reader.refusal("tools/call", {"name": "odd"}))["code"] == -32602
 
 
 async def test_a_list_of_which_a_part_is_missing_is_left_out_and_told(autojump_clock):
@@ -312,9 +248,9 @@ async def test_a_tool_or_prompt_is_known_by_its_new_name_only(prefix, up, down, 
         ):
             await coder.request(use, {"name": shown})
             assert server.asked(use)[-1]["params"]["name"] == own
-        error = await refusal(coder, "tools/call", {"name": f"{exposed}open-tool"})
+        error = await coder.refusal("tools/call", {"name": f"{exposed}open-tool"})
         assert error["message"] == f"Unknown tool: {exposed}open-tool"  # no hint has its old name
-        error = await refusal(coder, "prompts/get", {"name": f"{exposed}open-prompt"})
+        error = await coder.refusal("prompts/get", {"name": f"{exposed}open-prompt"})
         assert error["message"].partition(";")[0] == f"Unknown prompt: {exposed}open-prompt"
         await anyone.request("tools/call", {"name": f"{exposed}open-tool"})
         tools = (await anyone.request("tools/list"))["tools"]
@@ -334,7 +270,7 @@ async def test_arguments_of_a_renamed_prompt_are_completed(prefix, down, autojum
         await coder.request("completion/complete", {"ref": ref, "argument": argument})
         assert server.asked("completion/complete")[-1]["params"]["ref"]["name"] == "open-prompt"
         ref["name"] = f"{exposed}open-prompt"
-        assert (await refusal(coder, "completion/complete", {"ref": ref, "argument": argument}))[
+        assert (await coder.refusal("completion/complete", {"ref": ref, "argument": argument}))[
             "code"
         ] == -32602
 
@@ -381,8 +317,8 @@ async def test_other_overrides_are_told_and_hold_at_once(autojump_clock):
         assert "notifications/tools/list_changed" in [each["method"] for each in await coder.drain()]
         assert await anyone.drain() == []
         await coder.request("tools/call", {"name": "docs__look"})
-        await refusal(coder, "tools/call", {"name": "docs__open-tool"})
-        await refusal(coder, "tools/call", {"name": long})
+        await coder.refusal("tools/call", {"name": "docs__open-tool"})
+        await coder.refusal("tools/call", {"name": long})
         docs, vault = world.mux.config.upstreams
         docs = attrs.evolve(docs, overrides=(Override(name="open-tool", rename="everywhere"),))
         plan = world.mux.apply(attrs.evolve(world.mux.config, upstreams=(docs, vault)))
@@ -450,7 +386,7 @@ async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, auto
             ),
             ([], 'Invalid params: "arguments" must be an object'),
         ):
-            error = await refusal(coder, "tools/call", {"name": find, "arguments": arguments})
+            error = await coder.refusal("tools/call", {"name": find, "arguments": arguments})
             assert (error["code"], error["message"]) == (-32602, sentence)
         assert len(server.asked("tools/call")) == asked
 
@@ -464,7 +400,7 @@ async def test_arguments_of_what_is_denied_are_not_looked_at(prefix, autojump_cl
     async with open_world({"docs": server}, settings=settings, access=rules) as world:
         anyone = await client_of(world, ANYONE, MODERN)
         name = f"{prefix}__open-tool" if prefix else "open-tool"
-        error = await refusal(anyone, "tools/call", {"name": name, "arguments": {"query": 7}})
+        error = await anyone.refusal("tools/call", {"name": name, "arguments": {"query": 7}})
         assert error["message"] == f"Unknown tool: {name}"
 
 
@@ -481,7 +417,7 @@ async def test_arguments_are_checked_against_the_schema_that_the_server_has_now(
         server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": schema}])
         await server.notify("notifications/tools/list_changed")
         await trio.sleep(1)
-        assert "'lang' was unexpected" in (await refusal(anyone, "tools/call", call))["message"]
+        assert "'lang' was unexpected" in (await anyone.refusal("tools/call", call))["message"]
         await anyone.request("tools/call", {"name": "vault__open-tool", "arguments": {"x": 1}})
 
 
@@ -501,7 +437,7 @@ async def test_a_selection_of_a_host_app_holds_everywhere(prefix, down, autojump
             assert [tool["name"] for tool in tools] == [f"{exposed}open-tool"]
             assert len((await client.request("prompts/list"))["prompts"]) == 2
             await client.request("tools/call", {"name": f"{exposed}open-tool"})
-            error = await refusal(client, "tools/call", {"name": f"{exposed}secret-tool"})
+            error = await client.refusal("tools/call", {"name": f"{exposed}secret-tool"})
             assert error["message"].partition(";")[0] == f"Unknown tool: {exposed}secret-tool"
             uri = f"{prefix}+file:///secret/0" if prefix else "file:///secret/0"
             await client.request("resources/read", {"uri": uri})
@@ -604,8 +540,8 @@ async def test_a_narrowing_outlives_a_reload(autojump_clock):
         client = await client_of(world, somebody, LEGACY)
         for _ in range(2):
             await client.request("tools/call", {"name": "docs__open-tool"})
-            await refusal(client, "tools/call", {"name": "docs__secret-tool"})
-            await refusal(client, "resources/read", {"uri": "vault+file:///open/0"})
+            await client.refusal("tools/call", {"name": "docs__secret-tool"})
+            await client.refusal("resources/read", {"uri": "vault+file:///open/0"})
             for access in ((AccessRule(effect="allow"),), ()):
                 world.mux.apply(attrs.evolve(world.mux.config, access=access))
             await client.drain()

@@ -11,7 +11,7 @@ from mcpmux.config.model import RateLimit
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.peers.http_client import request
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.test_access import REVISIONS, client_of, refusal, stores
+from tests.runtime.test_access import REVISIONS, client_of, stores
 from tests.runtime.world import World, open_world
 
 CALL = {"name": "docs__open-tool"}
@@ -32,7 +32,7 @@ async def test_what_is_too_much_is_refused_until_it_is_not(down, autojump_clock)
         servers["docs"].seen.clear()
         await alice.request("tools/call", CALL)
         await alice.request("resources/read", READ)
-        error = await refusal(alice, "tools/call", CALL)
+        error = await alice.refusal("tools/call", CALL)
         assert error["code"] == -31003
         assert error["message"] == "Busy: no more than 2 requests may begin in 20 s; try again later"
         assert error["data"] == {"retryAfterSeconds": 10, "limit": "limits.rate[0]"}
@@ -51,7 +51,7 @@ async def test_exchanges_with_an_upstream_are_counted_for_all_clients(prefix, au
         name = f"{prefix}__open-tool" if prefix else "open-tool"
         for client in clients[:3]:
             await client.request("tools/call", {"name": name})
-        error = await refusal(clients[3], "tools/call", {"name": name})
+        error = await clients[3].refusal("tools/call", {"name": name})
         assert (error["code"], error["data"]["upstream"]) == (-31003, "docs")
         assert "exchanges with docs" in error["message"]
         await clients[4].request("resources/list")
