@@ -27,12 +27,11 @@ from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
-from tests.peers.http_client import HttpClient, request
+from tests.peers.http_client import HttpClient
 from tests.peers.http_server import open_http_face
 from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
 from tests.peers.server import RpcFailure, ScriptedServer
-from tests.runtime.http_front import open_endpoint, start_endpoint
-from tests.runtime.test_flows import docs
+from tests.runtime.http_front import start_endpoint
 from tests.runtime.world import open_world
 
 LEGACY = "2025-11-25"
@@ -354,33 +353,3 @@ async def test_nothing_crosses_on_http():
             for session in endpoint.sessions.values():
                 assert " 0 in flight" in repr(session)
             nursery.cancel_scope.cancel()
-
-
-async def test_a_read_that_is_cancelled_is_not_answered_and_no_error():
-    began, cancelled = trio.Event(), trio.Event()
-
-    async def read(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
-        began.set()
-        try:
-            return await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    server = ScriptedServer(resources=[], handlers={"resources/read": read})
-    async with open_endpoint({"x": server, "y": docs()}) as client:
-        session = await client.initialize()
-        answers: list[Any] = []
-
-        async def ask() -> None:
-            answers.append(await client.send(request("resources/read", {"uri": "x+a:1"}, 7), session))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            await began.wait()
-            params = {"requestId": 7}
-            await client.send(
-                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, session
-            )
-            with trio.fail_after(PATIENCE):
-                await cancelled.wait()
-        assert (answers[0].status, answers[0].messages) == (202, [])

@@ -60,12 +60,6 @@ async def test_after_many_doubts_one_read_of_many_is_looked_at(autojump_clock):
     assert passed == ([True] * PASSED + [False]) * 2
 
 
-async def test_of_reads_that_come_at_once_those_behind_the_one_that_is_due_pass(autojump_clock):
-    memory = await doubtful()
-    at_once = [memory.passes() for _ in range(PASSED + 10)]
-    assert at_once == [True] * PASSED + [False] + [True] * 9
-
-
 async def test_a_server_of_a_legacy_revision_is_never_looked_at(autojump_clock):
     memory = await doubtful()
     memory.modern = False

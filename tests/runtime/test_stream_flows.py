@@ -87,22 +87,6 @@ async def answer_question(client: ScriptedClient) -> Json:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_ten_clients_with_the_same_ids_get_their_own_answers(kind: str, tmp_path: Path):
-    async with open_stream_world(kind, Server(MODERN), tmp_path) as world:
-        await ready(world)
-
-        async def be(number: int) -> None:
-            client = await world.client(ERAS[number % 2])
-            for turn in range(20):
-                me = f"{number}-{turn}"
-                assert (await call(client, "who", me=me))["content"][0]["text"] == me
-
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(be, number)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("down", "up"), PAIRS)
 async def test_plain_calls_are_answered_without_a_task(kind: str, down: str, up: str, tmp_path: Path):
     server = Server(up)

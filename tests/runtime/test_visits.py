@@ -11,7 +11,8 @@ import trio
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
-from tests.runtime.world import World, open_world
+from tests.runtime.test_asking import client_of
+from tests.runtime.world import open_world
 
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
@@ -98,15 +99,6 @@ class Demanding(ScriptedServer):
         await self.send({"method": "notifications/elicitation/complete", "params": params})
 
 
-async def client_of(world: World, revision: str, capabilities: Json) -> ScriptedClient:
-    client = world.client()
-    client.capabilities = capabilities
-    if revision != MODERN:
-        await client.initialize(revision)
-        await client.drain()
-    return client
-
-
 async def ask_and_answer(client: ScriptedClient, answer: Json) -> tuple[Json | None, Any]:
     """Call the tool: the parameters of what was asked, and what the server says that it was told."""
     request_id = await client.start("tools/call", {"name": "x__t"})
@@ -131,22 +123,6 @@ async def ask_and_answer(client: ScriptedClient, answer: Json) -> tuple[Json | N
 
 def beside(server: ScriptedServer) -> dict[str, ScriptedServer | None]:
     return {"x": server, "y": ScriptedServer(tools=[])}
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_url_reaches_the_user_and_the_consent_the_server(up, down, autojump_clock):
-    params = VISIT | ({"elicitationId": "e"} if up == LEGACY else {})
-    async with open_world(beside(Asking(up, "elicitation/create", params))) as world:
-        client = await client_of(world, down, URL)
-        asked, told = await ask_and_answer(client, {"action": "accept"})
-        assert told == {"action": "accept"}
-        assert asked is not None
-        named = asked.pop("elicitationId", None)
-        assert asked == VISIT
-        assert (named is not None) is (down == LEGACY)
-        if up == down == LEGACY:
-            assert named == "e"
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -188,9 +164,7 @@ async def test_a_legacy_client_gets_the_demand_as_it_is_and_hears_when_it_is_met
     server = Demanding()
     async with open_world(beside(server)) as world:
         mine, yours = await client_of(world, LEGACY, URL), await client_of(world, LEGACY, URL)
-        with pytest.raises(RpcFailure) as failure:
-            await mine.request("tools/call", {"name": "x__t"})
-        assert failure.value.error == {
+        assert await mine.refusal("tools/call", {"name": "x__t"}) == {
             "code": -32042,
             "message": "sign in",
             "data": {"elicitations": [{**VISIT, "elicitationId": "visit-1"}]},
@@ -278,7 +252,6 @@ async def test_a_refused_visit_ends_the_call(action, autojump_clock):
 async def test_a_modern_client_without_url_elicitation_hears_what_it_lacks(autojump_clock):
     async with open_world(beside(Demanding())) as world:
         client = await client_of(world, MODERN, FORM)
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("tools/call", {"name": "x__t"})
-        assert failure.value.error["code"] == -32021
-        assert failure.value.error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+        error = await client.refusal("tools/call", {"name": "x__t"})
+        assert error["code"] == -32021
+        assert error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
