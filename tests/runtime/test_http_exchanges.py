@@ -389,7 +389,10 @@ async def test_a_client_that_leaves_is_noticed_and_the_server_is_told_once(serve
         await server.heard_of_the_end(1)
 
 
-async def test_a_session_takes_a_call_back_and_its_connection_goes_on(server, monkeypatch):
+@pytest.mark.parametrize("ended", ["taken back", "with its session"])
+async def test_a_call_of_a_session_that_ends_is_answered_with_nothing_and_holds_nothing(
+    server, ended, monkeypatch
+):
     async with asking(server, LEGACY, monkeypatch) as found:
         got = []
 
@@ -401,30 +404,18 @@ async def test_a_session_takes_a_call_back_and_its_connection_goes_on(server, mo
             await asked(server, "resources/read", DOUBTS + 1)
             busy = await found.ask(*READ, 7)
             assert "already in flight" in busy.last["error"]["message"]
-            for _ in range(2):
-                await found.cancel(7)
+            if ended == "taken back":
+                for _ in range(2):
+                    await found.cancel(7)
+            else:
+                assert (await found.client.send(b"", found.session, "DELETE")).status == 204
         assert [answer.status for answer in got] == [202]
         await server.heard_of_the_end(1)
         await nothing_is_held(found)
-        server.gate.set()
-        assert "contents" in (await found.ask(*READ, 7)).last["result"]
-        await server.heard_of_the_end(1)
-
-
-async def test_the_end_of_a_session_is_the_end_of_what_it_asked(server, monkeypatch):
-    async with asking(server, LEGACY, monkeypatch) as found:
-        got = []
-
-        async def ask() -> None:
-            got.append(await found.ask(*READ, 7))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            await asked(server, "resources/read", DOUBTS + 1)
-            assert (await found.client.send(b"", found.session, "DELETE")).status == 204
-        assert [answer.status for answer in got] == [202]
-        await server.heard_of_the_end(1)
-        await nothing_is_held(found)
+        if ended == "taken back":  # the connection goes on
+            server.gate.set()
+            assert "contents" in (await found.ask(*READ, 7)).last["result"]
+            await server.heard_of_the_end(1)
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])

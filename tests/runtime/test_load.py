@@ -121,17 +121,6 @@ async def test_full_queue_refuses_with_a_hint_when_to_come_back(autojump_clock):
         }
 
 
-async def test_newcomer_gets_its_share_of_a_full_queue(autojump_clock):
-    async with one_upstream(SlowServer(), max_in_flight=1, max_waiting=10) as world:
-        greedy, modest = Asker(world.client()), Asker(world.client())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(greedy.flood, 30)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(modest.flood, 5)
-        assert (modest.done, modest.refusals) == (5, [])
-        assert greedy.done == 6  # one that ran, and five that were not displaced
-
-
 async def test_more_members_leave_less_for_each_and_cut_off_nothing(autojump_clock):
     server = SlowServer()
     async with one_upstream(server, max_in_flight=4, target=SHARED) as world:
@@ -167,41 +156,6 @@ async def test_who_waits_longer_than_the_deadline_hears_busy(autojump_clock):
         await asker.flood(4)
         assert asker.done == 2
         assert [error["code"] for error in asker.refusals] == [BUSY, -31002]
-
-
-@pytest.mark.parametrize("after", [0.5, 1.0, 1.5])
-async def test_client_that_goes_away_leaves_no_slot_taken(autojump_clock, after):
-    server = SlowServer()
-    async with one_upstream(server, max_in_flight=2) as world:
-        leaving, staying = Asker(world.client()), Asker(world.client())
-        for _ in range(20):
-            await leaving.client.start(SLOW)
-        await trio.testing.wait_all_tasks_blocked()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(staying.flood, 4)
-            await trio.sleep(after)
-            await leaving.client.vanish()
-        assert staying.done == 4
-        await trio.sleep(60)
-        assert (limiter_of(world).running, limiter_of(world).waiting) == (0, 0)
-
-
-async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
-    server = SlowServer()
-    async with one_upstream(server, max_in_flight=1, max_waiting=2) as world:
-        client = world.client()
-        ids = [await client.start(SLOW)]
-        await trio.testing.wait_all_tasks_blocked()  # it has the slot
-        ids += [await client.start(SLOW) for _ in range(2)]
-        await trio.testing.wait_all_tasks_blocked()
-        for request_id in reversed(ids):  # those that wait first, or they would begin
-            await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
-        await trio.testing.wait_all_tasks_blocked()
-        assert (limiter_of(world).running, limiter_of(world).waiting) == (0, 0)
-        asker = Asker(client)
-        await asker.flood(3)
-        assert asker.done == 3
-        assert server.began == 4
 
 
 async def test_request_of_a_client_past_its_own_limit_is_refused(autojump_clock):

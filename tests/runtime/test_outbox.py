@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -57,37 +56,6 @@ class Box(RuleBasedStateMachine):
 
 
 TestBox = Box.TestCase
-
-
-@given(st.lists(events))
-def test_nothing_is_lost_and_nothing_is_said_twice(told: list[Event]):
-    box = ClientOutbox(frozenset())
-    for event in told:
-        box.put(event)
-    taken = list(iter(box.take_nowait, None))
-    assert len(taken) + box.merged == len(told)
-    assert all(event in taken for event in told)
-    assert len({repr(event) for event in taken}) == len(taken)
-
-
-@given(st.lists(events, min_size=1), st.data())
-def test_a_change_after_its_news_was_taken_is_told_again(told: list[Event], data: st.DataObject):
-    box = ClientOutbox(frozenset())
-    for event in told:
-        box.put(event)
-    event = data.draw(st.sampled_from(told))
-    while box.take_nowait() != event:
-        pass
-    assert box.put(event) is True
-
-
-def test_the_box_is_as_small_as_what_can_change_however_often_it_does():
-    box = ClientOutbox(frozenset())
-    for turn in range(10_000):
-        box.put(update(f"memo:{turn % 7}"))
-        box.put(Event(KINDS[turn % 3], {}))
-        assert len(box.waiting) <= 10
-    assert box.merged == 20_000 - 10
 
 
 def test_parts_of_a_resource_are_told_one_by_one_until_there_are_too_many():

@@ -74,19 +74,6 @@ async def client_of(world: World, revision: str) -> ScriptedClient:
 
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", ERAS)
-async def test_an_update_reaches_subscribers_and_nobody_else(up, down, autojump_clock):
-    server = Subscribable(up)
-    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
-        one, other = await client_of(world, down), await client_of(world, down)
-        listen = await subscribe(one, ["x+memo:1", "x+memo:2"])
-        await subscribe(other, ["x+memo:3"])
-        await server.update("memo:1")
-        await expect_update(one, "x+memo:1", listen)
-        await silent(other)
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", ERAS)
 async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clock):
     server = Subscribable(up)
     async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
@@ -108,35 +95,6 @@ async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clo
         await quiet()
         assert server.subscribed == set()
         assert not world.mux.hub.subscriptions.wanted("x")
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_client_that_vanishes_leaves_no_interest_behind(up, down, autojump_clock):
-    server = Subscribable(up)
-    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
-        client = await client_of(world, down)
-        await subscribe(client, ["x+memo:1"])
-        await client.vanish()
-        await quiet()
-        assert server.subscribed == set()
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", ERAS)
-async def test_after_a_reconnect_everything_is_subscribed_again_and_caught_up(up, down, autojump_clock):
-    server = Subscribable(up)
-    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
-        client = await client_of(world, down)
-        listen = await subscribe(client, ["x+memo:1", "x+memo:2"])
-        await world.kill("x")
-        heard = [await client.receive_method("notifications/resources/updated") for _ in range(2)]
-        assert sorted(m["params"]["uri"] for m in heard) == ["x+memo:1", "x+memo:2"]
-        await quiet()
-        assert server.subscribed == {"memo:1", "memo:2"}
-        await client.drain()
-        await server.update("memo:2")
-        await expect_update(client, "x+memo:2", listen)
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -187,9 +145,8 @@ async def test_what_cannot_be_subscribed_is_an_error_and_leaves_nothing(autojump
             ("gone+memo:1", -31001),
             ("nosuch:1", -31001),  # it may be that of the one that is not there
         ]:
-            with pytest.raises(RpcFailure) as failure:
-                await client.request("resources/subscribe", {"uri": uri})
-            assert (uri, failure.value.error["code"]) == (uri, code)
+            error = await client.refusal("resources/subscribe", {"uri": uri})
+            assert (uri, error["code"]) == (uri, code)
         assert not world.mux.hub.subscriptions._of_listener
         modern = await client_of(world, MODERN)
         wish = {"resourceSubscriptions": ["x+nope:1", "x+memo:1", "gone+a:b"], "toolsListChanged": True}
@@ -215,23 +172,6 @@ async def test_a_thousand_list_changes_are_a_handful(up, down, autojump_clock):
         heard = await client.drain()
         assert 1 <= len(heard) <= 12
         assert {m["method"] for m in heard} == {"notifications/resources/list_changed"}
-
-
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_change_of_the_upstreams_themselves_is_a_list_change(down, autojump_clock):
-    world_servers: dict[str, Any] = {"x": Subscribable(MODERN), "y": None}
-    async with open_world(world_servers) as world:
-        client = await client_of(world, down)
-        await subscribe(client, [], resourcesListChanged=True)
-        await quiet()
-        await client.drain()
-        world_servers["y"] = Subscribable(LEGACY)
-        await trio.sleep(60)
-        assert "notifications/resources/list_changed" in [m["method"] for m in await client.drain()]
-        world_servers["y"] = None
-        await world.kill("y")
-        await quiet()
-        assert "notifications/resources/list_changed" in [m["method"] for m in await client.drain()]
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -346,25 +286,7 @@ async def test_long_uris_of_many_listens_share_a_bound_in_bytes(autojump_clock):
 async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
     async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
         client = await client_of(world, MODERN)
-        with pytest.raises(RpcFailure) as failure:
-            await client.request("subscriptions/listen", {"notifications": wish})
-        assert failure.value.error["code"] == -32602
-
-
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_burst_to_a_slow_reader_is_bounded_and_ends_with_every_uri(down, autojump_clock):
-    uris = [f"memo:{n}" for n in range(50)]
-    server = Subscribable(MODERN, uris=uris)
-    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
-        client = await client_of(world, down)
-        await subscribe(client, [f"x+{uri}" for uri in uris])
-        for n in range(10_000):
-            await server.update(uris[n % 50])
-        (outbox,) = world.mux.hub._listeners
-        assert len(outbox.waiting) <= 50
-        assert outbox.merged > 9_000
-        heard = await client.drain()
-        assert {m["params"]["uri"] for m in heard} == {f"x+{uri}" for uri in uris}
+        assert (await client.refusal("subscriptions/listen", {"notifications": wish}))["code"] == -32602
 
 
 @pytest.mark.interpreted  # stand-ins
