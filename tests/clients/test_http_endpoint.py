@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.peers.http_client import request
-from tests.peers.revision import CAPABILITIES, CLIENT, LEGACY, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, VERSION, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.test_flows import docs
@@ -38,26 +38,6 @@ async def test_a_legacy_session_lives_from_initialize_to_delete():
         gone = await client.send(request("ping"), session)
         assert gone.status == 404
         assert gone.last["error"]["message"].startswith("Session not found")
-
-
-async def test_progress_turns_the_answer_into_an_event_stream():
-    async def slow(server: ScriptedServer, params: Json, _message: Json) -> Json:
-        progress = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
-        await server.send({"method": "notifications/progress", "params": progress})
-        return {"resultType": "complete", "content": []}
-
-    tool = {"name": "t", "inputSchema": {"type": "object"}}
-    servers = {"x": ScriptedServer(tools=[tool], handlers={"tools/call": slow}), "docs": docs()}
-    async with open_endpoint(servers) as client:
-        session = await client.initialize()
-        params = {"name": "x__t", "_meta": {"progressToken": "mine"}}
-        answer = await client.send(request("tools/call", params), session)
-        assert answer.headers["content-type"] == "text/event-stream"
-        assert answer.messages[0]["params"] == {"progressToken": "mine", "progress": 1}
-        assert answer.last["result"]["content"] == []
-        plain = await client.send(request("tools/call", params), session | {"Accept": "application/json"})
-        assert plain.headers["content-type"] == "application/json"
-        assert len(plain.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,59 +145,3 @@ async def test_only_our_own_names_are_served(host, status):
             with trio.fail_after(60):
                 answer = await stream.receive_some(4096)
         assert answer.split()[1] == str(status).encode()
-
-
-async def test_sessions_are_limited():
-    async with open_endpoint(max_sessions=1) as client:
-        await client.initialize()
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-        answer = await client.send(request("initialize", params))
-        assert answer.status == 503
-        assert "try again" in answer.last["error"]["message"]
-
-
-async def test_a_modern_client_that_leaves_cancels_its_exchange():
-    started, cancelled = trio.Event(), trio.Event()
-
-    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
-        started.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-        raise AssertionError
-
-    tool = {"name": "t", "inputSchema": {"type": "object"}}
-    server = ScriptedServer(tools=[tool], handlers={"tools/call": hang})
-    async with open_endpoint({"x": server, "docs": docs()}) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(client.modern, "tools/call", {"name": "x__t"})
-        with trio.fail_after(60):
-            await started.wait()
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await cancelled.wait()
-
-
-async def test_a_client_that_leaves_a_slow_read_can_use_the_id_again():
-    hanging = trio.Event()
-
-    async def read(_server: Any, params: Json, _message: Json) -> Json:
-        if params["uri"] == "slow:1":
-            hanging.set()
-            await trio.sleep_forever()
-        return {"resultType": "complete", "contents": [], "ttlMs": 0, "cacheScope": "private"}
-
-    servers = {"x": ScriptedServer(resources=[], handlers={"resources/read": read}), "docs": docs()}
-    async with open_endpoint(servers) as client:
-        session = await client.initialize()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.send, request("resources/read", {"uri": "x+slow:1"}, 7), session)
-            with trio.fail_after(60):
-                await hanging.wait()
-            nursery.cancel_scope.cancel()
-        with trio.fail_after(60):
-            while True:  # the server notices within its sweep that the client has left
-                answer = await client.send(request("resources/read", {"uri": "x+fast:1"}, 7), session)
-                if "result" in answer.last:
-                    break
-                assert "already in flight" in answer.last["error"]["message"]

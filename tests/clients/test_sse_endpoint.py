@@ -157,33 +157,6 @@ async def test_every_revision_travels(revision):
         assert result["contents"][0]["uri"] == listed[0]["uri"]
 
 
-async def test_a_revision_that_nobody_knows_yet_is_negotiated():
-    async with open_site() as site, site.client() as client:
-        client.revision = LEGACY
-        params = {
-            "protocolVersion": "2099-01-01",
-            "capabilities": {},
-            "clientInfo": {"name": "c", "version": "1"},
-        }
-        assert (await client.request("initialize", params))["protocolVersion"] == LEGACY
-
-
-async def test_progress_comes_before_the_answer():
-    async def call(server: Any, params: Json, _message: Json) -> Json:
-        token = params["_meta"]["progressToken"]
-        for step in (1, 2):
-            progress = {"progressToken": token, "progress": step}
-            await server.send({"method": "notifications/progress", "params": progress})
-        return {"content": [], "resultType": "complete"}
-
-    server = ScriptedServer(tools=[TOOL], handlers={"tools/call": call})
-    async with open_site({"x": server, "docs": docs()}) as site, site.client(LEGACY) as client:
-        request_id = await client.start("tools/call", {"name": "x__t"}, progressToken="mine")
-        heard = [await client.receive() for _ in range(3)]
-        assert [message["params"]["progressToken"] for message in heard[:2]] == ["mine", "mine"]
-        assert heard[2]["id"] == request_id
-
-
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 async def test_a_question_comes_down_the_stream_and_its_answer_is_posted(up, method):
@@ -205,16 +178,6 @@ async def test_an_update_of_a_subscribed_resource_is_told(up):
         assert updated["params"]["uri"] == "x+memo:1"
 
 
-async def test_a_cancelled_request_is_cancelled_and_a_ping_is_answered():
-    server, started, cancelled = hanging()
-    async with open_site({"x": server, "docs": docs()}) as site, site.client(LEGACY) as client:
-        request_id = await client.start("tools/call", {"name": "x__t"})
-        await started.wait()
-        await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
-        await cancelled.wait()
-        assert await client.request("ping") == {}
-
-
 async def test_request_of_a_client_past_its_own_limit_is_refused():
     server, started, _ = hanging()
     async with open_site({"docs": server}, in_flight=1) as site, site.client() as client:
@@ -223,14 +186,6 @@ async def test_request_of_a_client_past_its_own_limit_is_refused():
         with pytest.raises(RpcFailure, match="more than 1 requests in flight") as refused:
             await client.request("tools/list")
         assert refused.value.error["code"] == BUSY
-
-
-async def test_two_clients_may_use_the_same_ids():
-    async with open_site() as site, site.client(LEGACY) as one, site.client(LEGACY) as two:
-        ids = {await client.start("tools/list" if client is one else "ping") for client in (one, two)}
-        assert len(ids) == 1
-        assert "tools" in (await one.receive())["result"]
-        assert (await two.receive())["result"] == {}
 
 
 async def test_a_client_that_leaves_cancels_its_calls_and_is_forgotten():
