@@ -178,15 +178,6 @@ def test_a_tool_call_asks_for_progress_in_any_case(method, wanted, asks_progress
     assert (b'"progressToken":7' in sent) == has_token
 
 
-def test_an_answer_that_came_survives_the_end_of_the_stream():
-    pending_requests = PendingRequests()
-    pending = pending_requests.open(PendingRequest(CALL))
-    pending_requests.take_answer(answer(pending.id))
-    pending_requests.fail_all(TransportClosed("over"))
-    assert pending.answer == answer(pending.id)
-    assert pending_requests.close(pending) is False
-
-
 def test_whoever_waits_is_woken_by_each_event_and_by_the_answer():
     pending_requests = PendingRequests()
     pending = pending_requests.open(PendingRequest(CALL))

@@ -265,11 +265,6 @@ def test_a_malformed_error_still_fails_its_request(error: str):
     assert message == ErrorReply(7, INTERNAL_ERROR, "The answer is a malformed error", Raw(error.encode()))
 
 
-def test_an_error_reply_is_raised_as_the_same_error():
-    error = ErrorReply(1, -32601, "no", Raw(b"[1]")).as_error()
-    assert (error.code, error.message, error.data) == (-32601, "no", Raw(b"[1]"))
-
-
 def test_empty_params_of_a_notification_are_left_out_but_those_of_a_request_are_not():
     assert encode_notification("n", {}) == b'{"jsonrpc":"2.0","method":"n"}'
     assert encode_request(1, "a", {}) == b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}'

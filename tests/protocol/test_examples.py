@@ -64,11 +64,6 @@ RESULTS = {
 }
 """The server's results that older revisions have, too."""
 
-MODERN_RESULTS = {
-    "DiscoverResult": m.DISCOVER,
-    "SubscriptionsListenResult": m.LISTEN,
-    "InputRequiredResult": m.TOOLS_CALL,
-}
 ANSWERS = {"CreateMessageResult": m.CREATE_MESSAGE, "ElicitResult": m.ELICIT, "ListRootsResult": m.ROOTS_LIST}
 QUESTIONS = {
     "CreateMessageRequestParams": m.CREATE_MESSAGE,
