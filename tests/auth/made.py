@@ -6,6 +6,7 @@ import json
 import warnings
 from typing import Any
 
+import trio
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
@@ -60,10 +61,14 @@ def secret_key(data: bytes, kid: str) -> OctKey:
 
 
 class Issuing:
-    """An issuer as `fetch` sees it. `documents`: by URL; a missing one is a server that is down."""
+    """An issuer as `fetch` sees it. `documents`: by URL; a missing one is a server that is down.
 
-    def __init__(self, *keys: Any) -> None:
+    `seconds`: how long each takes.
+    """
+
+    def __init__(self, *keys: Any, seconds: float = 0) -> None:
         self.documents: dict[str, bytes] = {}
+        self.seconds = seconds
         self.asked: list[str] = []
         self.publish(*(keys or (RSA, EC, ED)))
 
@@ -71,6 +76,7 @@ class Issuing:
         self.documents[KEYS_URL] = public(*keys)
 
     async def fetch(self, url: str, _ca: str | None) -> bytes:
+        await trio.sleep(self.seconds)
         self.asked.append(url)
         if url not in self.documents:
             raise TransportError("connection refused")

@@ -104,13 +104,7 @@ async def test_the_keys_of_an_issuer_that_stays_are_not_fetched_again():
 
 
 async def test_an_issuer_that_is_taken_back_while_its_keys_are_fetched_lets_nobody_in(autojump_clock):
-    issuing = Issuing()
-
-    async def slow(url: str, ca: str | None) -> bytes:
-        await trio.sleep(5)
-        return await issuing.fetch(url, ca)
-
-    gate = Gate(corp(), "mux", slow, Clock())
+    gate = gate_of(corp(), Issuing(seconds=5))
     async with trio.open_nursery() as nursery:
         told: list[int] = []
 
