@@ -90,7 +90,6 @@ enabled = false
 effect = "allow"
 [[access]]
 """
-NO_SCHEME = "this rule is about resources, whose URIs have a scheme such as `file:`"
 NO_NAME = "this rule is about tools or prompts, which are written `w__…`"
 DEAD = "access[1].targets: `{}` denies nothing: {}"
 

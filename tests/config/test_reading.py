@@ -235,21 +235,6 @@ def test_mistake_is_told_with_its_key_path(document, problems):
     assert sorted(problems_of(document)) == sorted(problems)
 
 
-def test_every_mistake_is_told_at_once():
-    document = """
-    upstrems = 1
-    [upstreams.docs]
-    url = "ftp://example.com"
-    list_timeout = "soon"
-    [upstreams.web]
-    [listeners]
-    stdio = 1
-    [merging]
-    page_size = 0
-    """
-    assert len(problems_of(document)) == 6
-
-
 @pytest.mark.parametrize(
     ("prefixes", "said"),
     [
