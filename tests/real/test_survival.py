@@ -129,11 +129,3 @@ def test_a_mux_whose_client_has_gone_has_stopped_its_servers(config: Path) -> No
         mux.close_stdin()
         assert mux.wait() == 0
         assert servers.wait(0) == set()
-
-
-def test_a_killed_mux_leaves_no_server_behind(config: Path) -> None:
-    with HttpMux(config) as mux:
-        HttpClient(mux.url, MODERN).ask("tools/list")
-        servers = Watch(descendants(mux.pid))
-        assert mux.stop(signal.SIGKILL) == -signal.SIGKILL
-        assert servers.wait(EXIT_SECONDS) == set()
