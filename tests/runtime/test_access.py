@@ -289,6 +289,18 @@ async def test_no_member_is_passed_on_that_a_server_may_take_for_the_judged_one(
         assert not server.asked(method)
 
 
+@pytest.mark.parametrize("template", ["open/../secret/{name}", "%73ecret/{name}", "open/..%2fsecret/{name}"])
+async def test_no_spelling_of_a_denied_template_is_completed(template, autojump_clock):
+    servers = stores()
+    async with open_world(servers, access=RULES) as world:
+        alice = await client_of(world, ALICE, MODERN)
+        ref = {"type": "ref/resource", "uri": f"docs+file:///{template}"}
+        argument = {"name": "name", "value": ""}
+        error = await alice.refusal("completion/complete", {"ref": ref, "argument": argument})
+        assert without_hint(error) == f"Resource not found: no upstream owns docs+file:///{template}"
+        assert not servers["docs"].asked("completion/complete")
+
+
 async def test_a_page_of_which_hardly_anything_is_shown_comes_to_an_end(autojump_clock):
     hidden = AccessRule(effect="allow", principals=("alice",), targets=("file:///open/199",))
     server = Store(MODERN, page_size=10, count=200)
