@@ -129,6 +129,7 @@ def test_a_condition_on_an_operation_that_is_not_there_is_refused():
 
 RESULTS = made(
     lambda random, at: 0.01,
+    operations=("read", "list tools"),
     outcome=lambda random: "ok" if random.random() < 0.9 else "tool error",
     fan_out=pushes(losses=3),
 )
@@ -139,15 +140,23 @@ RESULTS = made(
     [
         ("p99<20ms", True, "docs: p99<20ms holds: it is 10.0 ms"),
         ("p99<5ms", False, "docs: p99<5ms does not hold: it is 10.0 ms"),
+        ("mean<11ms", True, "it is 10.0 ms"),
+        ("min>9ms", True, "it is 10.0 ms"),
         ("read.max<=10.1ms", True, "10.0 ms"),
+        ("list tools.p99<9ms", False, "it is 10.0 ms"),
         ("service.p50<9.99ms", True, "it is 9.98 ms"),
         ("errors<20%", True, "%"),
+        ("errors<5%", False, "it is "),
         ("errors<=0", False, "it is "),
         ("rate>50/s", True, "/s"),
         ("rate<100/s", True, "/s"),
+        ("rate>95/s", False, "/s"),
+        ("read.rate<60/s", True, "/s"),
         ("requests>=2000", True, "it is 2,000"),
+        ("requests>2000", False, "it is 2,000"),
         ("connect.max<5ms", True, "4.70 ms"),
         ("delivery.p99<1s", True, "10.9 ms"),
+        ("delivery.max<1ms", False, "it is "),
         ("lost<=2", False, "it is 3"),
         ("duplicates<=1", True, "it is 1"),
         ("generator<50%", True, "it is 20.0 %"),

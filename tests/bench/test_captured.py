@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-import trio.testing
 
 from mcpmux.bench import workload as captured
 from mcpmux.bench.operation import SEVERAL
@@ -145,9 +144,7 @@ def test_a_capture_is_the_only_thing_that_is_asked(settings: Any, words: str):
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_whole_capture_is_measured_in_either_era(
-    autojump_clock: trio.testing.MockClock, revision: str
-) -> None:
+async def test_a_whole_capture_is_measured_in_either_era(autojump_clock, revision: str) -> None:
     """Three reads and a list of four pages, captured on the client's leg."""
     play = Play()
     for number in (1, 2, 1):

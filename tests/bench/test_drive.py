@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
 
 from mcpmux.bench.drive import DEAD_SECONDS
 from mcpmux.bench.plan import GRACE_SECONDS, Plan
@@ -26,21 +25,21 @@ def stall(now: float, _number: int) -> float:
     return STALL_TO - now + 0.01 if STALL_FROM <= now < STALL_TO else 0.01
 
 
-async def test_constant_delay_is_reported_as_it_is(autojump_clock: trio.testing.MockClock) -> None:
+async def test_constant_delay_is_reported_as_it_is(autojump_clock) -> None:
     for load in (open_load(), open_load(poisson=True), closed_load(4)):
         recording, _, _ = await drive(DelayedServer(lambda *_: 0.02), load)
         for percent in (1, 50, 99, 99.9):
             assert recording.percentile(percent) == pytest.approx(0.02, rel=0.001)
 
 
-async def test_two_delays_are_reported_with_their_shares(autojump_clock: trio.testing.MockClock) -> None:
+async def test_two_delays_are_reported_with_their_shares(autojump_clock) -> None:
     server = DelayedServer(lambda _now, number: 0.1 if number % 10 == 9 else 0.01)
     recording, _, _ = await drive(server, open_load())
     assert (recording.percentile(50), recording.percentile(89)) == pytest.approx((0.01, 0.01))
     assert (recording.percentile(91), recording.percentile(99.9)) == pytest.approx((0.1, 0.1))
 
 
-async def test_stall_shows_in_the_open_model(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stall_shows_in_the_open_model(autojump_clock) -> None:
     """100 a second over 10 s: two of ten seconds' requests wait, from 2 s down to nothing."""
     recording, _, _ = await drive(DelayedServer(stall), open_load())
     assert len(recording.records) == 1000
@@ -49,7 +48,7 @@ async def test_stall_shows_in_the_open_model(autojump_clock: trio.testing.MockCl
     assert recording.percentile(99) == pytest.approx(1.91, rel=0.02)
 
 
-async def test_stall_shows_although_only_one_request_fits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stall_shows_although_only_one_request_fits(autojump_clock) -> None:
     """What could not leave in time is measured from when it was due."""
     recording, _, _ = await drive(
         DelayedServer(lambda now, _: max(stall(now, 0) - 0.005, 0)), open_load(workers=1)
@@ -60,38 +59,38 @@ async def test_stall_shows_although_only_one_request_fits(autojump_clock: trio.t
     assert recording.percentile(90) > 1
 
 
-async def test_stall_hides_in_the_closed_model(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stall_hides_in_the_closed_model(autojump_clock) -> None:
     """A single client asks nothing while it waits: one slow answer among hundreds of fast ones."""
     recording, _, _ = await drive(DelayedServer(stall), closed_load(1))
     assert recording.percentile(99) == pytest.approx(0.01, abs=0.001)
     assert max(recording.latencies()) == pytest.approx(2.01, abs=0.02)
 
 
-async def test_open_load_does_not_follow_the_server(autojump_clock: trio.testing.MockClock) -> None:
+async def test_open_load_does_not_follow_the_server(autojump_clock) -> None:
     recording, ending, _ = await drive(DelayedServer(lambda *_: 0.5), open_load("100/5s"))
     assert len(recording.records) == 500
     assert ending.unfinished == 0
 
 
-async def test_closed_load_has_as_many_in_flight_as_clients(autojump_clock: trio.testing.MockClock) -> None:
+async def test_closed_load_has_as_many_in_flight_as_clients(autojump_clock) -> None:
     server = DelayedServer(lambda *_: 0.1)
     recording, _, _ = await drive(server, closed_load(3, 2))
     assert server.most == 3
     assert len(recording.records) == 60
 
 
-async def test_clients_think(autojump_clock: trio.testing.MockClock) -> None:
+async def test_clients_think(autojump_clock) -> None:
     recording, _, _ = await drive(DelayedServer(lambda *_: 0.1), closed_load(2, think=0.4))
     assert len(recording.records) == 40
 
 
-async def test_no_more_in_flight_than_there_is_room_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_more_in_flight_than_there_is_room_for(autojump_clock) -> None:
     server = DelayedServer(lambda *_: 0.1)
     await drive(server, open_load("1000/1s", workers=7))
     assert server.most == 7
 
 
-async def test_count_ends_a_run(autojump_clock: trio.testing.MockClock) -> None:
+async def test_count_ends_a_run(autojump_clock) -> None:
     for load in (open_load(count=25), closed_load(4, count=25)):
         began = trio.current_time()
         recording, ending, _ = await drive(DelayedServer(lambda *_: 0.01), load)
@@ -100,9 +99,7 @@ async def test_count_ends_a_run(autojump_clock: trio.testing.MockClock) -> None:
         assert ending.stopped is None
 
 
-async def test_warm_up_comes_before_and_does_not_take_of_the_count(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_warm_up_comes_before_and_does_not_take_of_the_count(autojump_clock) -> None:
     recording, _, started = await drive(DelayedServer(lambda *_: 0.01), open_load("100/1s", warm_up=1.0))
     assert len(recording.records) == 200
     assert len(recording.latencies(started + 1.0)) == 100
@@ -110,15 +107,13 @@ async def test_warm_up_comes_before_and_does_not_take_of_the_count(
     assert len(recording.latencies(started + 1.0)) == 5
 
 
-async def test_steps_are_offered_one_after_another(autojump_clock: trio.testing.MockClock) -> None:
+async def test_steps_are_offered_one_after_another(autojump_clock) -> None:
     recording, _, started = await drive(DelayedServer(lambda *_: 0.01), open_load("10,50,100/2s"))
     seconds = [int((record.intended - started) // 2) for record in recording.records]
     assert [seconds.count(step) for step in range(3)] == [20, 100, 200]
 
 
-async def test_request_without_answer_times_out_and_the_next_goes_on(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_request_without_answer_times_out_and_the_next_goes_on(autojump_clock) -> None:
     server = DelayedServer(lambda _now, number: 1000 if number == 3 else 0.1)
     recording, _, _ = await drive(server, closed_load(1, patience=2))
     outcomes = [record.outcome for record in recording.records]
@@ -128,9 +123,7 @@ async def test_request_without_answer_times_out_and_the_next_goes_on(
     assert slow.latency == pytest.approx(2, abs=0.11)
 
 
-async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(autojump_clock) -> None:
     """Nothing is answered from second 5 on, and ten fit: the others could not even leave."""
     server = DelayedServer(lambda now, _: 0.01 if now < 5 else 1000)
     recording, ending, started = await drive(server, open_load(workers=10, patience=60))
@@ -141,9 +134,7 @@ async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(
     assert recording.percentile(75) == pytest.approx(GRACE_SECONDS + 2.5, rel=0.02)
 
 
-async def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was(autojump_clock) -> None:
     for load in (open_load(), closed_load(4)):
         began = trio.current_time()
         recording, ending, _ = await drive(DelayedServer(lambda *_: 0.01, lost=3), load)
@@ -152,7 +143,7 @@ async def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was(
         assert {record.outcome for record in recording.records} == {"ok", "connection lost"}
 
 
-async def test_lost_connections_now_and_then_end_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_lost_connections_now_and_then_end_nothing(autojump_clock) -> None:
     class Flaky(DelayedServer):
         async def perform(self, ask, follow=None):
             answer = await super().perform(ask)
@@ -163,7 +154,7 @@ async def test_lost_connections_now_and_then_end_nothing(autojump_clock: trio.te
     assert {record.outcome for record in recording.records} == {"ok", "connection lost"}
 
 
-async def test_the_same_seed_asks_at_the_same_times(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_same_seed_asks_at_the_same_times(autojump_clock) -> None:
     async def moments(seed: int) -> list[float]:
         load = open_load(poisson=True)
         recording, _, started = await drive(DelayedServer(lambda *_: 0.01), load, seed)

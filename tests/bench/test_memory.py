@@ -27,19 +27,8 @@ def resident_bytes(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_memory_stays_flat_at_full_speed(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    load = [
-        "--clients",
-        "64",
-        "--duration",
-        "10m",
-        "--count",
-        "1000000000",
-        "--warm-up",
-        "0",
-        "--check",
-        "hash",
-    ]
-    mix = ["--do", "8 read", "--do", "1 list resources"]
+    load = ["--clients", "64", "--duration", "10m", "--count", "1000000000", "--warm-up", "0"]
+    mix = ["--check", "hash", "--do", "8 read", "--do", "1 list resources"]
     with counting_server() as (url, _):
         command = [sys.executable, "-m", "mcpmux", "bench", url, *load, *mix, "--json", str(file)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from mcpmux.bench.operation import parse_operation
 from mcpmux.bench.plan import Plan
@@ -103,7 +102,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 @ERAS
-async def test_reads_are_measured_in_both_eras(autojump_clock: trio.testing.MockClock, revision: str) -> None:
+async def test_reads_are_measured_in_both_eras(autojump_clock, revision: str) -> None:
     results = await measure(Place(make_server(revision)), clients=2, seconds=1.0)
     assert results.about.revision == revision
     (read,) = results.operations.values()
@@ -114,7 +113,7 @@ async def test_reads_are_measured_in_both_eras(autojump_clock: trio.testing.Mock
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN])
-async def test_every_revision_can_be_forced(autojump_clock: trio.testing.MockClock, revision: str) -> None:
+async def test_every_revision_can_be_forced(autojump_clock, revision: str) -> None:
     server = make_server(revision)
     results = await measure(Place(server), clients=1, seconds=0.1, revision=revision)
     assert results.about.revision == revision
@@ -122,7 +121,7 @@ async def test_every_revision_can_be_forced(autojump_clock: trio.testing.MockClo
     assert [params["protocolVersion"] for params in asked] == ([] if revision == MODERN else [revision])
 
 
-async def test_a_server_of_another_revision_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_server_of_another_revision_is_told(autojump_clock) -> None:
     with pytest.raises(BaseException) as caught:
         await measure(Place(make_server(LEGACY)), revision="2025-03-26", seconds=1.0)
     (error,) = leaves(caught.value)
@@ -130,7 +129,7 @@ async def test_a_server_of_another_revision_is_told(autojump_clock: trio.testing
 
 
 @ERAS
-async def test_lists_are_walked_to_their_end(autojump_clock: trio.testing.MockClock, revision: str) -> None:
+async def test_lists_are_walked_to_their_end(autojump_clock, revision: str) -> None:
     server = make_server(revision)
     results = await measure(Place(server), do=["list"], clients=1, count=5, seconds=1.0)
     assert results.operations["list resources"].count == 5
@@ -138,9 +137,7 @@ async def test_lists_are_walked_to_their_end(autojump_clock: trio.testing.MockCl
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_subscriptions_are_taken_and_given_back(
-    autojump_clock: trio.testing.MockClock, revision: str
-) -> None:
+async def test_subscriptions_are_taken_and_given_back(autojump_clock, revision: str) -> None:
     server = Subscribable(revision)
     results = await measure(Place(server), do=["subscribe memo:*"], clients=1, count=6, seconds=1.0)
     (subscribe,) = results.operations.values()
@@ -148,9 +145,7 @@ async def test_subscriptions_are_taken_and_given_back(
     assert server.subscribed == set()
 
 
-async def test_wrong_answers_are_errors_when_reads_are_checked(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_wrong_answers_are_errors_when_reads_are_checked(autojump_clock) -> None:
     """The server forgets a word of one resource after two reads, and swaps two letters of another."""
     texts = {"memo:1": ["all of it"] * 2 + ["all of"], "memo:2": ["ab"] * 2 + ["ba"]}
     for check, wrong in (("hash", 2), ("length", 1), (None, 0)):
@@ -165,7 +160,7 @@ async def test_wrong_answers_are_errors_when_reads_are_checked(
             assert part.errors == {"wrong answer": part.count - 2}
 
 
-async def test_errors_are_counted_by_kind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_errors_are_counted_by_kind(autojump_clock) -> None:
     async def call(_server: ScriptedServer, params: Json, _message: Json) -> Json:
         await trio.sleep(0.01)
         if params["name"] == "missing":
@@ -192,7 +187,7 @@ async def test_errors_are_counted_by_kind(autojump_clock: trio.testing.MockClock
     }
 
 
-async def test_sessions_share_the_clients(autojump_clock: trio.testing.MockClock) -> None:
+async def test_sessions_share_the_clients(autojump_clock) -> None:
     servers = [make_server(LEGACY) for _ in range(3)]
     results = await measure(Place(*servers), clients=6, sessions=3, seconds=0.5)
     assert results.connections.count == 3
@@ -200,7 +195,7 @@ async def test_sessions_share_the_clients(autojump_clock: trio.testing.MockClock
     assert min(reads) >= 99
 
 
-async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock) -> None:
     place = Place(make_server(MODERN))
 
     async def kill() -> None:
@@ -216,7 +211,7 @@ async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock: trio.
     assert set(read.errors) == {"connection lost"}
 
 
-async def test_stopping_keeps_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopping_keeps_what_was_measured(autojump_clock) -> None:
     place = Place(make_server(MODERN))
     run = Run(
         upstream("x"),
@@ -253,9 +248,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("settings", "words"), MISSING.values(), ids=MISSING)
-async def test_what_the_server_has_not_is_told(
-    autojump_clock: trio.testing.MockClock, settings: dict[str, Any], words: str
-) -> None:
+async def test_what_the_server_has_not_is_told(autojump_clock, settings: dict[str, Any], words: str) -> None:
     settings = dict(settings)
     if "push" in settings:
         settings["push"] = parse_operation(settings["push"])
@@ -266,15 +259,13 @@ async def test_what_the_server_has_not_is_told(
     assert words in str(error)
 
 
-async def test_a_server_with_nothing_but_tools_is_asked_for_them(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_server_with_nothing_but_tools_is_asked_for_them(autojump_clock) -> None:
     server = ScriptedServer(MODERN, tools=[])
     results = await measure(Place(server), clients=1, count=3, seconds=1.0)
     assert set(results.operations) == {"list tools"}
 
 
-async def test_nobody_there_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nobody_there_is_told(autojump_clock) -> None:
     @asynccontextmanager
     async def refuse(*_: Any) -> AsyncIterator[Any]:
         raise TransportError("nobody there")
@@ -322,7 +313,7 @@ PUSH = parse_operation('tool touch {"uri": "{{uri}}"}')
 
 
 @ERAS
-async def test_pushes_are_timed_and_counted(autojump_clock: trio.testing.MockClock, revision: str) -> None:
+async def test_pushes_are_timed_and_counted(autojump_clock, revision: str) -> None:
     """Four subscribers: two hear after 20 ms, one twice, and one nothing at all."""
     world: list[Telling] = []
     changer = Telling(revision, world, 0.02)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,7 +90,7 @@ class OneAtATime(DelayedServer):
             return await super().perform(ask)
 
 
-async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock) -> None:
     """With even arrivals it bears everything below 100 a second, and queues without end above."""
 
     tally = Tally(trio.current_time())
@@ -104,9 +103,7 @@ async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio
     assert len(tally.results(about(), looking.ended, generator_of(0.0, 1.0)).steps[-1].errors) <= 1
 
 
-async def test_search_of_a_server_that_dies_ends_with_what_is_known(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_search_of_a_server_that_dies_ends_with_what_is_known(autojump_clock) -> None:
     looking = looking_at(DelayedServer(lambda *_: 0.01, lost=22), Tally(trio.current_time()))
     await looking.run(trio.current_time())
     assert (looking.stopped or "").startswith("the server is gone")

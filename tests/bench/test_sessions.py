@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from mcpmux.bench.results import Results
 from mcpmux.bench.session import PAUSE_SECONDS, REOPENINGS, STEADY_SECONDS
@@ -53,9 +52,7 @@ def good(results: Results) -> int:
 
 
 @ERAS
-async def test_a_lost_session_is_opened_again_and_the_run_goes_on(
-    autojump_clock: trio.testing.MockClock, revision: str
-) -> None:
+async def test_a_lost_session_is_opened_again_and_the_run_goes_on(autojump_clock, revision: str) -> None:
     """Two clients, an answer each 10 ms, for 4 seconds; the stream ends after one second."""
     place = Mortal(revision, life=1.005, deaths=1)
     results = await measure(place, clients=2, seconds=4.0)
@@ -67,7 +64,7 @@ async def test_a_lost_session_is_opened_again_and_the_run_goes_on(
     assert good(results) == pytest.approx(2 * (400 - 11), abs=8)
 
 
-async def test_openings_that_fail_are_counted_and_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_openings_that_fail_are_counted_and_tried_again(autojump_clock) -> None:
     place = Mortal(MODERN, life=1.005, deaths=1, down=3)
     results = await measure(place, clients=1, seconds=6.0)
     assert results.stopped is None
@@ -77,7 +74,7 @@ async def test_openings_that_fail_are_counted_and_tried_again(autojump_clock: tr
     assert place.opened[1] - place.opened[0] == pytest.approx(1.005 + pauses, abs=0.02)
 
 
-async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock) -> None:
     place = Mortal(LEGACY, life=0.205, deaths=1000)
     results = await measure(place, clients=3, seconds=3600.0)
     assert (results.stopped or "").startswith("the server is gone: ")
@@ -86,9 +83,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock: tr
     assert good(results) > 3 * 20 * REOPENINGS
 
 
-async def test_a_server_that_holds_for_a_while_is_opened_as_often_as_it_takes(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_server_that_holds_for_a_while_is_opened_as_often_as_it_takes(autojump_clock) -> None:
     place = Mortal(LEGACY, life=STEADY_SECONDS + 1, deaths=1000, answer=0.2)
     results = await measure(place, clients=1, seconds=10 * (STEADY_SECONDS + 1))
     assert results.stopped is None
@@ -96,9 +91,7 @@ async def test_a_server_that_holds_for_a_while_is_opened_as_often_as_it_takes(
     assert len(place.opened) > REOPENINGS + 2
 
 
-async def test_a_session_that_is_being_opened_at_the_end_holds_nothing_up(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_session_that_is_being_opened_at_the_end_holds_nothing_up(autojump_clock) -> None:
     place = Mortal(LEGACY, life=1.005, deaths=1, down=4)
     began = trio.current_time()
     results = await measure(place, clients=1, seconds=2.0, patience=0.5)

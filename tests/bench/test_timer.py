@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 
 from mcpmux.bench.schedule import SHORT_SECONDS, open_timer
 
