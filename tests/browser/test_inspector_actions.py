@@ -19,8 +19,7 @@ from tests.browser.test_inspector_page import ROWS, luminance, opened, settle
 from tests.peers.server import ScriptedServer
 from tests.process.running import Running
 from tests.real.parts import npm_env
-from tests.traffic.admin_world import Listening, Traffic
-from tests.traffic.test_admin import get
+from tests.traffic.admin_world import Listening, Traffic, get
 
 MCPMUX = f'mcpmux() {{ {sys.executable} -m mcpmux "$@"; }}; '
 NASTY = 'it\'s "$HOME" `id` $(id) \\ \x1b[31m\n ünï 😀 -- ~'

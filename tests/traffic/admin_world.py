@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,11 +36,14 @@ from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, open_world
 
 Json = dict[str, Any]
+SECRET = "sk-live-4242424242424242abcdef"
+WAIT_SECONDS = 60
 
 
 class Traffic:
@@ -157,19 +161,12 @@ async def listening(
     of_each = {name: {"health_interval": health_interval} for name in servers} if health_interval else None
     async with (
         open_world(
-            servers,
-            settings=of_each,
-            views=views,
-            access=access,
-            tap=traffic.recorder if tap else None,
+            servers, settings=of_each, views=views, access=access, tap=traffic.recorder if tap else None
         ) as world,
         trio.open_nursery() as nursery,
     ):
         upstreams = UpstreamView(
-            world.mux.upstreams,
-            world.mux.hub,
-            traffic.view.redactor,
-            lambda: world.mux.config.upstreams,
+            world.mux.upstreams, world.mux.hub, traffic.view.redactor, lambda: world.mux.config.upstreams
         )
         stopping = trio.Event()
         control = Control(world.mux, file)
@@ -197,3 +194,84 @@ async def listening(
         here.stopping = stopping
         yield here
         nursery.cancel_scope.cancel()
+
+
+async def ask(here, path, *, method="GET", token=None, **headers):
+    """(status, headers, body) of one request."""
+    async with connection(here, path, method=method, token=token, **headers) as stream:
+        answer = b""
+        with trio.fail_after(WAIT_SECONDS):
+            async for part in stream:
+                answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return int(first.split()[1]), fields, body
+
+
+@asynccontextmanager
+async def connection(here, path, *, method="GET", token=None, body=b"", **headers):
+    fields = {
+        "host": f"127.0.0.1:{here.port}",
+        "connection": "close",
+        **{k.replace("_", "-"): v for k, v in headers.items()},
+    }
+    if token is not None:
+        fields["authorization"] = f"Bearer {token}"
+    if body:
+        fields["content-length"] = str(len(body))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
+        await stream.send_all(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        yield stream
+
+
+async def get(here, path):
+    status, _, body = await ask(here, path, token=here.token)
+    assert status == 200, body
+    return json.loads(body)
+
+
+@asynccontextmanager
+async def events(here, path, **request):
+    """What a stream says, event by event."""
+    async with connection(here, path, token=here.token, **request) as stream:
+        send, receive = trio.open_memory_channel(10_000)
+
+        async def read(task_status):
+            decoder = SseDecoder(2**24)
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += await stream.receive_some()
+            assert data.startswith(b"HTTP/1.1 200"), data
+            rest = data.partition(b"\r\n\r\n")[2]
+            task_status.started()
+            while True:
+                for event in decoder.feed(unchunked(rest)):
+                    send.send_nowait((event.event, json.loads(event.data)))
+                rest = await stream.receive_some()
+                if not rest:
+                    send.close()
+                    return
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(read)
+            yield receive
+            nursery.cancel_scope.cancel()
+
+
+def unchunked(data):
+    """The data without the lines of its chunks; chunks here have line ends of their own only in pairs."""
+    return re.sub(rb"(?:\A|\r\n)[0-9a-f]+\r\n", b"", data).removesuffix(b"\r\n")
+
+
+async def hear(receive):
+    with trio.fail_after(WAIT_SECONDS):
+        return await receive.receive()
+
+
+async def post(here, path, body=b"{}", **headers):
+    """(status, headers, body) of a POST; the token is shown unless `headers` say who it is."""
+    token = None if headers.keys() & {"authorization", "cookie"} else here.token
+    fields = {"content_type": "application/json", "content_length": str(len(body)), **headers}
+    return await ask(here, path, method="POST", token=token, body=body, **fields)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from contextlib import asynccontextmanager
 from itertools import product
 
 import pytest
@@ -18,13 +17,20 @@ from mcpmux.traffic.admin import ring
 from mcpmux.traffic.admin.api import BYTES_AT_ONCE
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
-from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 from tests.peers.server import ScriptedServer
-from tests.traffic.admin_world import Traffic, listening
+from tests.traffic.admin_world import (
+    SECRET,
+    WAIT_SECONDS,
+    Traffic,
+    ask,
+    connection,
+    events,
+    get,
+    hear,
+    listening,
+)
 
-SECRET = "sk-live-4242424242424242abcdef"
-WAIT_SECONDS = 60
 PAGES = (
     "/",
     "/main.js",
@@ -45,80 +51,6 @@ PAGES = (
     "/api/views",
     "/nowhere",
 )
-
-
-async def ask(here, path, *, method="GET", token=None, **headers):
-    """(status, headers, body) of one request."""
-    async with connection(here, path, method=method, token=token, **headers) as stream:
-        answer = b""
-        with trio.fail_after(WAIT_SECONDS):
-            async for part in stream:
-                answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-    return int(first.split()[1]), fields, body
-
-
-@asynccontextmanager
-async def connection(here, path, *, method="GET", token=None, body=b"", **headers):
-    fields = {
-        "host": f"127.0.0.1:{here.port}",
-        "connection": "close",
-        **{k.replace("_", "-"): v for k, v in headers.items()},
-    }
-    if token is not None:
-        fields["authorization"] = f"Bearer {token}"
-    if body:
-        fields["content-length"] = str(len(body))
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
-        await stream.send_all(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
-        yield stream
-
-
-async def get(here, path):
-    status, _, body = await ask(here, path, token=here.token)
-    assert status == 200, body
-    return json.loads(body)
-
-
-@asynccontextmanager
-async def events(here, path, **request):
-    """What a stream says, event by event."""
-    async with connection(here, path, token=here.token, **request) as stream:
-        send, receive = trio.open_memory_channel(10_000)
-
-        async def read(task_status):
-            decoder = SseDecoder(2**24)
-            data = b""
-            while b"\r\n\r\n" not in data:
-                data += await stream.receive_some()
-            assert data.startswith(b"HTTP/1.1 200"), data
-            rest = data.partition(b"\r\n\r\n")[2]
-            task_status.started()
-            while True:
-                for event in decoder.feed(unchunked(rest)):
-                    send.send_nowait((event.event, json.loads(event.data)))
-                rest = await stream.receive_some()
-                if not rest:
-                    send.close()
-                    return
-
-        async with trio.open_nursery() as nursery:
-            await nursery.start(read)
-            yield receive
-            nursery.cancel_scope.cancel()
-
-
-def unchunked(data):
-    """The data without the lines of its chunks; chunks here have line ends of their own only in pairs."""
-    return re.sub(rb"(?:\A|\r\n)[0-9a-f]+\r\n", b"", data).removesuffix(b"\r\n")
-
-
-async def hear(receive):
-    with trio.fail_after(WAIT_SECONDS):
-        return await receive.receive()
 
 
 async def test_without_the_token_nobody_sees_anything(subtests: pytest.Subtests):

@@ -14,38 +14,11 @@ from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.api import is_ready
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import upstream
-from tests.traffic.admin_world import Listening, Traffic, listening
-from tests.traffic.test_admin import ask
-
-JSON = {"content-type": "application/json"}
-Answer = tuple[int, dict[str, str], bytes]
+from tests.traffic.admin_world import Listening, Traffic, ask, listening, post
 
 
 def two() -> dict[str, ScriptedServer | None]:
     return {"docs": ScriptedServer(tools=[]), "more": ScriptedServer(tools=[])}
-
-
-async def post(here: Listening, path: str, body: bytes = b"{}", **headers: str) -> Answer:
-    """(status, headers, body) of a POST; the token is shown unless `headers` say who it is."""
-    fields = {
-        "host": f"127.0.0.1:{here.port}",
-        "connection": "close",
-        "content-length": str(len(body)),
-    } | JSON
-    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
-    if "cookie" not in fields:
-        fields.setdefault("authorization", f"Bearer {here.token}")
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    answer = b""
-    with trio.fail_after(60):
-        assert here.port is not None
-        async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
-            await stream.send_all(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
-            async for part in stream:
-                answer += part
-    head, _, content = answer.partition(b"\r\n\r\n")
-    first, *rest = head.decode().split("\r\n")
-    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in rest), content
 
 
 async def states(here: Listening) -> dict[str, str]:

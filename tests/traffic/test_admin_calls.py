@@ -18,9 +18,7 @@ from tests.library.servers import DONE, Worker
 from tests.peers.revision import CLIENT_INFO, VERSION, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.test_asking import ASKED, ERAS, Curious
-from tests.traffic.admin_world import Listening, Traffic, listening
-from tests.traffic.test_admin import events, get, hear
-from tests.traffic.test_admin_actions import JSON, post
+from tests.traffic.admin_world import Listening, Traffic, events, get, hear, listening, post
 
 PATH = "/api/calls"
 WORK = {"name": "docs__work", "arguments": {"n": 1}}
@@ -31,7 +29,7 @@ Heard = trio.MemoryReceiveChannel[tuple[str, Json]]
 async def calling(here: Listening, method: str, params: Any, view: str = "") -> AsyncIterator[Heard]:
     """The events of a request that is sent."""
     body = json.dumps({"method": method, "params": params, "view": view}).encode()
-    async with events(here, PATH, method="POST", body=body, **JSON) as heard:
+    async with events(here, PATH, method="POST", body=body, content_type="application/json") as heard:
         yield heard
 
 

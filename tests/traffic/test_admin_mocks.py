@@ -13,9 +13,7 @@ from mcpmux.traffic.admin import mocks as mocks_module
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.peers.http_client import HttpClient
-from tests.traffic.admin_world import Json, Listening, Traffic, listening
-from tests.traffic.test_admin import get
-from tests.traffic.test_admin_actions import post
+from tests.traffic.admin_world import Json, Listening, Traffic, get, listening, post
 
 
 def traffic_of(*words: str) -> Traffic:

@@ -14,8 +14,7 @@ from tests.peers.http_client import request
 from tests.peers.revision import Json
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
-from tests.traffic.admin_world import Listening, listening
-from tests.traffic.test_admin import ask, get
+from tests.traffic.admin_world import Listening, ask, get, listening
 from tests.traffic.test_prometheus import parse
 
 

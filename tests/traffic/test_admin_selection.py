@@ -12,9 +12,7 @@ import pytest
 from mcpmux.traffic.capture.files import read_files
 from mcpmux.traffic.reading.dialogue import Reading
 from mcpmux.traffic.record import decode_record
-from tests.traffic.admin_world import Listening, Traffic, listening
-from tests.traffic.test_admin import SECRET, ask, events, get, hear
-from tests.traffic.test_admin_actions import post
+from tests.traffic.admin_world import SECRET, Listening, Traffic, ask, events, get, hear, listening, post
 
 
 async def mark(here: Listening, row: int, **said: Any) -> tuple[int, Any]:

@@ -13,8 +13,7 @@ from mcpmux.traffic.admin import listening as admin_listening
 from mcpmux.traffic.admin.listening import ListeningClient, Subscription, merge_subscriptions
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
-from tests.traffic.admin_world import Listening, listening
-from tests.traffic.test_admin import get
+from tests.traffic.admin_world import Listening, get, listening
 
 WAIT_SECONDS = 60
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"

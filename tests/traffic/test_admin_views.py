@@ -15,8 +15,7 @@ from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.configured_views import describe_views, in_words
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import upstream
-from tests.traffic.admin_world import listening
-from tests.traffic.test_admin import ask, get
+from tests.traffic.admin_world import ask, get, listening
 
 CODING = View(
     include=(Selector(upstream="docs", kind="tools"), Selector(kind="resources")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,7 @@ from mcpmux.errors import ConfigError
 from mcpmux.traffic.audit.chain import LINE_LIMIT, AuditFiles, AuditUnusable, Verdict, read_head, verify
 from tests.traffic.audit_world import read_log
 
-PROJECT = Path(__file__).resolve().parents[2]
-WAIT_SECONDS = 60
 KEY = b"a key of the tests"
-KILLS = 50
 NEWLINE = b"\n"
 
 
@@ -197,45 +193,6 @@ def test_a_file_that_is_there_already_is_not_written_over(tmp_path):
     files.append([b'{"n":1}'] * 4)
     files.close()
     assert check(tmp_path).records == 6
-
-
-@pytest.mark.process
-def test_a_disk_that_gets_full_loses_no_answered_exchange(tmp_path):
-    ran = run("tests.traffic.audit_limited", str(tmp_path))
-    words = dict(line.split() for line in ran.stdout.splitlines())
-    answered = {int(number) for number, word in words.items() if word == "answered"}
-    withheld = {int(number) for number, word in words.items() if word == "withheld"}
-    assert "exchanges are refused" in ran.stderr
-    assert "file too large" in ran.stderr
-    assert len(withheld) == 1
-    assert list(words.values()).count("refused") > 3
-    assert not check(tmp_path).torn
-    records = read_log(tmp_path)
-    assert {record["exchange"] for record in records if record["kind"] == "exchange"} == answered | withheld
-    (gap,) = [record for record in records if record["kind"] == "gap"]
-    assert gap["late"] == 1
-    assert gap["refused"] >= list(words.values()).count("refused")
-
-
-@pytest.mark.process
-def test_killed_at_any_moment_the_log_holds_and_has_every_answer(tmp_path):
-    ran = run("tests.traffic.audit_killed", str(tmp_path / "log"), str(KILLS), str(KILLS))
-    number, word = ran.stdout.split()
-    assert word == "answers"
-    assert int(number) > KILLS
-    check(tmp_path / "log")
-    assert sum(record["kind"] == "open" and "file" not in record for record in read_log(tmp_path / "log")) > 0
-
-
-def run(module: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *args],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=True,
-    )
 
 
 def test_removed_files_are_missed(tmp_path):

@@ -11,15 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.audit.chain import (
-    START,
-    Broken,
-    KeyNeeded,
-    Link,
-    follow,
-    is_torn,
-    seal,
-)
+from mcpmux.traffic.audit.chain import START, Broken, KeyNeeded, Link, follow, is_torn, seal
 
 KEY = b"a key of the tests"
 KEYS = pytest.mark.parametrize("key", [None, KEY], ids=["no key", "key"])

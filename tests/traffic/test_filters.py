@@ -43,14 +43,7 @@ TOOL = record(kind="result", direction="out", method="tools/call", failed=True, 
 REQUEST = record(method="tools/call", target="docs__find", client="claude-ai", text="cut off at the", size=10)
 NOTE = record(kind="notification", method="notifications/message", direction="out")
 GARBAGE = record(kind="invalid", text="<html>", status=502)
-ALL = {
-    "answer": ANSWER,
-    "error": ERROR,
-    "tool": TOOL,
-    "request": REQUEST,
-    "note": NOTE,
-    "garbage": GARBAGE,
-}
+ALL = {"answer": ANSWER, "error": ERROR, "tool": TOOL, "request": REQUEST, "note": NOTE, "garbage": GARBAGE}
 
 
 def parse(text: str) -> Filter:
@@ -368,9 +361,6 @@ def test_a_name_is_found_on_both_legs_in_either_spelling(text: str):
 @pytest.mark.parametrize("text", ["uri=docs+note:///a", "uri=note:///a", "uri=*note:*"])
 def test_a_uri_is_found_on_both_legs_in_either_spelling(text: str):
     wanted = parse(text)
-    for leg, target, upstream in (
-        ("client", "docs+note:///a", None),
-        ("upstream", "note:///a", "docs"),
-    ):
+    for leg, target, upstream in (("client", "docs+note:///a", None), ("upstream", "note:///a", "docs")):
         assert wanted.matches(record(method="resources/read", target=target, leg=leg, upstream=upstream))
     assert not wanted.matches(record(method="resources/read", target="docs+file:///a", leg="client"))

@@ -167,11 +167,7 @@ async def test_timing_is_kept_when_wanted(autojump_clock):
         ("resources/read", {"uri": "x+memo:11"}, "the nearest is x+memo:1"),
         ("tools/call", {"name": "x__coun"}, "the nearest is x__count"),
         ("resources/list", {"cursor": "made up"}, "no cursor of resources/list is in the capture"),
-        (
-            "resources/templates/list",
-            {},
-            "is not in the capture; the nearest is resources/list",
-        ),
+        ("resources/templates/list", {}, "is not in the capture; the nearest is resources/list"),
     ],
 )
 async def test_what_is_not_in_the_capture_is_refused_with_the_nearest(

@@ -378,7 +378,7 @@ def test_no_built_in_pattern_is_slow_on_text_made_for_it(piece: str):
 SECRETS = st.one_of(
     st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP0123456789", min_size=8, max_size=30).map(
         "zq{}9".format
-    ),
+    )
 )
 NAMES = st.sampled_from(
     ["password", "X-Api-Key", "access_token", "authorization", "Set-Cookie", "clientSecret"]

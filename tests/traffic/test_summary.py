@@ -1,11 +1,25 @@
+"""What is summed up of messages: exchanges, requests with their answers, and what went from leg to leg."""
+
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpmux.traffic.reading import summary
-from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer
+from mcpmux.traffic.reading.summary import (
+    ExchangeSummary,
+    Summarizer,
+    Targets,
+    http_words,
+    pair_up,
+    passages,
+    statuses_of,
+)
 from mcpmux.traffic.record import Record
-from tests.traffic.made import Play
+from tests.traffic.made import Play, record
 
 
 def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[ExchangeSummary]:
@@ -169,3 +183,163 @@ def test_an_exchange_that_waits_for_another_upstream_is_open_still():
     summarizer = Summarizer()
     assert ended(play.records, summarizer) == []
     assert [each.statuses for each in summarizer.rest()] == [("open",)]
+
+
+# Requests and their answers
+
+
+def pairs_of(records: list[Record]) -> list[tuple[int, int | None]]:
+    return [(first.seq, answer.seq if answer else None) for first, answer in pair_up(records)]
+
+
+def test_answers_find_their_request_on_their_leg():
+    play = Play()
+    play.read()
+    play.say()
+    play.read(answered=False)
+    assert pairs_of(play.records) == [(2, 3), (1, 4), (5, None), (6, None), (7, None)]
+
+
+def test_an_id_that_is_used_again_gives_the_first_request_up():
+    play = Play()
+    play.put(id=1, method="ping")
+    play.put(id=1, method="ping")
+    play.put(id=1, kind="result", direction="out")
+    play.put(id="1", kind="result", direction="out")
+    assert pairs_of(play.records) == [(1, None), (2, 3), (4, None)]
+
+
+MESSAGES = st.builds(
+    lambda kind, leg, direction, request_id, run: {
+        "kind": kind,
+        "leg": leg,
+        "direction": direction,
+        "id": request_id,
+        "run": run,
+    },
+    st.sampled_from(["request", "result", "error", "notification", "invalid"]),
+    st.sampled_from(["client", "upstream"]),
+    st.sampled_from(["in", "out"]),
+    st.sampled_from([1, 2, "1", None]),
+    st.sampled_from(["a", "b"]),
+)
+
+
+@given(st.lists(MESSAGES, max_size=30))
+def test_every_message_comes_once(made: list[dict[str, object]]):
+    records = [record(seq, **facts) for seq, facts in enumerate(made, 1)]  # type: ignore[arg-type]
+    pairs = list(pair_up(records))
+    told = [each.seq for first, answer in pairs for each in (first, answer) if each is not None]
+    assert sorted(told) == [each.seq for each in records]
+    for first, answer in pairs:
+        if answer is not None:
+            assert (first.run, first.leg, first.id) == (answer.run, answer.leg, answer.id)
+            assert first.direction != answer.direction
+            assert first.seq < answer.seq
+
+
+def test_answers_get_the_target_of_their_request():
+    play = Play()
+    play.read("file:///a.md")
+    targets = Targets()
+    told = [targets.fill(each).target for each in play.records]
+    assert told == ["docs+file:///a.md", "file:///a.md", "file:///a.md", "docs+file:///a.md"]
+
+
+def test_memory_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(summary, "OPEN_LIMIT", 2)
+    records = [record(seq, id=seq, target="t") for seq in (1, 2, 3)]
+    answer = record(4, id=1, kind="result", direction="out")
+    assert pairs_of([*records, answer]) == [(1, None), (4, None), (2, None), (3, None)]
+    targets = Targets()
+    for each in records:
+        targets.fill(each)
+    assert targets.fill(answer).target is None
+
+
+# What mcpmux passed on
+
+
+def passages_of(records: list[Record]) -> list[tuple[list[int], int]]:
+    return [([each.seq for each in before], after.seq) for before, after in passages(records)]
+
+
+def test_a_request_goes_on_and_its_answer_comes_back():
+    play = Play()
+    play.read()
+    assert passages_of(play.records) == [([1], 2), ([3], 4)]
+
+
+def test_a_list_of_several_upstreams_is_merged():
+    play = Play()
+    here = {"exchange": 1, "method": "resources/list"}
+    play.put(id=1, **here)
+    for name in ("docs", "git"):
+        play.put(id=5, leg="upstream", peer=name, direction="out", **here)
+    for name, kind in (("git", "error"), ("docs", "result")):
+        play.put(id=5, leg="upstream", peer=name, kind=kind, **here)
+    play.put(id=1, kind="result", direction="out", **here)
+    assert passages_of(play.records) == [([1], 2), ([1], 3), ([4, 5], 6)]
+
+
+def test_a_request_that_is_sent_again_is_compared_with_the_last_one():
+    play = Play()
+    for number in (1, 2):
+        play.put(id=number, method="tools/call")
+        play.put(id=number, method="tools/call", leg="upstream", direction="out")
+    assert passages_of(play.records) == [([1], 2), ([3], 4)]
+
+
+def test_notifications_go_on_one_by_one():
+    play = Play()
+    for direction, leg in (("in", "upstream"), ("in", "upstream"), ("out", "client"), ("out", "client")):
+        play.say(leg=leg, direction=direction)
+    assert passages_of(play.records) == [([1], 3), ([2], 4)]
+
+
+def test_a_question_of_the_server_goes_the_other_way():
+    play = Play()
+    here = {"method": "sampling/createMessage", "exchange": 1}
+    play.put(id=9, leg="upstream", **here)
+    play.put(id=3, direction="out", **here)
+    play.put(id=3, kind="result", **here)
+    play.put(id=9, kind="result", leg="upstream", direction="out", **here)
+    assert passages_of(play.records) == [([1], 2), ([3], 4)]
+
+
+def test_what_mcpmux_says_by_itself_comes_from_nothing():
+    play = Play()
+    play.call()
+    play.put(method="server/discover", leg="upstream", direction="out")
+    assert passages_of(play.records) == []
+
+
+# How it ended
+
+STATUSES: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "result"}, "ok"),
+    ({"kind": "result", "status": 200}, "ok"),
+    ({"kind": "result", "status": 503}, "http-503 http-5xx"),
+    ({"kind": "result", "failed": True}, "tool-error"),
+    ({"kind": "result", "failed": True, "status": 404}, "tool-error http-404 http-4xx"),
+    ({"kind": "error", "status": 200}, "error"),
+    ({"kind": "error", "status": 400}, "error http-400 http-4xx"),
+    ({"kind": "invalid"}, "invalid"),
+    ({"kind": "invalid", "status": 502}, "invalid http-502 http-5xx"),
+    ({"kind": "request"}, ""),
+    ({"kind": "request", "status": 401}, "http-401 http-4xx"),
+    ({"kind": "notification", "status": 202}, ""),
+    ({"kind": "start"}, ""),
+    ({"kind": "of another time"}, ""),
+]
+
+
+@pytest.mark.parametrize(("facts", "words"), STATUSES)
+def test_how_a_message_ended_is_told_in_words(facts: dict[str, Any], words: str):
+    assert " ".join(statuses_of(record(**facts))) == words
+
+
+def test_only_what_is_wrong_has_http_words():
+    assert http_words(399) == ()
+    assert http_words(None) == ()
+    assert http_words(400) == ("http-400", "http-4xx")
