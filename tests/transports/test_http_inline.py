@@ -16,14 +16,7 @@ import trio.testing
 
 from mcpmux.transports.http.server_connection import CONNECTION
 from mcpmux.transports.inline import in_task, woken
-from tests.transports.test_http_server import (
-    GET,
-    GET_AND_CLOSE,
-    TEXT,
-    receive_all,
-    receive_until,
-    serving,
-)
+from tests.transports.test_http_server import GET, GET_AND_CLOSE, TEXT, receive_all, receive_until, serving
 
 pytestmark = pytest.mark.usefixtures("received")
 
@@ -212,41 +205,6 @@ async def test_called_off_it_is_cancelled_and_the_connection_goes_on(needs_task)
             assert data.startswith(b"HTTP/1.1 202 ")
         await stream.send_all(NEXT)
         await receive_until(stream, b"\r\n\r\n/next")
-
-
-@pytest.mark.parametrize("first", ["woken", "called off"])
-async def test_called_off_in_the_moment_in_which_it_needs_a_task_it_is_cancelled(first):
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        answer = await ask(stream, desk)
-        if first == "woken":
-            answer.come(None)
-        answer.reply.call_off("taken back")
-        if first != "woken":
-            answer.come(None)
-        assert (await receive_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 202 ")
-        assert answer.ended == "cut off"
-        await stream.send_all(NEXT)
-        await receive_until(stream, b"\r\n\r\n/next")
-
-
-@pytest.mark.parametrize("first", ["woken", "called off"])
-async def test_called_off_in_the_moment_of_its_answer_it_is_answered_once(first):
-    """And what was meant for it meets no request that comes later."""
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        for _ in range(2):
-            answer = await ask(stream, desk)
-            if first == "woken":
-                answer.come(b"text")
-            answer.reply.call_off("taken back")
-            if first != "woken":
-                answer.come(b"text")
-            await receive_until(stream, b"\r\n\r\ntext")
-            assert answer.ended == "answered"
-            await stream.send_all(NEXT)
-            data = await receive_until(stream, b"\r\n\r\n/next")
-            assert data.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("text", [b"the end", None], ids=["asleep", "in task"])

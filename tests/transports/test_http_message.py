@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from email.utils import formatdate
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import (
@@ -9,6 +13,7 @@ from mcpmux.transports.http.message import (
     encode_request_head,
     encode_response_head,
     has_no_body,
+    http_date,
 )
 
 
@@ -39,11 +44,7 @@ def test_field_that_would_change_the_framing_is_refused(name, value):
 
 @pytest.mark.parametrize(
     ("status", "line"),
-    [
-        (200, b"HTTP/1.1 200 OK\r\n"),
-        (404, b"HTTP/1.1 404 Not Found\r\n"),
-        (299, b"HTTP/1.1 299 \r\n"),
-    ],
+    [(200, b"HTTP/1.1 200 OK\r\n"), (404, b"HTTP/1.1 404 Not Found\r\n"), (299, b"HTTP/1.1 299 \r\n")],
 )
 def test_response_head_starts_with_the_status(status, line):
     assert encode_response_head(status, (("A", "b"),)) == line + b"A: b\r\n"
@@ -65,3 +66,12 @@ def test_chunk_says_its_size(data, chunk):
 )
 def test_some_statuses_have_no_body(status, bodiless):
     assert has_no_body(status) is bodiless
+
+
+def test_the_example_of_the_specification() -> None:
+    assert http_date(784111777) == "Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+@given(st.floats(0, 253402300799))
+def test_a_date_is_what_the_standard_library_says(seconds: float) -> None:
+    assert http_date(seconds) == formatdate(seconds, usegmt=True)

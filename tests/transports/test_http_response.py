@@ -80,8 +80,7 @@ def test_body_without_framing_ends_with_the_stream(parse):
 
 @both
 @pytest.mark.parametrize(
-    "stream",
-    [b"", b"HTTP/1.1 2", OK, OK + b"Content-Length: 2\r\n\r\na", CHUNKED + b"1\r\na\r\n0\r\n"],
+    "stream", [b"", b"HTTP/1.1 2", OK, OK + b"Content-Length: 2\r\n\r\na", CHUNKED + b"1\r\na\r\n0\r\n"]
 )
 def test_stream_that_ends_too_early_is_an_error(parse, stream):
     parser = parse(stream)

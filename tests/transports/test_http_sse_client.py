@@ -236,14 +236,7 @@ async def test_what_is_no_such_server_is_told_from_it(status, kind, body, words)
 
 
 @pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        (b"http://127.0.0.1:1/in", "another origin"),
-        (b"//example.com/in", "another origin"),
-        (b"no address", "no usable URI"),
-        (b"\xff", "no usable URI"),
-        (b"", "no usable URI"),
-    ],
+    ("address", "words"), [(b"http://127.0.0.1:1/in", "another origin"), (b"no address", "no usable URI")]
 )
 async def test_an_address_that_is_not_to_be_used_is_not_used(address, words):
     server = Server(b"event: endpoint\ndata: " + address + b"\n\n")

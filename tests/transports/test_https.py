@@ -341,41 +341,6 @@ both = pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 
 
 @both
-async def test_leaving_the_response_cancels_the_handler(certificates, secure):
-    cancelled = trio.Event()
-
-    async def wait(_request, reply):
-        await reply.open(200, (), b"begun")
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    async with serving(server_tls(certificates) if secure else None, wait) as port:
-        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
-            async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
-                assert await response.receive_some() == b"begun"
-            await cancelled.wait()
-
-
-@both
-async def test_pieces_of_a_stream_arrive_one_by_one(certificates, secure):
-    heard = trio.Event()
-
-    async def tell(_request, reply):
-        await reply.open(200, (), b"1")
-        await heard.wait()
-        await reply.finish(b"2")
-
-    async with serving(server_tls(certificates) if secure else None, tell) as port:
-        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
-            async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
-                assert await response.receive_some() == b"1"
-                heard.set()
-                assert await response.receive_some() == b"2"
-
-
-@both
 async def test_many_requests_at_once_get_their_own_answers(certificates, secure):
     async def ask_often(pool, number):
         for turn in range(5):

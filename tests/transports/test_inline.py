@@ -200,25 +200,6 @@ async def test_cancelled_it_ends_as_any_task_does(where, before):
     assert (life.inline.is_over, life.inline.error, life.spring.wake, life.changes) == (True, None, None, 0)
 
 
-async def test_woken_and_cancelled_in_the_same_moment_it_goes_on_until_it_waits_again():
-    async def work(spring, say):
-        await woken(spring)
-        say("woken")
-        await trio.lowlevel.checkpoint()
-        say("never")
-
-    life = Life(work)
-    life.inline.start()
-    scope = trio.CancelScope()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(attend, life, scope)
-        await trio.testing.wait_all_tasks_blocked()
-        life.spring.gush()
-        scope.cancel()
-    assert scope.cancelled_caught
-    assert life.told == ["woken"]
-
-
 async def test_its_context_variables_stay_its_own_in_a_task():
     async def work(spring, say):
         MINE.set(1)

@@ -245,10 +245,7 @@ async def test_proxy_that_wants_other_credentials_is_named_and_they_are_not(
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (
-            b"HTTP/1.1 403 Filtered\r\n\r\n",
-            r"does not connect to api.example.com:443: status 403$",
-        ),
+        (b"HTTP/1.1 403 Filtered\r\n\r\n", r"does not connect to api.example.com:443: status 403$"),
         (b"HTTP/1.0 502\r\n\r\n", "does not connect to api.example.com:443: status 502$"),
         (b"SSH-2.0-x\r\n", "what answers at .* is no HTTP proxy"),
         (b"HTTP/1.1 yes\r\n\r\n", "what answers at .* is no HTTP proxy"),

@@ -219,11 +219,7 @@ def peak_of(chunks: list[bytes], limit: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "chunks",
-    [
-        [b"data: "] + [b"x" * 2**16] * 17,
-        [b"data:xx\n" * 2**10] * 400,
-        [b"data: "] + [b"xy"] * (2**19 + 2),
-    ],
+    [[b"data: "] + [b"x" * 2**16] * 17, [b"data:xx\n" * 2**10] * 400, [b"data: "] + [b"xy"] * (2**19 + 2)],
     ids=["one line", "short lines", "short parts"],
 )
 def test_an_event_that_is_too_large_is_held_once_and_let_go(chunks: list[bytes]) -> None:

@@ -15,6 +15,7 @@ from trio.testing import MemoryReceiveStream, MemorySendStream
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportError
+from mcpmux.transports.byte_stream import KEEP_ALIVE, connect
 from mcpmux.transports.stream import (
     REFUSED_CONNECTIONS,
     PatientStream,
@@ -244,3 +245,20 @@ async def test_a_path_that_cannot_be_is_told(tmp_path: Path, path: str, reason: 
     with pytest.raises(TransportError, match=f"(?s)cannot listen on unix:.*{reason}"):
         async with open_unix_listener(f"{tmp_path}/{path}", 0o600):
             pass
+
+
+def options_of(sock):
+    return [(level, option, sock.getsockopt(level, option)) for level, option, _ in KEEP_ALIVE]
+
+
+async def test_the_kernel_watches_every_connection_to_a_server():
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with listeners[0]:
+        byte_stream = await connect("127.0.0.1", port)
+        stream = await open_tcp("127.0.0.1", port, None)
+        assert isinstance(stream, trio.SocketStream)
+        async with stream:
+            assert options_of(byte_stream.socket) == KEEP_ALIVE
+            assert options_of(stream.socket) == KEEP_ALIVE
+        byte_stream.close()

@@ -88,10 +88,7 @@ async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
     serving = server_context(ServerTls(certificate=certificates.server_with_key))
     serving.maximum_version = version
     client = TlsStream(
-        below[0],
-        client_context(ClientTls(ca=certificates.ca)),
-        "server",
-        server_name="localhost",
+        below[0], client_context(ClientTls(ca=certificates.ca)), "server", server_name="localhost"
     )
     server = TlsStream(below[1], serving, "client")
     with trio.fail_after(60):

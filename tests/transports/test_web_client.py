@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import ssl
 from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
@@ -369,23 +368,6 @@ async def test_settings_of_tls_count(certificates):
             await WebClient(trusting(certificates, server_name="elsewhere.example")).ask("GET", url, ())
     with pytest.raises(ConfigError, match=r"tls\.ca"):
         await WebClient(ClientTls(ca=certificates.missing)).ask("GET", url, ())
-
-
-async def test_old_tls_is_refused(certificates):
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    old.load_cert_chain(certificates.server, certificates.server_key)
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning):
-        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-    async with serving(old) as port:
-        with pytest.raises(ConnectFailed, match=r"speaks no version of TLS from 1.2 on"):
-            await WebClient(trusting(certificates)).ask("GET", f"https://127.0.0.1:{port}/", ())
-
-
-async def test_a_server_without_tls_is_told():
-    async with serving(None) as port:
-        with pytest.raises(ConnectFailed, match="does not speak TLS there"):
-            await WebClient().ask("GET", f"https://127.0.0.1:{port}/", ())
 
 
 # ── proxies ───────────────────────────────────────────────────────────────────────────────────────
