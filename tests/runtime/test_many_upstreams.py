@@ -10,6 +10,9 @@ from tests.runtime.served import ask, connected, result_of, started, started_mux
 ITEMS = 100
 FILES = 16_000  # for as many upstreams in one process
 
+# A thousand handshakes take a busy machine longer than a list waits for a server that starts.
+PATIENT = 'connect_timeout = "2m"\nlist_timeout = "2m"\n'
+
 pytestmark = pytest.mark.slow
 
 
@@ -52,7 +55,7 @@ def test_every_item_of_many_upstreams_is_listed_once(upstreams, page):
             urls=upstreams,
         )
         config = "".join(
-            f'[upstreams.s{number}]\nurl = "http://127.0.0.1:{port}/mcp"\n'
+            f'[upstreams.s{number}]\nurl = "http://127.0.0.1:{port}/mcp"\n{PATIENT}'
             for number, port in enumerate(ports)
         )
         _, port = started_mux(stack, config)
