@@ -36,6 +36,8 @@ from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.metrics import Metrics
+from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauges, snapshot
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 from tests.peers.server import ScriptedServer
@@ -170,6 +172,10 @@ async def listening(
         )
         stopping = trio.Event()
         control = Control(world.mux, file)
+
+        async def read_metrics() -> list[Family]:
+            return snapshot(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub))
+
         serve = partial(
             serve_admin,
             Admin(port=0, **settings),
@@ -180,6 +186,7 @@ async def listening(
             [
                 *view_routes(MuxViews(world.mux, traffic.view.redactor)),
                 *call_routes(Calls(world.mux.service) if tap else OFF, traffic.view),
+                metrics_route(read_metrics),
                 *Mocks(traffic.view, serve_mock, nursery).routes,
             ],
             control,

@@ -30,6 +30,7 @@ from tests.traffic.admin_world import (
     hear,
     listening,
 )
+from tests.traffic.test_prometheus import parse
 
 PAGES = (
     "/",
@@ -49,6 +50,7 @@ PAGES = (
     "/api/calls",
     "/api/mocks",
     "/api/views",
+    "/metrics",
     "/nowhere",
 )
 
@@ -419,6 +421,15 @@ async def test_upstreams_are_told_with_their_sessions_and_trouble():
         assert (docs["trouble"], docs["capabilities"]) == (None, ["tools"])
         assert [(session["key"], session["kind"]) for session in docs["sessions"]] == [("docs", "shared")]
         assert (search["state"], search["trouble"]) == ("down", "nobody there")
+
+
+async def test_metrics_are_told_as_prometheus_reads_them():
+    async with listening() as here:
+        with trio.fail_after(WAIT_SECONDS):
+            await here.world.mux.upstreams.settled(legacy=False)
+        status, fields, body = await ask(here, "/metrics", token=here.token)
+        assert (status, fields["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert parse(body)["mcpmux_upstream_up"] == {("docs",): 1, ("search",): 0}
 
 
 async def test_subscriptions_are_told_with_their_listeners():
