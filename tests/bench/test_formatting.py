@@ -68,12 +68,7 @@ def test_a_duration_as_told_is_within_half_a_percent(seconds: float):
 
 @pytest.mark.parametrize(
     ("values", "width", "bars"),
-    [
-        ([], 5, ""),
-        ([0, 0], 5, "▁▁"),
-        ([0, 5, 10], 5, "▁▅█"),
-        ([9, 9, 1, None, 8], 3, "▂ █"),
-    ],
+    [([], 5, ""), ([0, 0], 5, "▁▁"), ([0, 5, 10], 5, "▁▅█"), ([9, 9, 1, None, 8], 3, "▂ █")],
 )
 def test_a_sparkline_shows_the_last_values_from_nothing_to_the_most(values: list, width: int, bars: str):
     assert sparkline(values, width) == bars

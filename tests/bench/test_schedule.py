@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.bench.schedule import (
-    Ramp,
-    arrivals,
-    parse_rate,
-)
+from mcpmux.bench.schedule import Ramp, arrivals, parse_rate
 from mcpmux.config.report import InvalidValue
 
 WRITTEN = {
