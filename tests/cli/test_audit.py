@@ -237,32 +237,20 @@ def test_what_is_no_record_is_told_and_the_others_shown(invoke: Invoke, director
     assert "1 line could not be read; see `mcpmux audit verify`" in result.stderr
 
 
-def test_several_replicas_have_a_chain_each(invoke: Invoke, tmp_path: Path) -> None:
-    folders = ("replica-a", "replica-b.2", "worker-2", "worker-10")
-    names = [*folders[:2], "worker-2", "worker-10"]
-    for name in (*folders, "replica-Ä", "replica-"):  # the last ones are none
+def test_each_worker_and_each_replica_has_a_chain(invoke: Invoke, tmp_path: Path) -> None:
+    names = ["replica-a", "replica-b.2", "worker-2", "worker-10"]
+    for name in (*names, "replica-Ä", "replica-"):  # the last ones are none
         trio.run(write, tmp_path / name)
     heads = [line.split() for line in invoke("audit", "head", str(tmp_path)).stdout.splitlines()]
-    assert [name for _, _, name in heads] == names
-    verified = invoke("audit", "verify", str(tmp_path))
-    assert [line.partition(":")[0] for line in verified.stdout.splitlines()] == names
+    assert [(seq, name) for _, seq, name in heads] == [("8", name) for name in names]
+    lines = invoke("audit", "verify", str(tmp_path)).stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"{name}: 8 records" for name in names]
+    unclear = invoke("audit", "verify", str(tmp_path), "--head", heads[0][0])
+    assert (unclear.exit_code, unclear.stdout) == (2, "")
+    assert "there is a chain of each worker or replica; name one of them, such as" in unclear.stderr
+    assert len(invoke("audit", "show", str(tmp_path), "kind=close").stdout.splitlines()) == 4
     change(tmp_path / "replica-b.2", lambda lines: lines.pop(3))
     broken = invoke("audit", "verify", str(tmp_path))
     assert broken.exit_code == 1
     assert broken.stdout.startswith("replica-a: 8 records")
     assert "replica-b.2" in broken.stderr and "records were removed" in broken.stderr
-
-
-def test_several_workers_have_a_chain_each(invoke: Invoke, tmp_path: Path) -> None:
-    for number in (1, 2, 10):
-        trio.run(write, tmp_path / f"worker-{number}")
-    heads = [line.split() for line in invoke("audit", "head", str(tmp_path)).stdout.splitlines()]
-    assert [(seq, name) for _, seq, name in heads] == [("8", f"worker-{number}") for number in (1, 2, 10)]
-    lines = invoke("audit", "verify", str(tmp_path)).stdout.splitlines()
-    assert [line.partition(",")[0] for line in lines] == [
-        f"worker-{number}: 8 records" for number in (1, 2, 10)
-    ]
-    result = invoke("audit", "verify", str(tmp_path), "--head", heads[0][0])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "there is a chain of each worker or replica; name one of them, such as" in result.stderr
-    assert len(invoke("audit", "show", str(tmp_path), "kind=close").stdout.splitlines()) == 3

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -9,9 +8,16 @@ import pytest
 
 from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
 from tests.cli.invoking import Invoke
-from tests.process.running import demo_command
+from tests.process.running import demo_command, demo_entry, demo_table
 
 pytestmark = pytest.mark.process
+
+
+def write_servers(folder: Path, **servers: object) -> str:
+    """A host app's file with these servers."""
+    file = folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    return str(file)
 
 
 def test_every_upstream_gets_a_row(invoke: Invoke, demo_url: str) -> None:
@@ -26,11 +32,7 @@ def test_every_upstream_gets_a_row(invoke: Invoke, demo_url: str) -> None:
 
 def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
     result = invoke(
-        "check",
-        "--upstream",
-        "gone=http://127.0.0.1:1/mcp",
-        "--upstream",
-        "good=" + demo_command("clock"),
+        "check", "--upstream", "gone=http://127.0.0.1:1/mcp", "--upstream", "good=" + demo_command("clock")
     )
     assert result.exit_code == 1
     _, gone, good = result.stdout.splitlines()
@@ -42,8 +44,7 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
 
 def test_inherited_variables_of_programs_are_shown(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
-    program, *args = shlex.split(demo_command("clock"))
-    clock = f"command = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
+    _, _, clock = demo_table("clock").partition("\n")
     settings = {"all": "", "few": "inherit_env = false\n", "named": 'inherit_env = ["PATH", "LANG"]\n'}
     file.write_text("".join(f"[upstreams.{name}]\n{clock}{text}" for name, text in settings.items()))
     result = invoke("check", str(file))
@@ -61,10 +62,9 @@ def test_inherited_variables_of_programs_are_shown(invoke: Invoke, tmp_path: Pat
 
 def test_server_without_its_variable_is_down_and_others_are_ready(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
-    program, *args = shlex.split(demo_command("clock"))
-    clock = f"command = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
-    lacking = f'[upstreams.mail]\n{clock}env = {{ KEY = "${{UNSET_9}}" }}\n'
-    file.write_text(f'env_file = "no.env"\n[upstreams.clock]\n{clock}{lacking}')
+    clock = demo_table("clock")
+    lacking = clock.replace("clock", "mail", 1) + 'env = { KEY = "${UNSET_9}" }\n'
+    file.write_text(f'env_file = "no.env"\n{clock}{lacking}')
     result = invoke("check", str(file))
     assert result.exit_code == 1
     _, good, mail = result.stdout.splitlines()
@@ -82,14 +82,12 @@ INSTALLER = "import sys; sys.exit('error code E404\\n' + 'a note\\n' * 30 + 'a l
 
 
 def test_the_first_words_of_a_failed_server_are_shown_with_the_last(invoke: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
     broken = {"command": sys.executable, "args": ["-c", INSTALLER]}
-    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
-    file.write_text(json.dumps({"mcpServers": {"broken": broken, "clock": clock}}))
-    result = invoke("check", str(file))
+    file = write_servers(tmp_path, broken=broken, clock=demo_entry("clock"))
+    result = invoke("check", file)
     assert "the process exited with status 1; it said: error code E404 | a note" in result.stdout
     assert "a note | a log is in /tmp/x" in result.stdout
-    told = invoke("ls", str(file), "tools").stderr
+    told = invoke("ls", file, "tools").stderr
     assert told.startswith("left out: broken: ")
     assert told.count("broken") == 1
     assert "the process exited with status 1; it said: error code E404" in told
@@ -99,19 +97,15 @@ ECHO = "import os, sys; sys.exit('bad key ' + os.environ['API_KEY'])"
 
 
 def test_what_a_server_was_given_does_not_come_back_in_its_words(invoke: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
     server = {"command": sys.executable, "args": ["-c", ECHO], "env": {"API_KEY": "planted-secret"}}
-    file.write_text(json.dumps({"mcpServers": {"echo": server}}))
-    result = invoke("check", str(file))
+    result = invoke("check", write_servers(tmp_path, echo=server))
     assert "bad key ***" in result.stdout
     assert "planted-secret" not in result.stdout + result.stderr
 
 
 def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
-    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
-    file.write_text(json.dumps({"mcpServers": {"off": {"command": "x", "disabled": True}, "clock": clock}}))
-    result = invoke("check", str(file), "--json")
+    off = {"command": "x", "disabled": True}
+    result = invoke("check", write_servers(tmp_path, off=off, clock=demo_entry("clock")), "--json")
     assert result.exit_code == 0, result.stderr
     off, found = [json.loads(line) for line in result.stdout.splitlines()]
     assert off == {
@@ -180,9 +174,8 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
         name: {"command": sys.executable, "args": [str(script), json.dumps(each)]}
         for name, each in zip(("one", "two"), declared, strict=True)
     }
-    file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": servers}))
-    result = invoke("check", str(file))
+    file = write_servers(tmp_path, **servers)
+    result = invoke("check", file)
     assert (result.exit_code, result.stderr) == (0, "")
     assert [line.split(maxsplit=3) for line in result.stdout.splitlines()[3:]] == [
         [],
@@ -191,7 +184,7 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
         ["com.example/x\\x1b", "one", "told;", METHODS_STAY],
         [ui, "one,", "two", "told"],
     ]
-    one, two = (json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines())
+    one, two = (json.loads(line) for line in invoke("check", file, "--json").stdout.splitlines())
     assert [each["name"] for each in one["extensions"]] == ["com.example/x\x1b", ui]
     assert two["extensions"] == [
         {"kind": "experimental", "name": "a", "told": False, "why": NO_OBJECT},
@@ -200,16 +193,14 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
 
 
 def test_configuration_comes_from_stdin(invoke: Invoke) -> None:
-    text = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
-    result = invoke("check", "-", stdin=text.encode())
+    result = invoke("check", "-", stdin=demo_table("clock").encode())
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].startswith("clock  ready")
 
 
 def test_a_door_that_is_open_to_strangers_is_told(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
-    clock = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
-    file.write_text(clock + '[listeners]\nhttp = ["0.0.0.0:8484"]\n')
+    file.write_text(demo_table("clock") + '[listeners]\nhttp = ["0.0.0.0:8484"]\n')
     result = invoke("check", str(file))
     assert result.exit_code == 2
     assert "ready" in result.stdout
@@ -225,20 +216,12 @@ NOTHING = "selects nothing of what servers have"
 
 def test_names_that_select_nothing_are_told_with_the_nearest_one(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
-    python = json.dumps(sys.executable)
-    file.write_text(
-        f"""
-        [upstreams.notes]
-        command = {python}
-        args = ["-m", "mcpmux.demo.notes"]
-        [upstreams.clock]
-        command = {python}
-        args = ["-m", "mcpmux.demo.clock"]
+    view = """
         [views.some]
-        include = [{{ kind = "tools", name = "nou" }}, {{ upstream = "clock", name = "now" }}]
-        exclude = [{{ kind = "resources", name = "note:///*" }}, {{ kind = "prompts", name = "xyz*" }}]
+        include = [{ kind = "tools", name = "nou" }, { upstream = "clock", name = "now" }]
+        exclude = [{ kind = "resources", name = "note:///*" }, { kind = "prompts", name = "xyz*" }]
         """
-    )
+    file.write_text(demo_table("notes") + demo_table("clock") + view)
     result = invoke("check", str(file))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines() == [
@@ -248,10 +231,8 @@ def test_names_that_select_nothing_are_told_with_the_nearest_one(invoke: Invoke,
 
 
 def test_tools_that_a_host_app_would_not_offer_do_not_count(invoke: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
-    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"], "disabledTools": ["now", "nwo"]}
-    file.write_text(json.dumps({"mcpServers": {"clock": clock}}))
-    result = invoke("check", str(file), "--json")
+    clock = {**demo_entry("clock"), "disabledTools": ["now", "nwo"]}
+    result = invoke("check", write_servers(tmp_path, clock=clock), "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["counts"]["tools"] == 0
     assert result.stderr == f"warning: tools of clock: `nwo` {NOTHING}; did you mean `now`?\n"
@@ -259,11 +240,7 @@ def test_tools_that_a_host_app_would_not_offer_do_not_count(invoke: Invoke, tmp_
 
 def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
-    file.write_text(
-        f"""
-        [upstreams.clock]
-        command = {json.dumps(sys.executable)}
-        args = ["-m", "mcpmux.demo.clock"]
+    overrides = """
         [[upstreams.clock.overrides]]
         name = "nwo"
         title = "Now"
@@ -271,9 +248,9 @@ def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path)
         upstream = "clock"
         name = "now"
         rename = "time"
-        parameters = {{ zone = {{ value = 7 }} }}
+        parameters = { zone = { value = 7 } }
         """
-    )
+    file.write_text(demo_table("clock") + overrides)
     result = invoke("check", str(file))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines() == [
@@ -313,10 +290,7 @@ for line in sys.stdin:
             {"capabilities": {"tools": {}}, "tools/list": {"tools": [{"name": "a"}, None]}},
             False,
             1,
-            [
-                "odd: tools a: `inputSchema` is missing (mended)",
-                "odd: tools: the item is null (left out)",
-            ],
+            ["odd: tools a: `inputSchema` is missing (mended)", "odd: tools: the item is null (left out)"],
         ),
         (
             {"capabilities": {"tools": {}}, "tools/list": {"tools": [{"name": "a"}]}},
@@ -325,10 +299,7 @@ for line in sys.stdin:
             ["odd: tools a: `inputSchema` is missing (passed on as it is)"],
         ),
         (
-            {
-                "capabilities": {"prompts": {}},
-                "prompts/list": {"prompts": [{"name": "a"}], "nextCursor": ""},
-            },
+            {"capabilities": {"prompts": {}}, "prompts/list": {"prompts": [{"name": "a"}], "nextCursor": ""}},
             False,
             0,
             [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,13 +18,10 @@ from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from tests.cli.invoking import Invoke
 from tests.cluster.redis_server import RedisServer, redis_servers
-from tests.process.running import Running
+from tests.process.running import Running, demo_table
 
 KEY = "key of this cluster"
 CONFIG = """
-[upstreams.clock]
-command = {python}
-args = ["-m", "mcpmux.demo.clock"]
 [merging]
 cursor_key = "{key}"
 [cluster]
@@ -43,8 +39,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture
 def config(tmp_path: Path, redis: RedisServer) -> Path:
     path = tmp_path / "mcpmux.toml"
-    python = json.dumps(sys.executable)
-    path.write_text(CONFIG.format(python=python, key=KEY, address=redis.address, prefix=tmp_path.name))
+    path.write_text(demo_table("clock") + CONFIG.format(key=KEY, address=redis.address, prefix=tmp_path.name))
     return path
 
 

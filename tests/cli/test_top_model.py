@@ -47,15 +47,6 @@ def test_an_upstream_is_shown_with_its_state_and_what_was_measured() -> None:
     assert clients == [CLIENTS, None, "0/s", *[None] * 7]
 
 
-def test_what_clients_saw_is_the_first_row() -> None:
-    rows = measured([DOCS], {"upstreams": [{**FACTS, "upstream": ""}], "seconds": 10.0})
-    assert [(each["name"], each["rate"]) for each in rows] == [(CLIENTS, 3.0), ("docs", 0.0)]
-
-
-def test_statistics_of_an_older_mcpmux_are_none() -> None:
-    assert measured([DOCS], {"groups": []})[1]["rate"] == 0.0
-
-
 MEASURES = st.fixed_dictionaries({}, optional={member: st.floats(0, 1e6) for member in SORTS.values()})
 
 
@@ -70,15 +61,6 @@ def test_sorting_loses_no_row_and_puts_the_highest_first(numbers: list[Any], hea
     else:
         values = [each.get(SORTS[heading]) or 0 for each in found[1:]]
         assert values == sorted(values, reverse=True)
-
-
-def test_exchanges_follow_their_list_and_events() -> None:
-    exchanges = Exchanges()
-    exchanges.begin([row(2, status="open"), row(1)])
-    exchanges.change({"rows": [row(2), row(3)], "gone": [1, 77]})
-    assert [(each["row"], each["status"]) for each in exchanges.newest_first()] == [(3, "ok"), (2, "ok")]
-    exchanges.begin([row(9)])
-    assert [each["row"] for each in exchanges.newest_first()] == [9]
 
 
 def test_only_the_newest_exchanges_are_kept() -> None:
@@ -97,10 +79,7 @@ def test_only_the_newest_exchanges_are_kept() -> None:
             {"target": "docs__find", "ms": 12.34, "upstreams": ["docs", "search"], "client": "editor"},
             [("ok", "green"), "12.3 ms", "tools/call docs__find", "docs, search", "editor"],
         ),
-        (
-            {"status": "error", "code": -32602},
-            [("error -32602", "red"), None, "tools/call", None, "c1"],
-        ),
+        ({"status": "error", "code": -32602}, [("error -32602", "red"), None, "tools/call", None, "c1"]),
         (
             {"status": "note", "kind": "notification", "leg": "upstream", "method": None},
             [("note", ""), None, "notification", None, None],

@@ -359,7 +359,7 @@ def test_what_is_read_is_not_written_over(invoke: Invoke, folder: str):
 
 def test_units():
     assert [format_ms(ms) for ms in (0.04, 99.94, 100, 999, 1000, 59_000, 90_000)] == [
-        *("0.0 ms", "99.9 ms", "100 ms", "999 ms", "1.00 s", "59.00 s", "1.5 min"),
+        *("0.0 ms", "99.9 ms", "100 ms", "999 ms", "1.00 s", "59.00 s", "1.5 min")
     ]
     sizes = [0, 1023, 1024, 2**20, 5 * 2**30, 5 * 2**40]
     assert [format_size(size) for size in sizes] == [

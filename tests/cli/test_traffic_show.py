@@ -37,10 +37,7 @@ def test_what_was_changed_beside_that_is_shown(invoke: Invoke, tmp_path: Path):
     came = b'{"x":0,"params":{"a":1},"method":"notifications/progress","jsonrpc":"2.0"}'
     went = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":2},"x":0}'
     lines = invoke("traffic", "show", "1", passed_on(tmp_path, came, went)).stdout.splitlines()
-    assert [line for line in lines if line.startswith(("  -", "  +"))] == [
-        '  -    "a": 1',
-        '  +    "a": 2',
-    ]
+    assert [line for line in lines if line.startswith(("  -", "  +"))] == ['  -    "a": 1', '  +    "a": 2']
 
 
 def test_a_run_that_does_not_have_it_is_named(invoke: Invoke, tmp_path: Path):

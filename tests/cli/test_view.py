@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.invoking import Invoke
+from tests.process.running import demo_table
 
 pytestmark = pytest.mark.process
 
-PYTHON = json.dumps(sys.executable)
 CONFIG = f"""
-[upstreams.notes]
-command = {PYTHON}
-args = ["-m", "mcpmux.demo.notes"]
-[upstreams.clock]
-command = {PYTHON}
-args = ["-m", "mcpmux.demo.clock"]
+{demo_table("notes")}
+{demo_table("clock")}
 [views.time]
 include = [{{ kind = "prompts" }}, {{ upstream = "clock" }}]
 [views.reading]

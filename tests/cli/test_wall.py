@@ -1,15 +1,19 @@
+"""How commands run what is asynchronous, and what people are told when it fails."""
+
 from __future__ import annotations
 
 import errno
+import signal
 
 import click
 import pytest
 import structlog
+import trio
 from click.testing import CliRunner
 
 from mcpmux.cli.main import LazyCommands
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.process import Mistake, error_for_user
+from mcpmux.cli.process import Mistake, error_for_user, run
 from mcpmux.errors import ConfigError, RpcError, TransportError
 
 
@@ -72,3 +76,26 @@ def test_traceback_is_shown_at_debug_level_only(level: str, traced: bool) -> Non
     assert result.exit_code == 1
     assert ("Traceback" in result.stderr) == traced
     assert result.stderr.splitlines()[-1].startswith("Error: ValueError: oops; ")
+
+
+def test_ctrl_c_interrupts_a_command_where_it_waits_and_no_step_of_it() -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("the step is finished")
+        await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work)
+    assert steps == ["the step is finished"]
+
+
+def test_what_comes_of_it_is_returned_or_raised() -> None:
+    async def double(number: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return 2 * number
+
+    assert run(double, 21) == 42
+    with pytest.raises(TypeError):
+        run(double, None)  # type: ignore[arg-type]  # a mistake, on purpose

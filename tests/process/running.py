@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import trio
+
 WAIT_SECONDS = 120.0  # on a busy machine; nothing that works comes near it
 
 COMMAND = [sys.executable, "-m", "mcpmux"]
@@ -28,12 +30,37 @@ def demo_command(name: str, pid_file: Path | None = None) -> str:
     return shlex.join(["sh", "-c", f"echo $$ > {shlex.quote(str(pid_file))}; exec {command}"])
 
 
+def demo_entry(name: str) -> dict[str, Any]:
+    """A bundled server as host apps have it in their JSON."""
+    return {"command": sys.executable, "args": ["-m", f"mcpmux.demo.{name}"]}
+
+
+def demo_table(name: str) -> str:
+    """A bundled server as an upstream of that name in a configuration file, to which lines can be added."""
+    values = (f"{key} = {json.dumps(value)}\n" for key, value in demo_entry(name).items())
+    return f"[upstreams.{name}]\n" + "".join(values)
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process with this id runs any more; a zombie counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def ended(pid: int) -> None:
+    """Wait for the end of a process that is nobody's child here."""
+    while not is_gone(pid):  # noqa: ASYNC110  # no event tells of it
+        await trio.sleep(0.01)
 
 
 def command_of(pid: int) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import tomllib
 import urllib.error
 import urllib.request
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoking import Invoke
-from tests.process.running import WAIT_SECONDS, Running, demo_command
+from tests.process.running import WAIT_SECONDS, Running, demo_command, demo_table
 
 
 def run(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
@@ -47,11 +45,7 @@ def test_a_client_of_the_command_line_shows_its_token(
 ) -> None:
     _, token, table = run("new-token", "ann")
     config = tmp_path / "mcpmux.toml"
-    program, *args = shlex.split(demo_command("clock"))
-    config.write_text(
-        f"[upstreams.clock]\ncommand = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
-        f"[listeners]\nhttp = ['127.0.0.1:0']\n{table}"
-    )
+    config.write_text(f"{demo_table('clock')}[listeners]\nhttp = ['127.0.0.1:0']\n{table}")
     with Running("serve", str(config)) as mux:
         url = mux.line().strip()
         assert "weekday" in invoke("call", url, "clock__now", "--token", token.strip()).stdout

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.cli.invoking import Invoke
-from tests.process.running import Running, demo_command
+from tests.process.running import Running, demo_command, demo_entry
 from tests.traffic.made import Play, write
 
 URL = "http://127.0.0.1:1/mcp"
@@ -142,7 +142,7 @@ def test_conditions_set_the_exit_code(invoke: Invoke, tmp_path: Path) -> None:
 
 def test_upstreams_of_a_configuration_are_measured_each_for_itself(invoke: Invoke, tmp_path: Path) -> None:
     config = tmp_path / "mcpmux.json"
-    command = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"]}
+    command = demo_entry("notes")
     config.write_text(json.dumps({"upstreams": {"a": command, "b": command, "c": command}}))
     file = tmp_path / "results.json"
     args = ["--only", "a", "--only", "c", "--json", str(file)]
@@ -200,18 +200,16 @@ def test_a_server_on_a_plain_socket_is_measured(
     }
 
 
-def test_what_a_server_says_of_its_errors_is_shown_once(invoke: Invoke) -> None:
-    result = invoke("bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco")
-    (line,) = (line for line in result.stdout.splitlines() if line.startswith("tool ecco") and "rpc" in line)
-    assert "ecco" in line.removeprefix("tool ecco")
-
-
-def test_an_operation_that_always_fails_is_a_failure(invoke: Invoke) -> None:
-    args = ("bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco", "--seed", "7")
-    result = invoke(*args)
+def test_an_operation_that_always_fails_is_a_failure_with_what_the_server_says_of_it(invoke: Invoke) -> None:
+    result = invoke(
+        "bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco", "--seed", "7"
+    )
     assert result.exit_code == 1
-    (line,) = (line for line in result.stdout.splitlines() if line.startswith("✗"))
-    assert re.search(r"requests of `tool ecco` failed: rpc -32602, such as .*ecco", line)
+    lines = result.stdout.splitlines()
+    (errors,) = (line for line in lines if line.startswith("tool ecco") and "rpc" in line)
+    assert "ecco" in errors.removeprefix("tool ecco")
+    (failure,) = (line for line in lines if line.startswith("✗"))
+    assert re.search(r"requests of `tool ecco` failed: rpc -32602, such as .*ecco", failure)
 
 
 def test_results_on_standard_output_are_nothing_else(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

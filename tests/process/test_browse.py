@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoking import Invoke
-from tests.process.running import demo_command
+from tests.process.running import demo_command, demo_entry
 
 COUNTS = {"resources": 36, "templates": 1, "tools": 4, "prompts": 1}
 
@@ -53,8 +53,8 @@ def test_kind_that_is_not_offered_is_said_to_be_missing(invoke: Invoke) -> None:
 
 def test_upstream_that_is_missing_is_named_on_stderr(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
-    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
-    file.write_text(json.dumps({"mcpServers": {"clock": clock, "gone": {"command": "no-such-program"}}}))
+    servers = {"clock": demo_entry("clock"), "gone": {"command": "no-such-program"}}
+    file.write_text(json.dumps({"mcpServers": servers}))
     result = invoke("ls", str(file), "tools")
     assert result.exit_code == 0
     assert "clock__now" in result.stdout

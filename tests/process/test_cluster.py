@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +14,10 @@ import pytest
 
 from tests.cli.invoking import Invoke
 from tests.cluster.redis_server import RedisServer, free_port, redis_servers
-from tests.process.running import Running
+from tests.process.running import Running, demo_table
 
 TOKEN = "0123456789abcdef"
 CONFIG = """
-[upstreams.clock]
-command = {python}
-args = ["-m", "mcpmux.demo.clock"]
 [listeners]
 http = ["127.0.0.1:0"]
 [merging]
@@ -45,8 +41,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def write(path: Path, more: str) -> Path:
-    python = json.dumps(sys.executable)
-    path.write_text(CONFIG.format(python=python, port=free_port(), token=TOKEN, more=more))
+    path.write_text(demo_table("clock") + CONFIG.format(port=free_port(), token=TOKEN, more=more))
     return path
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import signal
 import sys
-from http.client import HTTPConnection
-from urllib.parse import urlsplit
 
 import click
 import pytest
 
 from mcpmux.cli.main import PLACES, TRAFFIC_PLACES, LazyCommands, cli, traffic
-from tests.process.running import WAIT_SECONDS
+from tests.peers.blocking_client import HttpClient
+from tests.process.running import Running
 
 SHOW_IMPORTED = """
 import sys
@@ -73,11 +71,22 @@ FREE_OF = {
 
 def imported(*args: str) -> set[str]:
     """The modules of a process that has run a command."""
-    command = [sys.executable, "-c", SHOW_IMPORTED, *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-    modules = set(done.stderr.splitlines())
-    assert "mcpmux.cli.main" in modules, done.stderr
+    with Running(*args, command=[sys.executable, "-c", SHOW_IMPORTED]) as command:
+        command.wait()
+        return modules_in(command.stderr)
+
+
+def modules_in(said: str) -> set[str]:
+    modules = set(said.splitlines())
+    assert "mcpmux.cli.main" in modules, said
     return modules
+
+
+def printed_by(script: str) -> tuple[str, str]:
+    """What a process writes to standard output and to standard error."""
+    with Running(command=[sys.executable, "-c", script]) as command:
+        command.wait()
+        return command.stdout, command.stderr
 
 
 @pytest.mark.parametrize(("args", "heavy"), FREE_OF.values(), ids=FREE_OF)
@@ -90,26 +99,12 @@ def test_a_command_imports_nothing_that_only_others_need(args: list[str], heavy:
 
 def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
     options = ["serve", "--upstream", "x=http://127.0.0.1:9/mcp", "--http", "127.0.0.1:0"]
-    command = [sys.executable, "-c", SHOW_IMPORTED, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = urlsplit(process.stdout.readline().strip())
-            connection = HTTPConnection(url.hostname or "", url.port, timeout=WAIT_SECONDS)
-            params = {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {},
-                "clientInfo": {"name": "x", "version": "1"},
-            }
-            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-            connection.request("POST", url.path, json.dumps(message), {"Content-Type": "application/json"})
-            assert "result" in json.loads(connection.getresponse().read())
-            connection.close()
-        finally:
-            process.terminate()
-        _, said = process.communicate(timeout=WAIT_SECONDS)
-    found = set(said.splitlines())
-    assert "mcpmux.transports.http.server" in found, said
+    with Running(*options, command=[sys.executable, "-c", SHOW_IMPORTED]) as mux:
+        client = HttpClient(mux.line().strip(), "2025-11-25")
+        assert "result" in client.hello()[-1]
+        mux.stop(signal.SIGTERM)
+        found = modules_in(mux.stderr)
+    assert "mcpmux.transports.http.server" in found
     assert {name for name in found if name.startswith(tuple(f"{each}." for each in NEVER_SERVED))} == set()
     assert found.isdisjoint(NEVER_SERVED)
 
@@ -129,10 +124,7 @@ import asyncio
 import rich.text
 asyncio.run(say())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )
-    assert (done.stdout, done.stderr) == ("said\n", "")
+    assert printed_by(script) == ("said\n", "")
 
 
 def test_what_is_imported_is_not_looked_through_by_the_collector_again() -> None:
@@ -143,10 +135,7 @@ before = gc.get_freeze_count()
 cli.get_command(None, "serve")
 print(gc.isenabled(), gc.get_freeze_count() > before + 10_000)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )
-    assert (done.stdout, done.stderr) == ("True True\n", "")
+    assert printed_by(script) == ("True True\n", "")
 
 
 def test_a_benchmark_imports_the_load_generator() -> None:

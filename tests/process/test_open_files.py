@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
-import select
+import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.process.running import WAIT_SECONDS
+from tests.process.running import WAIT_SECONDS, Running
 
 if not sys.platform.startswith("linux"):
     pytest.skip("reads /proc", allow_module_level=True)
@@ -32,21 +31,13 @@ WATCHED_SECONDS = 1.5  # while nothing can be accepted
 SPARE_CPU = 0.75  # of that time; a loop that spins takes all of it
 
 
-class Served:
+class Served(Running):
     """A running `mcpmux serve` with these limits of open files."""
 
     def __init__(self, soft: int, hard: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", START, f"{soft},{hard}", "serve", *UPSTREAM, "--http", "127.0.0.1:0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], WAIT_SECONDS)
-        line = self.process.stdout.readline().decode() if ready else ""
-        assert line.startswith("http"), line
-        self.port = int(line.rpartition(":")[2].partition("/")[0])
+        options = ("serve", *UPSTREAM, "--http", "127.0.0.1:0")
+        super().__init__(*options, command=[sys.executable, "-c", START, f"{soft},{hard}"])
+        self.port = urlsplit(self.line().strip()).port
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), WAIT_SECONDS)
@@ -57,40 +48,26 @@ class Served:
         return connection.recv(1000)
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self) -> str:
-        """What it has written to standard error."""
-        self.process.terminate()
-        return self.process.communicate(timeout=WAIT_SECONDS)[1].decode()
-
-
-@contextmanager
-def serve(soft: int, hard: int) -> Iterator[Served]:
-    served = Served(soft, hard)
-    try:
-        yield served
-    finally:
-        served.process.kill()
-        served.process.communicate()
 
 
 def test_serve_allows_itself_what_its_clients_may_need() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 2000:
         pytest.skip("too few open files are allowed here")
-    with serve(64, 2000) as served, ExitStack() as open_ones:
+    with Served(64, 2000) as served, ExitStack() as open_ones:
         for _ in range(150):
             assert b" 404 " in served.ask(open_ones.enter_context(served.connect()))
-        limits = Path(f"/proc/{served.process.pid}/limits").read_text()
+        limits = Path(f"/proc/{served.pid}/limits").read_text()
         soft = int(next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3])
         assert 1000 <= soft <= 2000
-        assert "open files" not in served.stop()
+        served.stop(signal.SIGTERM)
+        assert "open files" not in served.stderr
 
 
 def test_with_too_few_files_clients_wait_and_the_reason_is_told() -> None:
-    with serve(48, 48) as served:
+    with Served(48, 48) as served:
         connections = [served.connect() for _ in range(80)]
         assert b" 404 " in served.ask(connections[0])
         before = served.cpu_seconds()
@@ -101,7 +78,8 @@ def test_with_too_few_files_clients_wait_and_the_reason_is_told() -> None:
             connection.close()
         assert b" 404 " in served.ask(last)
         last.close()
-        said = served.stop()
+        served.stop(signal.SIGTERM)
+        said = served.stderr
     assert said.count("too few open files are allowed for all clients") == 1
     assert said.count("clients wait") == 1
     assert "Traceback" not in said

@@ -14,6 +14,7 @@ import trio
 
 from mcpmux.transports.orphan_guard import OrphanGuard
 from mcpmux.transports.process import StopLadder, open_process
+from tests.process.running import ended, is_gone
 
 LADDER = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
 LIMIT = 100_000
@@ -44,20 +45,6 @@ OWNER = """
 
     trio.run(main)
 """
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no process with this id runs any more; a zombie counts as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-async def ended(pid: int) -> None:
-    """Wait for the end of a process that is nobody's child here."""
-    while not is_gone(pid):  # noqa: ASYNC110  # no event tells of it
-        await trio.sleep(0.01)
 
 
 @pytest.fixture

@@ -7,18 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONFIG = """
-[upstreams.clock]
-command = {python}
-args = ["-m", "mcpmux.demo.clock"]
-[limits]
-max_message_bytes = 2048
-"""
-INITIALIZE = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "test", "version": "1"},
-}
+from tests.peers.revision import make_greeting
+from tests.process.running import demo_table
+
+CONFIG = demo_table("clock") + "[limits]\nmax_message_bytes = 2048\n"
 
 
 def line(request_id: int, method: str, params: object) -> str:
@@ -27,10 +19,10 @@ def line(request_id: int, method: str, params: object) -> str:
 
 def test_all_lines_that_are_piped_at_once_are_answered(tmp_path: Path):
     config = tmp_path / "mux.toml"
-    config.write_text(CONFIG.format(python=json.dumps(sys.executable)))
+    config.write_text(CONFIG)
     lines = (
         "\ufeff"
-        + line(1, "initialize", INITIALIZE)
+        + line(1, "initialize", make_greeting("2025-11-25"))
         + '{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
         + line(2, "tools/call", {"name": "x" * 5000})
         + line(3, "ping", {})

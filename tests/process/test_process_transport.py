@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +24,7 @@ from mcpmux.transports.process import (
     StopLadder,
     open_process,
 )
+from tests.process.running import ended, is_gone
 
 PATIENT = StopLadder(close_seconds=5, terminate_seconds=5)
 HASTY = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
@@ -48,14 +48,6 @@ PARENT = """
     print(child.pid, flush=True)
     sys.stdin.read()
 """
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no process with this id runs any more; a zombie of somebody else's child counts as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.fixture
@@ -216,15 +208,8 @@ async def test_a_grandchild_does_not_stay_behind(run, stop: StopLadder):
         grandchild = int(await child.receive())
         assert not is_gone(grandchild)
     assert is_gone(child.pid)
-    assert await becomes_gone(grandchild)
-
-
-async def becomes_gone(pid: int) -> bool:
-    """SIGKILL has been sent; the kernel may need a moment."""
-    with trio.move_on_after(30):
-        while not is_gone(pid):
-            await trio.lowlevel.checkpoint()
-    return is_gone(pid)
+    with trio.fail_after(30):  # SIGKILL has been sent; the kernel may need a moment
+        await ended(grandchild)
 
 
 async def test_a_grandchild_gets_the_time_to_stop_by_itself(run, tmp_path):
@@ -348,24 +333,3 @@ async def test_no_file_descriptor_is_left_open(run):
         await child.send(b"hello")
         await child.receive()
     assert count_descriptors() == before
-
-
-async def test_a_child_ends_when_we_are_killed(run, tmp_path):
-    ours = f"""
-        import sys, trio
-        from mcpmux.transports.process import StopLadder, open_process
-
-        async def main():
-            ladder = StopLadder(5, 5)
-            async with open_process(
-                "cat", [], {{}}, None, stop=ladder, on_stderr_line=print, max_message_bytes={LIMIT}
-            ) as child:
-                print(child.pid, flush=True)
-                await trio.sleep_forever()
-
-        trio.run(main)
-    """
-    async with run(ours) as killed:
-        grandchild = int(await killed.receive())
-        os.kill(killed.pid, signal.SIGKILL)
-        assert await becomes_gone(grandchild)

@@ -15,15 +15,23 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoking import Invoke
-from tests.peers.revision import MODERN, make_fields, make_request
-from tests.process.running import WAIT_SECONDS, Running, children_of, command_of, demo_command, is_alive
+from tests.peers.revision import MODERN, make_fields, make_greeting, make_request
+from tests.process.running import (
+    WAIT_SECONDS,
+    Running,
+    children_of,
+    command_of,
+    demo_command,
+    demo_table,
+    is_alive,
+)
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
     "progressToken": 1,
 }
-CLOCK = f'[upstreams.clock]\ncommand = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]\n'
+CLOCK = demo_table("clock")
 ANY_PORT = ("--http", "127.0.0.1:0")
 
 
@@ -83,15 +91,13 @@ def test_address_in_use_is_a_failure_that_leaves_no_child_behind(tmp_path: Path)
 
 
 def test_a_second_host_app_does_without_what_is_taken(tmp_path: Path) -> None:
-    client = {"name": "t", "version": "1"}
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
     file = tmp_path / "mcpmux.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listeners = f'[listeners]\nstdio = true\nhttp = ["{address}"]\n'
         file.write_text(f"{CLOCK}{listeners}[admin]\nport = {taken.getsockname()[1]}\n")
         with Running("serve", str(file)) as mux:
-            mux.send_json({"id": 1, "method": "initialize", "params": hello})
+            mux.send_json({"id": 1, "method": "initialize", "params": make_greeting("2025-06-18")})
             assert mux.receive_json()["result"]["protocolVersion"] == "2025-06-18"
             mux.close_stdin()
             assert mux.wait() == 0
@@ -106,12 +112,7 @@ def test_stdio_speaks_the_protocol_on_stdout_and_nothing_else() -> None:
     clock = "clock=" + demo_command("clock")
     with Running("serve", "--upstream", clock, "--stdio", *ANY_PORT) as mux:
         assert "http://127.0.0.1:" in mux.line("stderr", containing="/mcp")
-        client = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "t", "version": "1"},
-        }
-        mux.send_json({"id": 1, "method": "initialize", "params": client})
+        mux.send_json({"id": 1, "method": "initialize", "params": make_greeting("2025-06-18")})
         assert mux.receive_json()["result"]["protocolVersion"] == "2025-06-18"
         mux.send_json({"method": "notifications/initialized"})
         mux.send_json({"id": 2, "method": "tools/list"})

@@ -1,7 +1,8 @@
 """Requests that two readers could take for different ones, sent to a running `mcpmux` over real sockets.
 
 Behind each stands a second request, which whoever reads the first one differently would see. It must never be
-answered: the one answer is the refusal, and the connection ends with it. Sources: RFC 9112 sections 2.2, 3.2,
+answered: the one answer is the refusal, and the connection ends with it. More of them, in any pieces, are in
+`transports/test_http_request.py` and `test_chunk_lines.py`. Sources: RFC 9112 sections 2.2, 3.2,
 5.1, 5.2, 6.1, 6.3, 7.1 and 11.2; RFC 9110 section 5.5.
 """
 
@@ -10,13 +11,12 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.process.running import Running
+from tests.process.running import Running, demo_table
 
 SECONDS = 10.0
 META = {
@@ -42,89 +42,49 @@ SIZED = LENGTH + b"\r\n" + BODY
 REFUSED: dict[str, tuple[bytes, int]] = {
     # Where does the body end?
     "two lengths": (PLAIN + b"Content-Length: 0\r\n" + LENGTH + b"\r\n" + BODY, 400),
-    "the same length twice": (PLAIN + LENGTH + LENGTH + b"\r\n" + BODY, 400),
-    "length as a list": (PLAIN + b"Content-Length: 0, 5\r\n\r\n", 400),
-    "length with plus": (PLAIN + b"Content-Length: +0\r\n\r\n", 400),
-    "length negative": (PLAIN + b"Content-Length: -1\r\n\r\n", 400),
     "length in hex": (PLAIN + b"Content-Length: 0x0\r\n\r\n", 400),
     "length with underscore": (PLAIN + b"Content-Length: 1_0\r\n\r\n", 400),
     "length with a blank in it": (PLAIN + b"Content-Length: 0 5\r\n\r\n", 400),
-    "length overflowing": (PLAIN + b"Content-Length: 18446744073709551616\r\n\r\n", 400),
     "length, then chunked": (PLAIN + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-    "chunked, then length": (PLAIN + b"Transfer-Encoding: chunked\r\n" + LENGTH + b"\r\n0\r\n\r\n", 400),
-    "chunked in HTTP/1.0": (CHUNKED.replace(b"/1.1", b"/1.0") + b"0\r\n\r\n", 400),
-    "coding not chunked": (PLAIN + b"Transfer-Encoding: gzip\r\n\r\n", 400),
     "coding identity": (PLAIN + b"Transfer-Encoding: identity\r\n\r\n", 400),
     "coding identity, with length": (PLAIN + b"Transfer-Encoding: identity\r\n" + LENGTH + b"\r\n", 400),
     "coding empty": (PLAIN + b"Transfer-Encoding:\r\n\r\n", 400),
-    "coding xchunked": (PLAIN + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
     "coding quoted": (PLAIN + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n', 400),
     "coding with a parameter": (PLAIN + b"Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n", 400),
-    "coding behind a vertical tab": (PLAIN + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
     "coding before a vertical tab": (PLAIN + b"Transfer-Encoding: chunked\x0b\r\n\r\n0\r\n\r\n", 400),
     "coding behind a blank name": (PLAIN + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
     "coding folded": (PLAIN + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
     "coding chunked twice in a list": (PLAIN + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
-    "coding chunked in two fields": (
-        PLAIN + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        400,
-    ),
-    "coding chunked, identity": (PLAIN + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
     "coding identity in a second field": (
         PLAIN + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         400,
     ),
-    "coding that we do not have": (PLAIN + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
     # How long is a chunk?
     "chunk size with plus": (CHUNKED + b"+0\r\n\r\n", 400),
-    "chunk size negative": (CHUNKED + b"-1\r\n\r\n", 400),
-    "chunk size with 0x": (CHUNKED + b"0x0\r\n\r\n", 400),
     "chunk size with underscore": (CHUNKED + b"0_0\r\n\r\n", 400),
     "chunk size behind a blank": (CHUNKED + b" 0\r\n\r\n", 400),
-    "chunk size before a blank": (CHUNKED + b"0 \r\n\r\n", 400),
     "chunk size missing": (CHUNKED + b"\r\n\r\n", 400),
-    "chunk size of 17 digits": (CHUNKED + b"10000000000000000\r\n", 400),
     "chunk size of many digits": (CHUNKED + b"f" * 400 + b"\r\n", 400),
     "chunk larger than any message": (CHUNKED + b"7fffffff\r\n" + b"a" * 9000, 413),
-    "chunk size ended by line feed": (CHUNKED + b"0\n\r\n", 400),
     "chunk size ended by carriage return": (CHUNKED + b"1\ra\r\n0\r\n\r\n", 400),
-    "chunk longer than its size": (CHUNKED + b"1\r\n{}\r\n0\r\n\r\n", 400),
-    "chunk ended by line feed": (CHUNKED + b"2\r\n{}\n0\r\n\r\n", 400),
     "extension": (CHUNKED + b'2;a="b c"\r\n{}\r\n0\r\n\r\n', 400),
     "extension of the last chunk": (CHUNKED + b"2\r\n{}\r\n0;a=b\r\n\r\n", 400),
-    "extension ended by line feed": (CHUNKED + b"2;x\n{}\r\n0\r\n\r\n", 400),
     "extension with a carriage return": (CHUNKED + b"2;x\r{}\r\n0\r\n\r\n", 400),
     "extension with NUL": (CHUNKED + b"2;x\0\r\n{}\r\n0\r\n\r\n", 400),
-    "extension without end": (CHUNKED + b"2;" + b"x" * 9000, 400),
-    "trailers without end": (CHUNKED + b"0\r\n" + b"X: y\r\n" * 1500, 400),
     "trailer that frames": (CHUNKED + b"0\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
     # Where does a line end, and the head?
     "bare line feeds": (NEXT.replace(b"\r\n", b"\n"), 400),
-    "bare line feed in the head": (START + b"X: y\n" + FIELDS + LENGTH + b"\r\n" + BODY, 400),
-    "bare line feed as the empty line": (PLAIN + LENGTH + b"\n" + BODY, 400),
-    "bare carriage return in the head": (START + b"X: y\r" + FIELDS + LENGTH + b"\r\n" + BODY, 400),
     "two carriage returns": (START + b"X: y\r\r\n" + FIELDS + LENGTH + b"\r\n" + BODY, 400),
-    "folded line": (START + b"X: y\r\n z\r\n" + FIELDS + LENGTH + b"\r\n" + BODY, 400),
-    "folded line with tab": (START + b"X: y\r\n\tz\r\n" + FIELDS + LENGTH + b"\r\n" + BODY, 400),
-    "folded first line": (b"POST /mcp HTTP/1.1\r\n Host: localhost\r\n\r\n", 400),
-    "blank before a colon": (START + b"X : y\r\n\r\n", 400),
     "tab before a colon": (START + b"X\t: y\r\n\r\n", 400),
-    "field without a colon": (START + b"X\r\n\r\n", 400),
-    "field without a name": (START + b": y\r\n\r\n", 400),
     "NUL in a name": (START + b"X\0: y\r\n\r\n", 400),
-    "NUL in a value": (START + b"X: \0\r\n\r\n", 400),
     "control in a value": (START + b"X: \x01\r\n\r\n", 400),
     "letter beyond ASCII in a name": (START + b"\xc3\xa4: y\r\n\r\n", 400),
     # For whom is it?
-    "host missing": (b"POST /mcp HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),
-    "host twice": (START + b"Host: localhost\r\n\r\n", 400),
     "host twice, different": (START + b"Host: elsewhere\r\n\r\n", 400),
-    "target of another host": (b"POST http://elsewhere/mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "target of a served host, host another": (
         b"POST http://localhost/mcp HTTP/1.1\r\nHost: elsewhere\r\n\r\n",
         400,
     ),
-    "tunnel": (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost:1\r\n\r\n", 400),
     # Is it HTTP/1.1 at all?
     "HTTP/0.9": (b"GET /mcp\r\n\r\n", 505),
     "HTTP/1.2": (b"GET /mcp HTTP/1.2\r\nHost: localhost\r\n\r\n", 505),
@@ -132,10 +92,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "version in lower case": (b"GET /mcp http/1.1\r\nHost: localhost\r\n\r\n", 400),
     "blank behind the version": (b"GET /mcp HTTP/1.1 \r\nHost: localhost\r\n\r\n", 400),
     "tabs in the first line": (b"GET\t/mcp\tHTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     "nonsense": (b"\x00\xff\x00\xff\r\n\r\n", 400),
-    "too many fields": (START + b"".join(b"X%d: y\r\n" % n for n in range(200)) + b"\r\n", 431),
-    "head too large": (START + b"X: " + b"y" * 9000 + b"\r\n\r\n", 431),
 }
 
 TAKEN: dict[str, bytes] = {
@@ -153,9 +110,6 @@ TAKEN: dict[str, bytes] = {
 }
 
 CONFIG = """
-[upstreams.clock]
-command = {python}
-args = ["-m", "mcpmux.demo.clock"]
 [listeners]
 http = ["127.0.0.1:0"]
 [limits]
@@ -168,7 +122,7 @@ max_message_bytes = "8KiB"
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Of one running mcpmux that all the cases are sent to."""
     config = tmp_path_factory.mktemp("smuggling") / "mux.toml"
-    config.write_text(CONFIG.format(python=json.dumps(sys.executable)))
+    config.write_text(demo_table("clock") + CONFIG)
     with Running("serve", str(config)) as running:
         found = urlsplit(running.line(containing="http://").split()[-1]).port
         assert found is not None

@@ -21,7 +21,7 @@ from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.mux.breaker import DEATHS
 from mcpmux.transports.process import StopLadder
 from mcpmux.upstreams import status
-from tests.process.test_orphans import ended, is_gone
+from tests.process.running import ended, is_gone
 from tests.runtime.web_world import exchange
 
 SERVER = """

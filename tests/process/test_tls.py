@@ -15,16 +15,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.test_ctl import free_port
-from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command
+from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_table
 from tests.transports.certificates import PASSPHRASE, Certificates
 
 
 def config_of(certificates: Certificates, key: str, more: str = "") -> bytes:
-    command, *arguments = demo_command("clock").split()
     text = f"""
-        [upstreams.clock]
-        command = {json.dumps(command)}
-        args = {json.dumps(arguments)}
+        {demo_table("clock")}
         [[listeners.http]]
         port = 0
         tls = {{ certificate = {json.dumps(certificates.server)}, key = {json.dumps(key)}{more} }}
@@ -76,11 +73,10 @@ def test_a_certificate_that_is_replaced_is_shown_after_a_reload(
 
     install(certificates.server, certificates.server_key)
     tls = "tls = {{ {} }}\n".format(", ".join(f"{key} = {json.dumps(str(files[key]))}" for key in files))
-    command, *arguments = demo_command("clock").split()
     path, admin, token = tmp_path / "mux.toml", free_port(), "0123456789abcdef"
     path.write_text(
-        f"[upstreams.clock]\ncommand = {json.dumps(command)}\nargs = {json.dumps(arguments)}\n"
-        f'[[listeners.http]]\nport = 0\n{tls}[admin]\nport = {admin}\ntoken = "{token}"\n{tls}'
+        f"{demo_table('clock')}[[listeners.http]]\nport = 0\n{tls}"
+        f'[admin]\nport = {admin}\ntoken = "{token}"\n{tls}'
     )
     here = ("-c", str(path), "--ca", certificates.ca)
     with Running("serve", str(path), "--no-watch", "--workers", str(workers)) as mux:

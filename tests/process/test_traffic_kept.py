@@ -8,7 +8,6 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from mcpmux.traffic.capture.files import read_files
 from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import MODERN
 from tests.process.audited import kill_under_load
-from tests.process.running import COMMAND, WAIT_SECONDS, Running
+from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_entry
 from tests.traffic.audit_world import read_log
 
 URI = "note:///welcome"
-NOTES = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"], "prefix": ""}
+NOTES = {**demo_entry("notes"), "prefix": ""}
 AUDIT_BYTES, CAPTURE_BYTES = 6000, 40_000  # of the disk that gets full
 READS = 60
 OPENING = ("server/discover out", "its result in")  # what passes before the first read, and for each one

@@ -222,15 +222,15 @@ def bad_captures(folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("number", range(13))
 def test_mistakes_and_bad_captures_are_told_in_clear_words(
-    invoke: Invoke, tmp_path: Path, number: int
+    invoke: Invoke, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    words, args = list(bad_captures(tmp_path).items())[number]
-    result = invoke("traffic", "replay", "--to", "http://127.0.0.1:1/mcp", *args)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in " ".join(result.stderr.split())
-    assert "Traceback" not in result.stderr
+    for words, args in bad_captures(tmp_path).items():
+        with subtests.test(words):
+            result = invoke("traffic", "replay", "--to", "http://127.0.0.1:1/mcp", *args)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert words in " ".join(result.stderr.split())
+            assert "Traceback" not in result.stderr
 
 
 def test_a_capture_without_answers_cannot_be_served(invoke: Invoke, tmp_path: Path) -> None:
