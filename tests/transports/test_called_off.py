@@ -174,16 +174,6 @@ async def test_the_last_request_of_a_connection():
         assert (await receive_all(stream)).startswith(b"HTTP/1.1 202 Accepted\r\nConnection: close\r\n")
 
 
-async def test_again_and_again():
-    steps = Steps(wait)
-    async with serving(steps.handle) as server, await server.connect() as stream:
-        for _ in range(3):
-            steps.begun, steps.ended, steps.replies = trio.Event(), trio.Event(), []
-            await stream.send_all(GET)
-            await steps.call_off()
-            assert without_date(await receive_until(stream, b"\r\n\r\n")) == NOTHING
-
-
 async def test_a_client_that_leaves_meanwhile_is_no_trouble():
     steps = Steps(wait)
     async with serving(steps.handle) as server:

@@ -127,21 +127,6 @@ def frames_in(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
     return frames, data
 
 
-async def test_a_cancelled_send_leaves_no_half_frame_for_the_next_one(autojump_clock):
-    async with open_stage() as (stage, nursery):
-        stage.stream.allow(50)
-        first = stage.send_soon(nursery, b"x" * 200)
-        await wait_all_tasks_blocked()
-        assert len(stage.stream.sent) == 50  # it is in the middle of it
-        first.cancel()
-        await wait_all_tasks_blocked()
-        stage.send_soon(nursery, b"y" * 200)
-        await wait_all_tasks_blocked()
-        stage.stream.allow(10_000)
-        assert await stage.client.frame() == (TEXT, b"x" * 200)
-        assert await stage.client.frame() == (TEXT, b"y" * 200)
-
-
 async def test_when_its_owner_is_cancelled_the_frame_is_finished_before_the_goodbye(autojump_clock):
     async with open_stage() as (stage, nursery):
         stage.stream.allow(50)

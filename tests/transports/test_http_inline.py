@@ -282,18 +282,6 @@ async def test_a_client_that_closed_its_side_is_gone_as_it_is_without():
         assert await receive_all(stream) == b""
 
 
-async def test_an_answer_that_does_not_go_at_once_is_sent_whole():
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        for text in (b"x" * LARGE + b"1", b"x" * LARGE + b"2"):
-            answer = await ask(stream, desk)
-            answer.come(text)
-            data = await receive_until(stream, text[-1:])
-            assert len(data.partition(b"\r\n\r\n")[2]) == len(text)
-            await settled(answer.over)
-            assert answer.ended == "answered"
-
-
 async def test_an_answer_that_does_not_go_at_once_is_sent_before_the_next():
     desk = Desk()
     text = b"x" * LARGE

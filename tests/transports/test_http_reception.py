@@ -105,22 +105,6 @@ async def test_a_request_with_a_known_head_is_answered_while_the_task_sleeps(cle
         assert awoken < LEARNED
 
 
-async def test_what_the_handler_has_to_wait_for_is_left_to_the_task(clerk):
-    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
-        await learn(stream, clerk)
-        for body in (b"later", b"1", b"later", b"later", b"2"):
-            await stream.send_all(post(body=body))
-            await receive_until(stream, b"<%b>" % body)
-
-
-async def test_a_handler_that_fails_at_once_is_answered_for(clerk):
-    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
-        await learn(stream, clerk)
-        await stream.send_all(post(body=b"crash"))
-        data = await receive_all(stream)
-        assert data.startswith(b"HTTP/1.1 500 ")
-
-
 @pytest.mark.parametrize("cut", [1, 20, 60])
 async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
@@ -131,28 +115,6 @@ async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
             await trio.testing.wait_all_tasks_blocked(0.01)
             await stream.send_all(whole[cut:])
             await receive_until(stream, b"<parts>")
-
-
-async def test_several_at_once_are_answered_in_order(clerk):
-    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
-        await learn(stream, clerk)
-        await stream.send_all(b"".join(post(body=body) for body in (b"1", b"later", b"2", b"3")))
-        data = await receive_until(stream, b"<3>")
-        places = [data.index(b"<%b>" % body) for body in (b"1", b"later", b"2", b"3")]
-        assert places == sorted(places)
-
-
-@pytest.mark.parametrize("text", [b"<first>", None], ids=["asleep", "in task"])
-async def test_what_comes_behind_a_handler_that_sleeps_waits_for_it(clerk, text):
-    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
-        await learn(stream, clerk)
-        answer = await wait_behind(stream, clerk)
-        await stream.send_all(post(body=b"later"))
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        answer.come(text)
-        answer.go.set()
-        data = await receive_until(stream, b"<later>")
-        assert data.index(text or b"went on") < data.index(b"<later>")
 
 
 @pytest.mark.interpreted
@@ -172,29 +134,6 @@ async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, mon
         await trio.testing.wait_all_tasks_blocked(0.01)
         answer.come(b"<first>")
         await receive_until(stream, b"<later>")
-
-
-async def test_a_client_that_leaves_ends_the_handler_that_sleeps(clerk):
-    async with serving_inline(clerk.handle) as server:
-        async with await server.connect() as stream:
-            await learn(stream, clerk)
-            answer = await wait_behind(stream, clerk)
-        with trio.fail_after(PATIENCE):
-            await answer.over.wait()
-        assert answer.ended == "cut off"
-
-
-async def test_a_stop_lets_a_handler_that_sleeps_come_to_its_end(clerk):
-    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
-        await learn(stream, clerk)
-        answer = await wait_behind(stream, clerk)
-        server.stopping.set()
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert not server.stopped.is_set()
-        answer.come(b"<first>")
-        await receive_until(stream, b"<first>")
-        with trio.fail_after(PATIENCE):
-            await server.stopped.wait()
 
 
 @pytest.mark.interpreted

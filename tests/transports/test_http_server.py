@@ -258,13 +258,10 @@ async def test_response_to_head_is_not_streamed():
         assert (await server.ask(b"HEAD" + GET_AND_CLOSE[3:])).endswith(b"Content-Length: 4\r\n\r\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("A", "b\r\nC: d"), ("A b", ""), ("Content-Length", "1"), ("A", "€")]
-)
-async def test_field_that_would_break_the_response_is_not_sent(name, value):
+async def test_field_that_would_break_the_response_is_not_sent():
     async def send(_request, reply):
         with pytest.raises(LocalProtocolError):
-            await reply.send(200, ((name, value),))
+            await reply.send(200, (("A", "b\r\nC: d"),))
         raise ValueError("not sent")
 
     async with serving(send) as server:
@@ -290,12 +287,6 @@ async def test_refused_request_is_answered_and_others_are_unharmed(request_bytes
         assert b"\r\n\r\n" + status[:3] in answer
         await other.send_all(GET)
         assert await receive_until(other, b"GET /a b ")
-
-
-async def test_requests_before_a_malformed_one_are_answered():
-    async with serving(echo) as server:
-        answer = await server.ask(GET + b"nonsense\r\n\r\n")
-        assert answer.index(b"HTTP/1.1 200 ") < answer.index(b"HTTP/1.1 400 ")
 
 
 async def test_head_that_takes_too_long_is_refused():

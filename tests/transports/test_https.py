@@ -73,6 +73,26 @@ async def scripted(script):
             nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def full_server(certificates, **limits):
+    """A server of ours inside TLS whose only place is taken; the value is its port, and a pool to it."""
+    taken = trio.Event()
+
+    async def wait(_request, _reply):
+        taken.set()
+        await trio.sleep_forever()
+
+    async with (
+        serving(server_tls(certificates), wait, max_connections=1, **limits) as port,
+        trio.open_nursery() as nursery,
+    ):
+        with pool_to(port, certificates) as pool:
+            nursery.start_soon(ask, pool)
+            await taken.wait()
+            yield port, pool
+            nursery.cancel_scope.cancel()
+
+
 def server_tls(certificates, name="server", **more):
     key = getattr(certificates, f"{name}_key")
     return server_context(ServerTls(certificate=getattr(certificates, name), key=key, **more))
@@ -321,20 +341,12 @@ async def test_draining_does_not_wait_for_a_handshake(certificates):
 
 
 async def test_too_many_connections_are_told_inside_tls(certificates):
-    async def wait(_request, _reply):
-        await trio.sleep_forever()
-
     assert REFUSED_CONNECTIONS >= 1
     async with (
-        serving(server_tls(certificates), wait, max_connections=1) as port,
-        trio.open_nursery() as nursery,
+        full_server(certificates) as (_, pool),
+        requested(pool, "POST", "/", (), b"", idempotent=False) as response,
     ):
-        with pool_to(port, certificates) as pool:
-            nursery.start_soon(ask, pool)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            async with requested(pool, "POST", "/", (), b"", idempotent=False) as response:
-                assert (response.status, await response.read()) == (503, b"503 too many connections")
-            nursery.cancel_scope.cancel()
+        assert (response.status, await response.read()) == (503, b"503 too many connections")
 
 
 both = pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
@@ -425,14 +437,8 @@ async def test_refused_client_reads_why_even_if_it_has_sent_much(certificates):
 
 
 async def test_client_above_the_limit_that_says_nothing_is_sent_nothing(certificates):
-    async def wait(_request, _reply):
-        await trio.sleep_forever()
-
-    limits = {"max_connections": 1, "head_timeout": 0.1}
-    async with serving(server_tls(certificates), wait, **limits) as port, trio.open_nursery() as nursery:
-        with pool_to(port, certificates) as pool:
-            nursery.start_soon(ask, pool)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            async with await trio.open_tcp_stream("127.0.0.1", port) as silent:
-                assert await silent.receive_some() == b""
-            nursery.cancel_scope.cancel()
+    async with (
+        full_server(certificates, head_timeout=0.1) as (port, _),
+        await trio.open_tcp_stream("127.0.0.1", port) as silent,
+    ):
+        assert await silent.receive_some() == b""

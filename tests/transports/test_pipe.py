@@ -32,16 +32,6 @@ class Stuck:
         await self.released.wait()
 
 
-async def test_messages_arrive_in_both_directions_and_in_order():
-    left_stream, right_stream = memory_stream_pair()
-    async with open_line_stream(left_stream, LIMIT) as left, open_line_stream(right_stream, LIMIT) as right:
-        for message in (b"1", b"2", b"3"):
-            await left.send(message)
-        assert [await right.receive() for _ in range(3)] == [b"1", b"2", b"3"]
-        await right.send(b"back")
-        assert await left.receive() == b"back"
-
-
 async def test_messages_of_one_chunk_are_handed_out_without_touching_the_stream():
     left, right = memory_stream_pair()
     async with open_line_stream(right, LIMIT) as pipe:
@@ -193,28 +183,6 @@ async def test_a_peer_that_stopped_reading_is_heard_out_and_then_gone(autojump_c
         with pytest.raises(TransportClosed, match="cannot send"):
             await pipe.receive()
         assert trio.current_time() == LAST_WORDS_SECONDS
-
-
-async def test_many_senders_over_a_real_socket_do_not_mix_their_messages():
-    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-    client = await trio.open_tcp_stream(*listener.socket.getsockname())
-    server = await listener.accept()
-    expected = sorted(b"%d" % sender * 5000 + b"-%d" % n for sender in range(5) for n in range(40))
-
-    async def send_all(pipe, sender: int) -> None:
-        for n in range(40):
-            await pipe.send(b"%d" % sender * 5000 + b"-%d" % n)
-
-    with trio.fail_after(30):
-        async with (
-            listener,
-            open_line_stream(server, 10_000) as receiving,
-            open_line_stream(client, 10_000) as sending,
-            trio.open_nursery() as nursery,
-        ):
-            for sender in range(5):
-                nursery.start_soon(send_all, sending, sender)
-            assert sorted([await receiving.receive() for _ in expected]) == expected
 
 
 async def test_what_is_offered_and_what_is_sent_arrive_in_order():

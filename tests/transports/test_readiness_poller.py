@@ -138,24 +138,6 @@ async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number)
     assert max(steps) <= 2 * (MOST_AT_ONCE + MOST_LINGERED)  # trio may give it two turns in a row
 
 
-async def test_where_lingering_brings_nothing_it_is_tried_less_and_less(monkeypatch):
-    looks = 0
-
-    def clock():
-        nonlocal looks
-        looks += 1
-        return float(looks)
-
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.5)  # looks at the clock twice each time
-    monkeypatch.setattr(module, "perf_counter", clock)
-    async with open_readiness_poller() as poller:
-        with bells(poller, 1) as (bell,):
-            for _ in range(300):
-                bell.ring()
-                await heard(bell)
-    assert looks / 2 in range(7, 12)  # of 300 waits: after 1, 3, 7, 15, 31, 63 more, then every 65th
-
-
 async def test_with_many_busy_connections_it_does_not_linger(monkeypatch):
     monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
     async with open_readiness_poller() as poller:
