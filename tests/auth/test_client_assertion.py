@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from mcpmux.auth.discovery import AuthorizationServer
 from mcpmux.config import Secret
 from mcpmux.errors import TransportError
 from tests.auth.made import ED, NOW, RSA
-from tests.auth.oauth_world import World, open_world
+from tests.auth.oauth_world import World
 from tests.auth.test_credential import shown_by, trouble_of
 
 EC = ECKey.generate_key("P-256")
@@ -79,21 +78,19 @@ def with_key(world: World, key: Secret) -> Any:
     return world.target(grant="client_credentials", client_id="me", private_key=key)
 
 
-async def test_a_signed_assertion_is_shown_in_place_of_id_and_secret(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        assert await shown_by(world.credential(with_key(world, pem(EC)))) == "Bearer SECRET-access-1"
-        (form,) = world.forms
-        shown = {name: form.pop(name) for name in ("client_assertion_type", "client_assertion")}
-        assert read(EC, "ES256", shown).claims["aud"] == world.issuer
-        assert form == {"grant_type": "client_credentials", "resource": world.url, "scope": "read"}
-        login = await world.log_in(world.target(client_id="me", private_key=pem(EC)))
-        assert "client_assertion" in world.forms[-1]
-        assert "PRIVATE" not in world.file.path.read_text()
-        assert login.client.method == "private_key_jwt"
+async def test_a_signed_assertion_is_shown_in_place_of_id_and_secret(world: World) -> None:
+    assert await shown_by(world.credential(with_key(world, pem(EC)))) == "Bearer SECRET-access-1"
+    (form,) = world.forms
+    shown = {name: form.pop(name) for name in ("client_assertion_type", "client_assertion")}
+    assert read(EC, "ES256", shown).claims["aud"] == world.issuer
+    assert form == {"grant_type": "client_credentials", "resource": world.url, "scope": "read"}
+    login = await world.log_in(world.target(client_id="me", private_key=pem(EC)))
+    assert "client_assertion" in world.forms[-1]
+    assert "PRIVATE" not in world.file.path.read_text()
+    assert login.client.method == "private_key_jwt"
 
 
-async def test_a_bad_key_is_the_upstreams_trouble(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        trouble = await trouble_of(world.credential(with_key(world, Secret("planted"))))
-        assert "`oauth.private_key` is no private key" in trouble
-        assert world.forms == []
+async def test_a_bad_key_is_the_upstreams_trouble(world: World) -> None:
+    trouble = await trouble_of(world.credential(with_key(world, Secret("planted"))))
+    assert "`oauth.private_key` is no private key" in trouble
+    assert world.forms == []

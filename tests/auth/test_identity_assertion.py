@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,49 +72,50 @@ class Organization:
         return await log_in(http_of_login(target), file, self.upstream.clock, browse, (), 5)
 
 
-@asynccontextmanager
-async def open_organization(folder: Path) -> AsyncIterator[Organization]:
-    async with open_world(folder) as upstream, open_world(folder) as provider:
-        yield Organization(upstream, provider)
+@pytest.fixture
+async def here(world: World, tmp_path: Path) -> AsyncIterator[Organization]:
+    async with open_world(tmp_path) as provider:
+        yield Organization(world, provider)
 
 
-async def test_an_id_token_becomes_an_assertion_and_that_a_token(tmp_path: Path) -> None:
-    async with open_organization(tmp_path) as here:
-        provider, upstream = here.provider.world, here.upstream
-        login = await here.log_in()
-        assert login.issuer == provider.issuer
-        (asked,) = provider.asked
-        assert asked["scope"] == "openid"
-        assert asked["client_id"] == "me-there"
-        assert "resource" not in asked
-        assert "resource" not in here.forms[0]
-        assert "/mcp" not in provider.paths
-        assert await shown_by(upstream.credential(here.target())) == "Bearer SECRET-access-1"
-        assert here.forms[1:] == [
-            {
-                "grant_type": EXCHANGE,
-                "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
-                "audience": upstream.issuer,
-                "resource": upstream.url,
-                "scope": "read",
-                "subject_token": id_token(1),
-                "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
-                "basic": "me-there:SECRET-there",
-            }
-        ]
-        assert upstream.forms == [  # which is not shown the ID token
-            {
-                "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-                "assertion": "SECRET-assertion",
-                "resource": upstream.url,
-                "scope": "read",
-                "basic": "me:SECRET-client",
-            }
-        ]
+async def test_an_id_token_becomes_an_assertion_and_that_a_token(here: Organization) -> None:
+    provider, upstream = here.provider.world, here.upstream
+    login = await here.log_in()
+    assert login.issuer == provider.issuer
+    (asked,) = provider.asked
+    assert asked["scope"] == "openid"
+    assert asked["client_id"] == "me-there"
+    assert "resource" not in asked
+    assert "resource" not in here.forms[0]
+    assert "/mcp" not in provider.paths
+    assert await shown_by(upstream.credential(here.target())) == "Bearer SECRET-access-1"
+    assert here.forms[1:] == [
+        {
+            "grant_type": EXCHANGE,
+            "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+            "audience": upstream.issuer,
+            "resource": upstream.url,
+            "scope": "read",
+            "subject_token": id_token(1),
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+            "basic": "me-there:SECRET-there",
+        }
+    ]
+    assert upstream.forms == [  # which is not shown the ID token
+        {
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+            "assertion": "SECRET-assertion",
+            "resource": upstream.url,
+            "scope": "read",
+            "basic": "me:SECRET-client",
+        }
+    ]
 
 
-async def test_one_login_is_good_for_all_upstreams_that_name_the_provider(tmp_path: Path) -> None:
-    async with open_organization(tmp_path) as here, open_world(tmp_path) as another:
+async def test_one_login_is_good_for_all_upstreams_that_name_the_provider(
+    tmp_path: Path, here: Organization
+) -> None:
+    async with open_world(tmp_path) as another:
         await here.log_in()
         other = Organization(another, here.provider.world)
         assert await shown_by(here.upstream.credential(here.target())) == "Bearer SECRET-access-1"
@@ -123,24 +123,22 @@ async def test_one_login_is_good_for_all_upstreams_that_name_the_provider(tmp_pa
         assert [form["audience"] for form in here.forms[1:]] == [here.upstream.issuer, another.issuer]
 
 
-async def test_an_id_token_is_renewed_when_it_expires(tmp_path: Path) -> None:
-    async with open_organization(tmp_path) as here:
-        here.upstream.lifetime = LIFE
-        await here.log_in()
-        credential = here.upstream.credential(here.target())
-        await credential.header()
-        here.upstream.clock.now += LIFE
-        assert await shown_by(credential) == "Bearer SECRET-access-2"
-        grants = ["authorization_code", EXCHANGE, "refresh_token", EXCHANGE]
-        assert [form["grant_type"] for form in here.forms] == grants
-        assert "resource" not in here.forms[2]
-        assert here.forms[3]["subject_token"] == id_token(2)
+async def test_an_id_token_is_renewed_when_it_expires(here: Organization) -> None:
+    here.upstream.lifetime = LIFE
+    await here.log_in()
+    credential = here.upstream.credential(here.target())
+    await credential.header()
+    here.upstream.clock.now += LIFE
+    assert await shown_by(credential) == "Bearer SECRET-access-2"
+    grants = ["authorization_code", EXCHANGE, "refresh_token", EXCHANGE]
+    assert [form["grant_type"] for form in here.forms] == grants
+    assert "resource" not in here.forms[2]
+    assert here.forms[3]["subject_token"] == id_token(2)
 
 
-async def test_without_a_login_it_says_what_to_run(tmp_path: Path) -> None:
-    async with open_organization(tmp_path) as here:
-        assert "run `mcpmux auth login web`" in await trouble_of(here.upstream.credential(here.target()))
-        assert here.forms == here.upstream.forms == []
+async def test_without_a_login_it_says_what_to_run(here: Organization) -> None:
+    assert "run `mcpmux auth login web`" in await trouble_of(here.upstream.credential(here.target()))
+    assert here.forms == here.upstream.forms == []
 
 
 @pytest.mark.parametrize(
@@ -151,33 +149,30 @@ async def test_without_a_login_it_says_what_to_run(tmp_path: Path) -> None:
         ({"access_token": None}, "gave no token that can be sent"),
     ],
 )
-async def test_what_the_provider_denies_is_not_asked_for(tmp_path: Path, answer: Json, why: str) -> None:
-    async with open_organization(tmp_path) as here:
-        await here.log_in()
-        here.provider.changes[EXCHANGE] = answer
-        credential = here.upstream.credential(here.target())
-        with pytest.raises(McpmuxError, match=why):
-            await credential.header()
-        assert here.upstream.forms == []
+async def test_what_the_provider_denies_is_not_asked_for(here: Organization, answer: Json, why: str) -> None:
+    await here.log_in()
+    here.provider.changes[EXCHANGE] = answer
+    credential = here.upstream.credential(here.target())
+    with pytest.raises(McpmuxError, match=why):
+        await credential.header()
+    assert here.upstream.forms == []
 
 
 @pytest.mark.parametrize("token", [None, 1, "", "SECRET", "SECRET.!.x", "SECRET.e30.x"])
-async def test_a_login_without_an_id_token_is_none(tmp_path: Path, token: Any) -> None:
-    async with open_organization(tmp_path) as here:
-        here.provider.changes["authorization_code"] = {"id_token": token}
-        with pytest.raises(McpmuxError, match="gave no ID token") as caught:
-            await here.log_in()
-        assert "SECRET" not in str(caught.value)
+async def test_a_login_without_an_id_token_is_none(here: Organization, token: Any) -> None:
+    here.provider.changes["authorization_code"] = {"id_token": token}
+    with pytest.raises(McpmuxError, match="gave no ID token") as caught:
+        await here.log_in()
+    assert "SECRET" not in str(caught.value)
 
 
-async def test_a_file_with_the_id_token_is_read_each_time(tmp_path: Path) -> None:
-    async with open_organization(tmp_path) as here:
-        file = tmp_path / "token"
-        credential = here.upstream.credential(here.target(token_file=str(file)))
-        assert f"the ID token in {file} cannot be read: no such file" in await trouble_of(credential)
-        for number in (1, 2):
-            file.write_text(f"{id_token(number)}\n")
-            here.upstream.clock.now += here.upstream.lifetime or RETRY_SECONDS
-            await credential.header()
-            assert here.forms[-1]["subject_token"] == id_token(number)
-        assert here.provider.made == 0
+async def test_a_file_with_the_id_token_is_read_each_time(tmp_path: Path, here: Organization) -> None:
+    file = tmp_path / "token"
+    credential = here.upstream.credential(here.target(token_file=str(file)))
+    assert f"the ID token in {file} cannot be read: no such file" in await trouble_of(credential)
+    for number in (1, 2):
+        file.write_text(f"{id_token(number)}\n")
+        here.upstream.clock.now += here.upstream.lifetime or RETRY_SECONDS
+        await credential.header()
+        assert here.forms[-1]["subject_token"] == id_token(number)
+    assert here.provider.made == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mcpmux.errors import McpmuxError
-from tests.auth.oauth_world import Json, World, browse, open_world, query_of
+from tests.auth.oauth_world import Json, World, browse, query_of
 
 
 async def fails(world: World, why: str, **oauth: Any) -> str:
@@ -22,77 +21,70 @@ async def fails(world: World, why: str, **oauth: Any) -> str:
     return str(caught.value)
 
 
-async def test_a_login_asks_for_what_the_specification_wants(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        login = await world.log_in(world.target())
-        asked, form = world.asked[0], world.forms[0]
-        assert asked["resource"] == form["resource"] == world.url
-        assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
-        assert asked["redirect_uri"].startswith("http://127.0.0.1:")
-        assert asked["scope"] == "read", "as the upstream's metadata says"
-        assert len(asked["state"]) >= 32
-        assert form["client_id"] == asked["client_id"] == "client-1"
-        assert login.issuer == world.issuer
-        assert world.file.load() == login
-        kept = world.file.path
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-        wish = world.registered[0]
-        assert wish["token_endpoint_auth_method"] == "none"
-        assert wish["application_type"] == "native"
-        assert wish["redirect_uris"] == [asked["redirect_uri"]]
-        assert set(wish["grant_types"]) == {"authorization_code", "refresh_token"}
+async def test_a_login_asks_for_what_the_specification_wants(world: World) -> None:
+    login = await world.log_in(world.target())
+    asked, form = world.asked[0], world.forms[0]
+    assert asked["resource"] == form["resource"] == world.url
+    assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
+    assert asked["redirect_uri"].startswith("http://127.0.0.1:")
+    assert asked["scope"] == "read", "as the upstream's metadata says"
+    assert len(asked["state"]) >= 32
+    assert form["client_id"] == asked["client_id"] == "client-1"
+    assert login.issuer == world.issuer
+    assert world.file.load() == login
+    kept = world.file.path
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    wish = world.registered[0]
+    assert wish["token_endpoint_auth_method"] == "none"
+    assert wish["application_type"] == "native"
+    assert wish["redirect_uris"] == [asked["redirect_uri"]]
+    assert set(wish["grant_types"]) == {"authorization_code", "refresh_token"}
 
 
-async def test_each_login_has_its_own_state_and_verifier_and_keeps_the_client(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await world.log_in(world.target())
-        await world.log_in(world.target())
-        one, two = world.asked
-        assert one["state"] != two["state"]
-        assert one["code_challenge"] != two["code_challenge"]
-        assert one["client_id"] == two["client_id"]
-        assert one["redirect_uri"] == two["redirect_uri"]
-        assert len(world.registered) == 1
+async def test_each_login_has_its_own_state_and_verifier_and_keeps_the_client(world: World) -> None:
+    await world.log_in(world.target())
+    await world.log_in(world.target())
+    one, two = world.asked
+    assert one["state"] != two["state"]
+    assert one["code_challenge"] != two["code_challenge"]
+    assert one["client_id"] == two["client_id"]
+    assert one["redirect_uri"] == two["redirect_uri"]
+    assert len(world.registered) == 1
 
 
-async def test_scopes_are_those_of_the_configuration_and_the_command(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.metadata = {"scopes_supported": ["offline_access"]}
-        await world.log_in(world.target(scopes=("a", "b")), "c", "a")
-        assert world.asked[0]["scope"] == "a b c offline_access"
+async def test_scopes_are_those_of_the_configuration_and_the_command(world: World) -> None:
+    world.metadata = {"scopes_supported": ["offline_access"]}
+    await world.log_in(world.target(scopes=("a", "b")), "c", "a")
+    assert world.asked[0]["scope"] == "a b c offline_access"
 
 
-async def test_client_is_the_configured_one(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        target = world.own_target(grant="authorization_code")
-        await world.log_in(target)
-        assert world.registered == []
-        assert world.asked[0]["client_id"] == "me"
-        assert world.forms[0]["basic"] == "me:SECRET-client"
-        assert "client_secret" not in world.forms[0]
+async def test_client_is_the_configured_one(world: World) -> None:
+    target = world.own_target(grant="authorization_code")
+    await world.log_in(target)
+    assert world.registered == []
+    assert world.asked[0]["client_id"] == "me"
+    assert world.forms[0]["basic"] == "me:SECRET-client"
+    assert "client_secret" not in world.forms[0]
 
 
 @pytest.mark.parametrize("supported", [True, False])
-async def test_client_metadata_document_is_used_where_it_is_taken(tmp_path: Path, supported: bool) -> None:
-    async with open_world(tmp_path) as world:
-        world.metadata = {"client_id_metadata_document_supported": supported}
-        await world.log_in(world.target(client_metadata_url="https://me.example/client.json"))
-        assert world.asked[0]["client_id"] == ("https://me.example/client.json" if supported else "client-1")
-        assert len(world.registered) == (0 if supported else 1)
+async def test_client_metadata_document_is_used_where_it_is_taken(world: World, supported: bool) -> None:
+    world.metadata = {"client_id_metadata_document_supported": supported}
+    await world.log_in(world.target(client_metadata_url="https://me.example/client.json"))
+    assert world.asked[0]["client_id"] == ("https://me.example/client.json" if supported else "client-1")
+    assert len(world.registered) == (0 if supported else 1)
 
 
-async def test_without_registration_it_says_what_to_do(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.metadata = {"registration_endpoint": None}
-        await fails(world, r"set `oauth\.client_id`")
+async def test_without_registration_it_says_what_to_do(world: World) -> None:
+    world.metadata = {"registration_endpoint": None}
+    await fails(world, r"set `oauth\.client_id`")
 
 
-async def test_a_server_without_resource_metadata_is_its_own_authority(tmp_path: Path) -> None:
+async def test_a_server_without_resource_metadata_is_its_own_authority(world: World) -> None:
     """2025-03-26."""
-    async with open_world(tmp_path) as world:
-        world.resource, world.challenges = None, False
-        login = await world.log_in(world.target())
-        assert login.resource == world.url
+    world.resource, world.challenges = None, False
+    login = await world.log_in(world.target())
+    assert login.resource == world.url
 
 
 @pytest.mark.parametrize(
@@ -105,60 +97,54 @@ async def test_a_server_without_resource_metadata_is_its_own_authority(tmp_path:
         ({"code": ""}, "sent no code"),
     ],
 )
-async def test_bad_answers_of_the_browser_are_refused(tmp_path: Path, said: Json, why: str) -> None:
-    async with open_world(tmp_path) as world:
-        world.answer_browser = lambda right: right | said
-        await fails(world, why)
-        assert world.forms == [], "no code goes to any token endpoint"
+async def test_bad_answers_of_the_browser_are_refused(world: World, said: Json, why: str) -> None:
+    world.answer_browser = lambda right: right | said
+    await fails(world, why)
+    assert world.forms == [], "no code goes to any token endpoint"
 
 
-async def test_the_error_of_another_issuer_is_not_shown(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.answer_browser = lambda right: {
-            "state": right["state"],
-            "iss": "https://evil.example",
-            "error": "FORGED",
-        }
-        assert "FORGED" not in await fails(world, "the answer is not of")
+async def test_the_error_of_another_issuer_is_not_shown(world: World) -> None:
+    world.answer_browser = lambda right: {
+        "state": right["state"],
+        "iss": "https://evil.example",
+        "error": "FORGED",
+    }
+    assert "FORGED" not in await fails(world, "the answer is not of")
 
 
-async def test_iss_is_compared_letter_by_letter(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.answer_browser = lambda right: right | {"iss": right["iss"] + "/"}
-        await fails(world, "the answer is not of")
+async def test_iss_is_compared_letter_by_letter(world: World) -> None:
+    world.answer_browser = lambda right: right | {"iss": right["iss"] + "/"}
+    await fails(world, "the answer is not of")
 
 
-async def test_iss_may_be_missing_where_it_is_not_promised(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.metadata = {"authorization_response_iss_parameter_supported": False}
-        world.answer_browser = lambda right: right | {"iss": None}
-        assert await world.log_in(world.target())
+async def test_iss_may_be_missing_where_it_is_not_promised(world: World) -> None:
+    world.metadata = {"authorization_response_iss_parameter_supported": False}
+    world.answer_browser = lambda right: right | {"iss": None}
+    assert await world.log_in(world.target())
 
 
-async def test_a_wrong_state_does_not_end_the_wait(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+async def test_a_wrong_state_does_not_end_the_wait(world: World) -> None:
 
-        async def show(url: str) -> None:
-            asked = query_of(url)
-            for state in ("wrong", "", asked["state"] + "x"):
-                await browse(f"{asked['redirect_uri']}?code=stolen&state={state}")
-            double = f"{asked['redirect_uri']}?code=a&code=b&state={asked['state']}"
-            await browse(double)
-            await browse(url)
+    async def show(url: str) -> None:
+        asked = query_of(url)
+        for state in ("wrong", "", asked["state"] + "x"):
+            await browse(f"{asked['redirect_uri']}?code=stolen&state={state}")
+        double = f"{asked['redirect_uri']}?code=a&code=b&state={asked['state']}"
+        await browse(double)
+        await browse(url)
 
-        login = await world.log_in(world.target(), show=show)
-        assert login.tokens.access == "SECRET-access-1"
-        assert world.forms[0]["code"] == "code-1"
+    login = await world.log_in(world.target(), show=show)
+    assert login.tokens.access == "SECRET-access-1"
+    assert world.forms[0]["code"] == "code-1"
 
 
-async def test_nobody_comes_back(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+async def test_nobody_comes_back(world: World) -> None:
 
-        async def show(_url: str) -> None:
-            """Nobody looks."""
+    async def show(_url: str) -> None:
+        """Nobody looks."""
 
-        with pytest.raises(McpmuxError, match="nobody came back"):
-            await world.log_in(world.target(), show=show, seconds=0.1)
+    with pytest.raises(McpmuxError, match="nobody came back"):
+        await world.log_in(world.target(), show=show, seconds=0.1)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +164,9 @@ async def test_nobody_comes_back(tmp_path: Path) -> None:
         (None, "no metadata of an authorization server"),
     ],
 )
-async def test_bad_authorities_are_refused(tmp_path: Path, metadata: Json | None, why: str) -> None:
-    async with open_world(tmp_path) as world:
-        world.metadata = metadata
-        await fails(world, why)
+async def test_bad_authorities_are_refused(world: World, metadata: Json | None, why: str) -> None:
+    world.metadata = metadata
+    await fails(world, why)
 
 
 @pytest.mark.parametrize(
@@ -195,23 +180,20 @@ async def test_bad_authorities_are_refused(tmp_path: Path, metadata: Json | None
         ({"authorization_servers": ["nonsense"]}, "is none"),
     ],
 )
-async def test_bad_resource_metadata_is_refused(tmp_path: Path, resource: Json, why: str) -> None:
-    async with open_world(tmp_path) as world:
-        world.resource = resource
-        await fails(world, why)
+async def test_bad_resource_metadata_is_refused(world: World, resource: Json, why: str) -> None:
+    world.resource = resource
+    await fails(world, why)
 
 
-async def test_another_issuer_than_the_configured_one_is_refused(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await fails(world, "is .* now, and not https://login.example", issuer="https://login.example")
-        assert not [path for path in world.paths if "oauth-authorization-server" in path]
+async def test_another_issuer_than_the_configured_one_is_refused(world: World) -> None:
+    await fails(world, "is .* now, and not https://login.example", issuer="https://login.example")
+    assert not [path for path in world.paths if "oauth-authorization-server" in path]
 
 
-async def test_redirects_of_metadata_are_not_followed(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        world.moves = True
-        await fails(world, "no metadata")
-        assert not [path for path in world.paths if path.startswith("/moved")]
+async def test_redirects_of_metadata_are_not_followed(world: World) -> None:
+    world.moves = True
+    await fails(world, "no metadata")
+    assert not [path for path in world.paths if path.startswith("/moved")]
 
 
 @pytest.mark.parametrize(
@@ -237,24 +219,22 @@ async def test_redirects_of_metadata_are_not_followed(tmp_path: Path) -> None:
         (503, b'{"error": "x"}'),
     ],
 )
-async def test_garbage_from_the_token_endpoint_is_an_error(tmp_path: Path, answer: tuple[int, bytes]) -> None:
-    async with open_world(tmp_path) as world:
-        world.answer_token = lambda form: answer
-        await fails(world, "token|answered|gave")
+async def test_garbage_from_the_token_endpoint_is_an_error(world: World, answer: tuple[int, bytes]) -> None:
+    world.answer_token = lambda form: answer
+    await fails(world, "token|answered|gave")
 
 
-async def test_a_port_that_is_taken_is_left_alone(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        login = await world.log_in(world.target())
-        assert login.client.redirect_uri is not None
-        port = int(login.client.redirect_uri.rpartition(":")[2].partition("/")[0])
-        taken = await trio.open_tcp_listeners(port, host="127.0.0.1")
-        try:
-            again = await world.log_in(world.target())
-            assert again.client.redirect_uri != login.client.redirect_uri
-            assert len(world.registered) == 2
-            with pytest.raises(McpmuxError, match="cannot listen on"):
-                await world.log_in(world.target(redirect_port=port))
-        finally:
-            for listener in taken:
-                await listener.aclose()
+async def test_a_port_that_is_taken_is_left_alone(world: World) -> None:
+    login = await world.log_in(world.target())
+    assert login.client.redirect_uri is not None
+    port = int(login.client.redirect_uri.rpartition(":")[2].partition("/")[0])
+    taken = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    try:
+        again = await world.log_in(world.target())
+        assert again.client.redirect_uri != login.client.redirect_uri
+        assert len(world.registered) == 2
+        with pytest.raises(McpmuxError, match="cannot listen on"):
+            await world.log_in(world.target(redirect_port=port))
+    finally:
+        for listener in taken:
+            await listener.aclose()
