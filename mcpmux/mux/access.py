@@ -1,7 +1,7 @@
-"""What one client may see and use in its view: the one judge. Pure.
+"""Decide what one client may see and use in its view. Pure.
 
-Rules and the selection of a view decide together, as one `Rules`. What they refuse is answered like something
-that does not exist.
+Access rules and the selection of a view decide together, as one `Rules`. A refusal is the same error that a
+missing thing gets, so that a client cannot find out what exists.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
-"""What the names in requests stand for."""
+"""The kind of thing that a request's name stands for, by method."""
 
 NOTHING: Final = Policy(())
-"""For a view that is not there any more."""
+"""Allows no use: for a view that does not admit the principal any more."""
 
 
 class InForce:
-    """What holds in a view, "" included: `rules` (None: everything is allowed), and what is shown otherwise.
+    """The rules and names that hold in a view, "" included. `rules` is None when everything is allowed.
 
-    `selection`: the view itself, however its client narrows it. `is_plain`: nothing has to be known of tools,
-    and all have their own names. `is_searched`: tools are searched instead of listed.
+    `selection`: the view itself, however its client narrows it. `is_plain`: decisions need no knowledge of
+    tools, and all tools have their own names. `is_searched`: tools are searched instead of listed.
     """
 
     __slots__ = ("is_bound", "is_plain", "is_searched", "overrides", "rules", "selection")
@@ -51,14 +51,14 @@ class InForce:
         self.overrides = overrides
 
     def rules_for(self, principal: Principal) -> Rules | None:
-        """Return what holds for a principal: nothing is left of a view that is not for it any more."""
+        """Return the rules for a principal: NOTHING when the view does not admit it."""
         if self.is_bound and self.selection is not None and not self.selection.admits(principal):
             return NOTHING
         return self.rules
 
 
 class Judge:
-    """What `principal` may see and use in its view. `rules`: None when that is everything."""
+    """What `principal` may see and use in its view. `rules` is None when that is everything."""
 
     __slots__ = ("is_plain", "is_searched", "overrides", "principal", "rules", "selection")
 
@@ -75,7 +75,7 @@ class Judge:
     def refused_by(self, upstream: str, method: str, target: str | Target | None) -> str | None:
         """Return the name of the rule by which a use is refused; None when it is allowed.
 
-        `target`: a URI or name as the upstream itself has it; None when it is unknown.
+        `target`: a URI or name in the upstream's own words; None when it is unknown.
         """
         if self.rules is None:
             return None
@@ -91,7 +91,7 @@ class Judge:
         return self.rules is None or self.rules.may_use(self.principal, upstream, use)
 
     def candidates(self, upstreams: Collection[str], use: str, target: str | Target) -> Collection[str]:
-        """Return the upstreams of which `target`, which names none, may be used if they own it."""
+        """Return the upstreams where `target`, which has no prefix, may be used if they own it."""
         if self.rules is None:
             return upstreams
         return [name for name in upstreams if self.refused_by(name, use, target) is None]
@@ -103,12 +103,12 @@ class Judge:
         return self.rules is None or sees(self.rules, self.principal, upstream)
 
     def visible(self, list_method: str, upstreams: Iterable[str]) -> list[str]:
-        """Return the upstreams that are asked for a list."""
+        """Return the upstreams to ask for a list."""
         use = USED_BY[list_method]
         return [name for name in upstreams if self.may_use(name, use)]
 
     def narrow(self, facts: Facts) -> Facts:
-        """Return what servers said about themselves, as far as it is of any use to the principal."""
+        """Return the servers' facts, reduced to the servers and capabilities that the principal may use."""
         rules = self.rules
         if rules is None:
             return facts
@@ -117,17 +117,18 @@ class Judge:
         ]
 
     def may_hear(self, change: str, upstreams: Collection[str] | None) -> bool:
-        """Return whether the change of a list of one of `upstreams` (None: any) may be told."""
+        """Return whether the client may listen to a list of `upstreams` (None: of any)."""
         rules = self.rules
+        # A searched view always has its two tools, so their list may be listened to, though it is constant.
         if rules is None or upstreams is None or (change == m.TOOLS_CHANGED and self.is_searched):
             return True
         capability = _CAPABILITY_OF_CHANGE[change]
         return any(offers(rules, self.principal, name, capability) for name in upstreams)
 
     def sees_change(self, change: str, upstreams: Collection[str] | None) -> bool:
-        """Return whether the principal sees a change of a list of one of `upstreams` (None: any).
+        """Return whether a list that the principal sees changes with one of `upstreams` (None: any).
 
-        Where tools are searched their list stays the same.
+        Where tools are searched, their list stays the same.
         """
         if change == m.TOOLS_CHANGED and self.is_searched:
             return False
@@ -136,9 +137,9 @@ class Judge:
     # Names
 
     def own_name(self, method: str, upstream: str, shown: str) -> str | None:
-        """Return the upstream's name for the tool or prompt that the principal knows by a name.
+        """Return the upstream's own name for the tool or prompt that the principal knows as `shown`.
 
-        None for the name of something that has another one.
+        Return None when `shown` is the original name of a renamed one.
         """
         overrides = self.overrides
         return shown if overrides is None else overrides.own_name(upstream, KIND_OF[method], shown)
@@ -155,27 +156,31 @@ def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFa
         for name, options in facts.capabilities.items()
         if name not in CAPABILITY_USES or offers(rules, principal, upstream, name)
     }
+    # `subscribe` is an option of `resources` and no capability, so `offers` has not covered it.
     resources = offered.get("resources")
     if isinstance(resources, dict) and not rules.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
         offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
     return msgspec.structs.replace(facts, capabilities=offered)
 
 
-# Refusals: what a principal may not use is answered like what is not there.
+# Refusals: the same errors for what a principal may not use and for what does not exist.
 
 
 def as_refused(error: RpcError, rule: str) -> Refused:
-    """The error as what mcpmux itself does not let happen."""
+    """Return the error as a refusal by mcpmux itself, with the rule that refused."""
     return Refused(error.code, error.message, rule, error.data)
 
 
 def no_resource(uri: str) -> RpcError:
-    """-32602: nobody has that resource, as far as its reader may know."""
+    """Return -32602: no upstream has that resource, as far as its reader may know."""
     return RpcError(INVALID_PARAMS, f"Resource not found: no upstream owns {uri}", {"uri": uri})
 
 
 def one_of(refusal: RpcError, wanted: str, exposed: list[str]) -> RpcError:
-    """What several upstreams own; `refusal`: if nobody did. `exposed`: how that of each is asked for."""
+    """Return the error for a thing that several upstreams own.
+
+    `refusal`: the error if no upstream owned it. `exposed`: the names by which to ask for each one.
+    """
     what = refusal.message.partition(":")[0]
     return RpcError(
         refusal.code,
@@ -185,17 +190,17 @@ def one_of(refusal: RpcError, wanted: str, exposed: list[str]) -> RpcError:
 
 
 def no_item(kind: str, name: str) -> RpcError:
-    """-32602: there is no tool or prompt of that name, as far as its user may know."""
+    """Return -32602: there is no tool or prompt of that name, as far as its user may know."""
     return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"name": name})
 
 
 def no_task() -> RpcError:
-    """-32602: this client has no such task."""
+    """Return -32602: this client has no such task."""
     return RpcError(INVALID_PARAMS, "Task not found")
 
 
 def lost_task() -> RpcError:
-    """-32602: the process of mcpmux has gone that had the task, in its session with the task's server."""
+    """Return -32602: the mcpmux process that held the task, in its session with the server, has ended."""
     message = (
         "Task not found: the replica that had it has gone; it may have been carried out; "
         "to start it again, call its tool"
@@ -204,5 +209,5 @@ def lost_task() -> RpcError:
 
 
 def no_method(method: str) -> RpcError:
-    """-32601: nobody knows that method, as far as its user may know."""
+    """Return -32601: no upstream knows that method, as far as its user may know."""
     return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")

@@ -1,4 +1,4 @@
-"""When an upstream that does not answer is asked again. Times are seconds of any clock, chances from 0 to 1.
+"""Decide when to ask an unresponsive upstream again. Times: seconds of any clock; chances: from 0 to 1.
 
 Connected, but silent: its circuit breaker (`Breaker`)
 
@@ -7,17 +7,17 @@ Connected, but silent: its circuit breaker (`Breaker`)
     open      --probe failed--> open, for longer   (one probe whenever its pause is over)
     any       --answered--> closed                 (a call or a probe; an error of the server is an answer)
 
-While it is open no call is made. Probes are questions of our own, so that no call has to be the
-victim, and so that a server whose calls merely take too long is never shut off.
+While it is open no call is made. Probes are mcpmux's own requests, so that no client's call has to fail to
+find out, and so that a server whose calls merely take too long is never shut off.
 
 Lost: the next attempt to connect (`Comeback`) comes at once, then exponentially later, jittered, capped. A
 crash loop is DEATHS losses within WINDOW_SECONDS: sessions that were open, or processes that ended before
-theirs was. An attempt that finds nobody is no death. In a loop every attempt waits for LOOP_SECONDS, until
-a connection holds for STABLE_SECONDS.
+their session was. An attempt that reaches no server is not a death. In a loop every attempt waits for
+LOOP_SECONDS, until a connection holds for STABLE_SECONDS.
 
-Refused, though connected: it may have forgotten its session, and another one is opened beside (`Renewals`).
-What helped may be done again at once. After an attempt that did not help, because no session was to be had or
-because the new one is refused as well, the next one waits, each time for longer.
+Refused, though connected: the server may have forgotten its session, and another one is opened beside it
+(`Renewals`). A renewal that helped may be repeated at once. After an attempt that did not help, because no
+session could be opened or because the new one is refused as well, the next one waits, each time for longer.
 
 Laws: no wait is longer than its cap; without a death, waits never become shorter until a connection held;
 after one that held the next attempt comes at once.
@@ -53,9 +53,9 @@ class State(enum.Enum):
 
 
 class Breaker:
-    """The breaker of one upstream. `retry_at`: when it is probed again, while it is open.
+    """The breaker of one upstream. `retry_at`: the time of the next probe, while the breaker is open.
 
-    `doubtful` is all that has to be looked at around a call: False as long as nothing has failed.
+    `doubtful`: the only member to check around a call; False as long as nothing has failed.
     """
 
     __slots__ = ("_pause", "doubtful", "failures", "retry_at", "state")
@@ -69,10 +69,12 @@ class Breaker:
 
     @property
     def blocks(self) -> bool:
+        """Whether calls are refused at the moment."""
         return self.state is State.OPEN
 
     def fail(self) -> bool:
-        """A call got no answer. True when that makes the server suspect, so that a probe is wanted."""
+        """Note that a call got no answer. Return True when the server is now suspect: a probe is due."""
+        # A suspect or open breaker has its probe already; more failures must not start another one.
         if self.state is not State.CLOSED:
             return False
         self.failures += 1
@@ -80,33 +82,37 @@ class Breaker:
         return self.failures >= FAILURES and self.suspect()
 
     def suspect(self) -> bool:
-        """Something else than calls speaks against the server. True when a probe is wanted."""
+        """Note evidence against the server other than a failed call. Return True when a probe is due."""
         if self.state is not State.CLOSED:
             return False
         self.state, self.doubtful = State.SUSPECT, True
         return True
 
     def answered(self) -> bool:
-        """The server has answered. True when that lets calls through again."""
+        """Note that the server has answered. Return True when that lets calls through again."""
         again = self.blocks
         self.state, self.doubtful, self.failures = State.CLOSED, False, 0
         self.retry_at, self._pause = None, FIRST_PAUSE_SECONDS
         return again
 
     def probe_failed(self, now: float, chance: float, wish: float = 0.0) -> bool:
-        """A probe got no answer; `wish`: seconds that the server asks for. True when that shuts calls off."""
+        """Note that a probe got no answer. Return True when that shuts calls off.
+
+        `wish`: seconds that the server asked to wait, of which at most LAST_PAUSE_SECONDS count.
+        """
         begins = not self.blocks
         pause = min(max(self._pause, wish), LAST_PAUSE_SECONDS)
         self.state, self.doubtful = State.OPEN, True
+        # Jitter only shortens the pause, so that no wait is longer than its cap.
         self.retry_at = now + pause * (1 - PROBE_JITTER * chance)
         self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
         return begins
 
 
 class Renewals:
-    """The attempts to open a session beside one that is refused.
+    """The attempts to open a session beside a refused one.
 
-    Call `begin` when one is `allowed`, and `helped` if it did.
+    Call `begin` for each attempt that is `allowed`, and `helped` if it succeeded.
     """
 
     __slots__ = ("_not_before", "_pause")
@@ -115,15 +121,17 @@ class Renewals:
         self._not_before, self._pause = -math.inf, FIRST_PAUSE_SECONDS
 
     def allowed(self, now: float) -> bool:
+        """Return whether an attempt may begin."""
         return now >= self._not_before
 
     def begin(self, now: float) -> None:
-        """Note an attempt, which does not help until `helped` is called."""
+        """Note an attempt, which counts as failed until `helped` is called."""
+        # The pause starts with the attempt: concurrent refusals must not open a session each.
         self._not_before = now + self._pause
         self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
 
     def helped(self) -> None:
-        """Note that what was refused before is answered in the new session."""
+        """Note that the new session answers a request that was refused before."""
         self._not_before, self._pause = -math.inf, FIRST_PAUSE_SECONDS
 
 
@@ -139,13 +147,13 @@ class Comeback:
 
     @property
     def deaths(self) -> int:
-        """Losses that count at the moment."""
+        """The number of losses that count at the moment."""
         return len(self._deaths)
 
     def wait(self, now: float, *, died: bool, held: float, chance: float) -> float:
-        """Seconds until the next attempt, after one that ended `now`.
+        """Return the seconds until the next attempt, after one that ended at `now`.
 
-        `held`: seconds for which it had a connection; `died`: whether it counts as a death.
+        `held`: seconds for which the attempt had a connection; `died`: whether it counts as a death.
         """
         if held > STABLE_SECONDS:
             self._next, self.looping = 0.0, False
@@ -153,6 +161,7 @@ class Comeback:
             self._deaths.append(now)
         while self._deaths and self._deaths[0] <= now - WINDOW_SECONDS:
             self._deaths.popleft()
+        # Once in a loop, it stays there although LOOP_SECONDS between deaths empty the window.
         self.looping = self.looping or len(self._deaths) == DEATHS
         seconds = LOOP_SECONDS if self.looping else self._next
         self._next = min(max(self._next * GROWTH, FIRST_SECONDS), LAST_SECONDS)

@@ -1,21 +1,21 @@
-"""What upstreams have answered and may be given again: bounded, and gone as soon as it may be wrong.
+"""Keep answers of upstreams that may be given again: bounded, and dropped as soon as they may be wrong.
 
-Whether an answer may be used again, and for whom, is told by the call and by the answer (`PLAIN`,
-`is_public`, `ttl_of`, `Freshness`). What is kept is in a `Cache`: entries, each under a key and an
-audience, and open fetches, whose results may become entries. Who asks the same meanwhile may join.
+The call and the answer determine whether an answer may be used again, and for whom (`PLAIN`, `is_public`,
+`ttl_of`, `Freshness`). A `Cache` holds entries, each under a key and an audience, and open fetches, whose
+results may become entries. Clients that ask the same in the meantime may join a fetch.
 
     begin --> open --keep--> entry --expired, invalidated, or the least used when it is full--> gone
-              open --invalidated--> spoiled (nobody joins any more) --keep--> nothing is kept
-              open or spoiled --end--> gone, and who has joined is woken
+              open --invalidated--> spoiled (no client may join any more) --keep--> no entry
+              open or spoiled --end--> gone, and the clients that joined are woken
 
 Invalidation is by session: `update` (a resource), `change` (lists), `drop` (all). The session MERGED is not
-an upstream's: its lists are made of all others', so whatever touches a list of any session touches it too.
+an upstream's: its lists are made of all others', so invalidating a list of any session invalidates it too.
 
-What clients do invalidates as well, in every process that serves together, by counters (`Generations`) in
+Requests of clients invalidate as well, in every process that serves together, by counters (`Generations`) in
 memory that they share. An answer belongs to the generation of its upstream in which it was asked for.
 
-Laws: nothing is found that was fetched before its last invalidation ended, nor after its time, nor in
-another generation than the one in which its fetch began; what was kept for one audience is found for that
+Laws: no entry is found that was fetched before its last invalidation ended, nor after its time, nor in
+another generation than the one in which its fetch began; an entry kept for one audience is found for that
 audience only; bytes and entries never pass their limits.
 
 Source: `server/utilities/caching` (freshness, notifications invalidate), 2026-07-28.
@@ -42,46 +42,47 @@ from mcpmux.protocol.envelope import UNREADABLE, raw, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 
 MERGED: Final = ""
-"""In place of an upstream: what is made of all of them. No upstream has this key or name."""
+"""The session of lists that are merged from all upstreams. No upstream has this key or name."""
 
-ENTRY_OVERHEAD: Final = 600  # bytes that an entry costs besides its value, about
-LARGEST_SHARE: Final = 4  # the part of everything that one entry may take: it must not displace all others
+ENTRY_OVERHEAD: Final = 600  # bytes that an entry costs besides its value, approximately
+LARGEST_SHARE: Final = 4  # an entry takes at most a quarter of the cache: it must not displace all others
 URI_LIMIT: Final = 2048  # characters of a URI whose contents are kept
-PARTS_LIMIT: Final = 32  # of such a URI: it is found by each of them when something above it changes
+PARTS_LIMIT: Final = 32  # of such a URI: it is tagged with each, to be found when something above it changes
 
 CHANGES: Final = {
     m.RESOURCES_CHANGED: (m.RESOURCES_LIST, m.TEMPLATES_LIST),
     m.TOOLS_CHANGED: (m.TOOLS_LIST,),
     m.PROMPTS_CHANGED: (m.PROMPTS_LIST,),
 }
-"""Which lists a notification is about."""
+"""The lists that each notification is about."""
 
-LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
-SHORT_BYTES: Final = 1024  # of what a client says of itself, whose digest is kept ready
+LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # longer promises are cut: the server is asked again after a day
+SHORT_BYTES: Final = 1024  # of a client's description of itself, whose digest is kept ready
 _COMPLETE: Final = raw("complete")
 _read: Final = msgspec.json.Decoder().decode
-_PRIVATE: Final = b'"private"'  # as it is mostly said
+_PRIVATE: Final = b'"private"'  # the usual spelling
 
 HEARD: Final = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
-"""What a client wants to hear while it waits: nobody else hears that, and an answer from here is silent."""
+"""Members of `_meta` that ask for messages during the call: a cached answer or joined fetch sends none."""
 
 PLAIN: Final = HEARD | {VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, "traceparent", "tracestate"}
-"""Members of `_meta` that an answer does not depend on, but for who asks."""
+"""Members of `_meta` that do not change an answer, except by who asks."""
 
 SLOTS: Final = 256
 ROW_BYTES: Final = 2 * SLOTS * 8
 
 Audience = Hashable
-"""Whom an entry is for. None: everybody."""
+"""The clients that an entry is for. None: all of them."""
 
 
 # Whether an answer may be used again, and for whom
 
 
 def like(call: Call) -> Hashable:
-    """What is the same for clients whom a server takes for the same one: the principal, and the host app."""
+    """Return a value that is equal for clients that a server cannot tell apart: same principal and host."""
     info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
     said = b"\0".join((info, offered))
+    # Long values are hashed anew each time: the LRU cache would keep them as its keys.
     return call.principal.name, (_digest_again if len(said) <= SHORT_BYTES else _digest)(said)
 
 
@@ -93,7 +94,7 @@ _digest_again = lru_cache(maxsize=128)(_digest)
 
 
 def ttl_of(result: Fields) -> int:
-    """The milliseconds that a result may be used for, a day at most; 0 when it does not say so."""
+    """Return the milliseconds for which a result may be used: a day at most; 0 without a valid `ttlMs`."""
     return min(_said_ttl(result), LONGEST_TTL_MS)
 
 
@@ -103,23 +104,26 @@ def _said_ttl(result: Fields) -> int:
         ttl = 0 if said is None else _read(said)
     except UNREADABLE:
         return 0
+    # bool is a subclass of int: `true` would be one millisecond.
     return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
 
 
 def is_public(result: Fields) -> bool:
-    """Whether a result is complete, and the same for everybody."""
+    """Return whether a result is complete, and the same for every client."""
     scope = result.get("cacheScope")
+    # The cheap tests come first: most results have no hint, or the usual spelling of "private".
     if scope is None or bytes(scope) == _PRIVATE or text_of(scope) != "public" or "inputRequests" in result:
         return False
     return text_of(result.get("resultType", _COMPLETE)) == "complete"
 
 
 def size_of(parts: Iterable[Raw]) -> int:
+    """Return the number of bytes of all parts."""
     return sum(len(memoryview(part)) for part in parts)
 
 
 class Freshness:
-    """How long, and for whom, something made of several results may be kept.
+    """The lifetime and scope of a value that is made of several results.
 
     The shortest time and the narrowest scope win; a part without caching hints is not fresh at all.
     """
@@ -129,7 +133,7 @@ class Freshness:
         self.scope = "public"
 
     def take(self, result: Fields) -> None:
-        """One more part. An empty result is no part: there was nothing to ask."""
+        """Add one part. An empty result is no part: there was no server to ask."""
         if not result:
             return
         ttl = _said_ttl(result)
@@ -139,7 +143,7 @@ class Freshness:
 
     @property
     def ttl_ms(self) -> int:
-        """Milliseconds; 0 when nothing was taken."""
+        """The lifetime in milliseconds; 0 without any part."""
         return self._ttl_ms or 0
 
 
@@ -147,7 +151,7 @@ class Freshness:
 
 
 class CacheKey(NamedTuple):
-    """What was asked. `target`: a URI, or a list's cursor; `legacy`: for which era, if it matters."""
+    """What was asked. `target`: a URI, or a list's cursor; `legacy`: the era, if the answer depends on it."""
 
     session: str
     method: str
@@ -156,7 +160,7 @@ class CacheKey(NamedTuple):
 
 
 class Entry(msgspec.Struct):
-    """A kept value. `until`: when it is not used any more; `fresh_until`: what its ttlMs has promised."""
+    """A kept value. `until`: the end of its use; `fresh_until`: the end of the time that `ttlMs` promised."""
 
     value: Any
     audience: Audience
@@ -168,11 +172,11 @@ class Entry(msgspec.Struct):
 
 
 class Fetch:
-    """An open fetch, see `Cache.begin`. `spoiled`: what it brings must not be kept.
+    """An open fetch, see `Cache.begin`. `spoiled`: its result must not be kept.
 
-    `generation`: in which it began; `audience`: who may join it; `first`: the call that it was begun for.
-    `outcome`: what it brings to those who have joined, perhaps an RpcError; None: one of them asks next.
-    `done`: an event, once one has joined.
+    `generation`: that of its beginning; `audience`: the clients that may join it; `first`: the call that
+    began it. `outcome`: the result for those that joined, perhaps an RpcError; None: one of them asks next.
+    `done`: an event, once a client has joined.
     """
 
     spoiled = False
@@ -185,14 +189,16 @@ class Fetch:
     first: Call | None
 
     def fail(self, error: RpcError) -> None:
-        """What the server itself has said, and to all, is for those who have joined; other trouble is not."""
+        """Share an error with the clients that joined, if it is the server's own and the same for all."""
+        # Errors that mcpmux makes (refusals, lost connections) carry data of its own and may concern the
+        # first client only. A URL elicitation is for the user of the first client.
         ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
         if not ours and error.code != URL_ELICITATION_REQUIRED:
             self.outcome = error
 
 
 class Cache:
-    """Everything that is kept of all upstreams."""
+    """The kept answers of all upstreams."""
 
     def __init__(self, max_bytes: int, max_entries: int) -> None:
         self._max_bytes = max_bytes
@@ -201,7 +207,7 @@ class Cache:
         self._tagged: dict[Hashable, set[tuple[CacheKey, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
         self.joinable: dict[tuple[CacheKey, int, Audience], list[Fetch]] = {}
-        """Open fetches that nothing has spoiled, if there are any: of what, since when, and for whom."""
+        """Open, unspoiled fetches by key, generation and audience; a key without any is absent."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -210,7 +216,7 @@ class Cache:
     def find(
         self, key: CacheKey, audiences: Iterable[Audience], now: float, generation: int = 0
     ) -> Entry | None:
-        """What is kept under `key`, and is still good, for the first of these audiences that has any."""
+        """Return the entry under `key` for the first of these audiences that has a valid one, or None."""
         for audience in audiences:
             entry = self._entries.get((key, audience))
             if entry is None:
@@ -218,11 +224,12 @@ class Cache:
             if now < entry.until and generation == entry.generation:
                 self._entries.move_to_end((key, audience))
                 return entry
+            # Generations only grow, so an entry that does not fit now never will.
             self._remove((key, audience))
         return None
 
     def knows(self, session: str) -> bool:
-        """Whether anything of a session is kept, or being fetched."""
+        """Return whether the cache has an entry or an open fetch of a session."""
         return ("all", session) in self._tagged or session in self._open
 
     # Fetches
@@ -230,7 +237,7 @@ class Cache:
     def begin(
         self, key: CacheKey, generation: int = 0, audience: Audience = None, first: Call | None = None
     ) -> Fetch:
-        """Somebody is about to ask for `key`. `end` must follow."""
+        """Open a fetch of `key`. The caller must `end` it."""
         fetch = Fetch()
         fetch.key, fetch.generation, fetch.audience, fetch.first = key, generation, audience, first
         self._open.setdefault(key.session, set()).add(fetch)
@@ -238,7 +245,7 @@ class Cache:
         return fetch
 
     def end(self, fetch: Fetch) -> None:
-        """The fetch is over, whatever came of it."""
+        """Close a fetch, successful or not, and wake the clients that joined."""
         fetches = self._open.get(fetch.key.session, set())
         fetches.discard(fetch)
         if not fetches:
@@ -257,9 +264,10 @@ class Cache:
         fresh_until: float = 0.0,
         generation: int = 0,
     ) -> bool:
-        """Keep what a fetch has brought, for nobody to change; False when that must not be, or does not fit.
+        """Keep the result of a fetch, which must not be changed afterwards. Return whether it was kept.
 
-        `size`: bytes, about; `generation`: that of now.
+        A fetch that is spoiled or of another generation is not kept, nor a value that is too large.
+        `size`: bytes, approximately; `generation`: the current one.
         """
         tags = None if fetch.spoiled or generation != fetch.generation else _tags(fetch.key)
         if tags is None:
@@ -279,11 +287,12 @@ class Cache:
     # Invalidation
 
     def update(self, session: str, uri: str) -> None:
-        """A resource has changed: it, what is above it, and what is below it."""
+        """Drop the entries of a changed resource, of those above it, and of those below it."""
         if not self.knows(session):
             return
         self._remove_tagged(("below", session, uri))
-        for above in (uri, *islice(parents(uri), PARTS_LIMIT)):  # nothing further down is kept
+        # Parents come shortest first, and a URI with more of them than PARTS_LIMIT is never kept.
+        for above in (uri, *islice(parents(uri), PARTS_LIMIT)):
             self._remove_tagged(("at", session, above))
         self._spoil(
             fetch
@@ -293,19 +302,20 @@ class Cache:
         )
 
     def change(self, session: str, lists: Collection[str]) -> None:
-        """Lists (their methods) of a session have changed."""
+        """Drop the entries of changed lists, given by their methods, of a session and of MERGED."""
         for each in {session, MERGED}:
             for method in lists:
                 self._remove_tagged(("list", each, method))
             self._spoil(fetch for fetch in self._open.get(each, ()) if fetch.key.method in lists)
 
     def drop(self, session: str) -> None:
-        """Nothing that a session has said holds any more."""
+        """Drop all entries of a session, and of MERGED."""
         for each in {session, MERGED}:
             self._remove_tagged(("all", each))
             self._spoil(self._open.get(each, ()))
 
     def clear(self) -> None:
+        """Drop all entries, and spoil all open fetches."""
         self._entries.clear()
         self._tagged.clear()
         self.bytes = 0
@@ -313,11 +323,13 @@ class Cache:
             self._spoil(fetches)
 
     def resize(self, max_bytes: int, max_entries: int) -> None:
+        """Set new limits, and drop the entries beyond them."""
         self._max_bytes, self._max_entries = max_bytes, max_entries
         self._shrink()
 
     def _shrink(self) -> None:
         while self.bytes > self._max_bytes or len(self._entries) > self._max_entries:
+            # `find` moves an entry to the end, so the first one is the least recently used.
             self._remove(next(iter(self._entries)))
 
     def _spoil(self, fetches: Iterable[Fetch]) -> None:
@@ -326,7 +338,7 @@ class Cache:
             self._close(fetch)
 
     def _close(self, fetch: Fetch) -> None:
-        """Nobody joins it any more."""
+        """Let no more clients join a fetch."""
         wanted = (fetch.key, fetch.generation, fetch.audience)
         joinable = self.joinable.get(wanted, [])
         if fetch in joinable:
@@ -351,7 +363,7 @@ class Cache:
 
 
 def _tags(key: CacheKey) -> tuple[Hashable, ...] | None:
-    """By what an entry is found when something changes; None for a URI with too much to be found by."""
+    """Return the tags by which changes find an entry; None for a URI that is too long or too deep to keep."""
     session, method, target, _ = key
     if method != m.RESOURCES_READ:
         return ("all", session), ("list", session, method)
@@ -365,14 +377,14 @@ def _tags(key: CacheKey) -> tuple[Hashable, ...] | None:
 
 
 class Generations:
-    """How often something may have changed at each upstream, counted for all processes that serve together.
+    """Counters of possible changes at each upstream, for all processes that serve together.
 
-    What a client does begins another generation twice: when it is sent, and when it is over, however it
-    ends. So nobody who asks after an act gets what was asked for before its end, in any process.
+    An act of a client begins another generation twice: when the request is sent, and when it ends, in any
+    way. So a client that asks after an act never gets an answer from before its end, in any process.
 
     Layout of the counters: a row for each process, which it alone writes, of 64-bit counters: SLOTS of
-    acts, then SLOTS of what was heard. Upstreams share a slot when the hash of their names is the same,
-    which only makes what is remembered of them old too early. Slot 0 is for MERGED.
+    acts, then SLOTS of changes that were announced to it. Upstreams share a slot when the hash of their names
+    is the same, which only makes their entries expire too early. Slot 0 is for MERGED.
     """
 
     def __init__(
@@ -385,60 +397,62 @@ class Generations:
     ) -> None:
         """`counters`: ROW_BYTES for each process, all zero at first, in memory that they share.
 
-        Without it, those of one process that shares nothing. `process`: whose row is this one's. `is_told`:
-        processes that share no memory tell each other what they count.
+        Without it, counters of this process alone. `process`: the index of this process's row. `is_told`:
+        processes that share no memory send each other their counts.
         """
         data = memoryview(bytearray(ROW_BYTES)) if counters is None else counters
         self._counts = data.cast("B").cast("Q")
         self._row = process * 2 * SLOTS
         self.processes = processes
         self._is_heard = is_told or processes > 1
-        self._elsewhere = [0] * SLOTS  # what other processes have told
-        self._losses = 0  # how often anything may have changed anywhere
+        self._elsewhere = [0] * SLOTS  # counts that processes without shared memory have sent
+        self._losses = 0  # how often counts of other processes may have been lost
 
     def act(self, name: str) -> None:
-        """Something was done at an upstream, or is being done: another generation for every process."""
+        """Count a client's act at an upstream: another generation of it for every process."""
         counts, begin = self._counts, self._row
         counts[begin + _slot(name)] += 1
+        # Slot 0: any act may change the merged lists.
         counts[begin] += 1
 
     def act_everywhere(self) -> None:
-        """This process has ended while it may have done anything: another generation of everything."""
+        """Count acts at all upstreams, for a process that ended and may have done anything."""
         begin = self._row
         for slot in range(begin, begin + SLOTS):
             self._counts[slot] += 1
 
     def hear(self, name: str) -> None:
-        """Something has changed, of which this process knows what: another generation for every other one."""
+        """Count an announced change, which this process has applied: another generation for all others."""
         if self._is_heard:
             counts, begin = self._counts, self._row + SLOTS
             counts[begin + _slot(name)] += 1
             counts[begin] += 1
 
     def lose_all(self) -> None:
-        """Other processes may have done anything: another generation of everything, for this one."""
+        """Begin another generation of everything in this process: other processes may have done anything."""
         self._losses += 1
 
     def counted(self) -> int:
-        """How often this process has counted so far."""
+        """Return how often this process has counted so far."""
         counts, begin = self._counts, self._row
         return counts[begin] + counts[begin + SLOTS]
 
     def snapshot(self) -> list[int]:
-        """How often this process has counted in each slot."""
+        """Return how often this process has counted in each slot."""
         counts, begin = self._counts, self._row
         return [counts[begin + slot] + counts[begin + SLOTS + slot] for slot in range(SLOTS)]
 
     def count_elsewhere(self, slots: Iterable[int]) -> None:
-        """Another process, which does not share the memory, has counted in these slots."""
+        """Add counts of another process, which does not share the memory, in these slots."""
         for slot in slots:
             self._elsewhere[slot] += 1
 
     def of(self, name: str) -> int:
-        """The generation of an upstream, or of MERGED, for this process."""
+        """Return the generation of an upstream, or of MERGED, for this process."""
         counts, slot = self._counts, _slot(name)
         if self.processes == 1:
             return counts[slot] + self._elsewhere[slot] + self._losses
+        # This process has applied the changes announced to it, so they do not make its own entries old.
         heard = sum(counts[SLOTS + slot :: 2 * SLOTS]) - counts[self._row + SLOTS + slot]
         return sum(counts[slot :: 2 * SLOTS]) + heard
 

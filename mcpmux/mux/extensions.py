@@ -1,6 +1,6 @@
-"""What servers declare beyond the core of MCP, whether clients are told of it, and why not.
+"""Explain which capabilities beyond the core of MCP servers declare, and which of them clients see.
 
-Promises: what is said here of 2026-07-28 clients is what `merge_capabilities` tells them.
+Promises: its account of 2026-07-28 clients is what `merge_capabilities` offers them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIFFERENT: Final = "its servers have different settings for it"
 
 
 class Extension(NamedTuple):
-    """One thing that servers declare under `kind`. `told`: whether clients are told. `why` explains that."""
+    """A capability that servers declare under `kind`. `told`: whether clients see it. `why`: the reason."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class Extension(NamedTuple):
 
 
 def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool) -> list[Extension]:
-    """All that the servers declare, by kind and name. `transparent`: the only server has no prefix."""
+    """Return all that the servers declare, by kind and name. `transparent`: the only server has no prefix."""
     merged = merge_capabilities(servers.values())
     declaring: dict[tuple[str, str], list[str]] = {}
     for server, facts in servers.items():
@@ -54,7 +54,7 @@ def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool)
 
 
 def _declared(facts: ServerFacts) -> Iterator[tuple[str, str]]:
-    """Yields kind and name. Tasks of older revisions are those of the extension, in another form."""
+    """Yield kind and name. Tasks of older revisions count as the extension, in another form."""
     if offers_tasks(facts):
         yield EXTENSIONS, TASKS
     for capability, options in facts.capabilities.items():

@@ -1,16 +1,16 @@
-"""Whose turn it is, when more is asked of one upstream than it is given at a time.
+"""Decide whose request goes next when clients ask more of one upstream than it is given at a time.
 
 Rules
-  * At most `slots` run. Nobody waits while a slot is free.
+  * At most `slots` run. No item waits while a slot is free.
   * One of several queues in front of the same upstream has its part of the slots and of the room, rounded up,
-    and one slot at least. When its part grows, whoever waits gets the new slots at once. When it shrinks,
-    what runs goes on and what waits stays, and a slot that is given back is nobody's until fewer run.
-  * A slot that becomes free goes to the next client in turn, and there to what has waited longest: a client
-    with a thousand in the queue gets as many turns as a client with one.
+    and one slot at least. When its part grows, waiting items get the new slots at once. When it shrinks,
+    running items go on and waiting items stay, and a slot that is given back stays empty until fewer run.
+  * A slot that becomes free goes to the next client in turn, and there to the item that has waited longest: a
+    client with a thousand in the queue gets as many turns as a client with one.
   * At most `room` wait. When it is full a client that has its share of it, or more, is refused. One that has
-    less takes the place of the newest of whoever has most, unless that would only turn the tables.
+    less replaces the newest item of the client that has most, unless that would only turn the tables.
 
-A client is any hashable value, what waits any hashable object. Nothing outside this file changes the state.
+A client is any hashable value, an item any hashable object. Nothing outside this file changes the state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class FairQueue(Generic[T]):
-    """The slots of one upstream and who waits for them."""
+    """The slots of one upstream, and the items that wait for them."""
 
     __slots__ = ("_ring", "_whole", "room", "running", "slots", "waiting")
 
@@ -36,19 +36,23 @@ class FairQueue(Generic[T]):
         self._ring: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()  # the next in turn first
 
     def enter(self) -> bool:
-        """Take a free slot, which `leave` gives back. False when there is none."""
+        """Take a free slot, which `leave` gives back. Return False when there is none."""
         if self.running < self.slots:
             self.running += 1
             return True
         return False
 
     def enqueue(self, client: Hashable, item: T) -> T | None:
-        """`item` waits, after `enter` said no. What is returned, perhaps itself, had to give way."""
+        """Let `item` wait, after `enter` returned False.
+
+        Return the item that had to give way, perhaps `item` itself; None when there was room.
+        """
         displaced = None
         if self.waiting >= self.room:
             greedy = self._greedier_than(client)
             if greedy is None:
                 return item
+            # The greedy client's own order stays: its newest item goes, not the one whose turn is near.
             displaced = next(reversed(self._ring[greedy]))
             self.withdraw(greedy, displaced)
         self._ring.setdefault(client, OrderedDict())[item] = None
@@ -56,24 +60,26 @@ class FairQueue(Generic[T]):
         return displaced
 
     def _greedier_than(self, client: Hashable) -> Hashable | None:
-        """Of a full queue the client that has most, when `client` has less than its share; else None."""
+        """Return the client with most items if the full queue owes `client` a place; else None."""
         own = len(self._ring.get(client, ()))
         clients = len(self._ring) + (own == 0)
         if not self._ring or own >= max(1, self.room // clients):  # a flood is refused at once
             return None
         greedy = max(self._ring, key=lambda each: len(self._ring[each]))
+        # With a difference of one, the two clients would displace each other's items in turn.
         return greedy if len(self._ring[greedy]) > own + 1 else None
 
     def leave(self) -> T | None:
-        """Give a slot back; whoever is returned has it now."""
+        """Give a slot back. Return the item that has it now, or None."""
         if not self._ring or self.running > self.slots:
             self.running -= 1
             return None
         return self._next()
 
     def divide(self, parts: int) -> list[T]:
-        """This is one of so many queues from now on. Whoever is returned has a slot now."""
+        """Become one of `parts` queues of the same upstream. Return the items that have a slot now."""
         slots, room = self._whole
+        # -(-a // b) rounds up, so that no part is without a slot.
         self.slots, self.room = max(1, -(-slots // parts)), -(-room // parts)
         following = []
         while self._ring and self.running < self.slots:
@@ -82,7 +88,7 @@ class FairQueue(Generic[T]):
         return following
 
     def _next(self) -> T:
-        """Take out whoever is next in turn."""
+        """Remove and return the item that is next in turn."""
         client, items = next(iter(self._ring.items()))
         item, _ = items.popitem(last=False)
         self.waiting -= 1
@@ -93,7 +99,7 @@ class FairQueue(Generic[T]):
         return item
 
     def withdraw(self, client: Hashable, item: T) -> bool:
-        """`item` does not want to wait any more. False when it does not wait: then it may have a slot."""
+        """Remove a waiting `item`. Return False when it does not wait: then it may have a slot."""
         items = self._ring.get(client)
         if items is None or item not in items:
             return False

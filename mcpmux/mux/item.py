@@ -1,16 +1,16 @@
-"""Items of lists as the schema of the protocol has them: judged, and mended where that is safe.
+"""Check the items of lists against the protocol's schema, and mend them where that is safe.
 
 SDKs read a list as a whole. One tool without an input schema costs their clients the tools of all servers.
 
 The shapes below are those of all revisions together, the strictest where they differ: a revision that does
 not know a member allows anything in its place. Members that no revision knows are never looked at.
 
-    an item that fits --> stays as it is
+    an item that fits --> stays unchanged
     an item that can be mended --> is mended, with a Problem
     any other item, or one whose name came before --> is left out, with a Problem
 
 Mends: an optional member that is null or of another type is removed, and so is such an entry of an array.
-`[]` in the place of an object is an empty object: PHP writes it so. A missing `inputSchema`, its missing
+`[]` where an object belongs is an empty object: PHP writes it so. A missing `inputSchema`, its missing
 `type` and the missing name of a resource are filled in.
 
 Law: an item that is not left out fits.
@@ -34,7 +34,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE, decode_fields, decode_items, members_of, raw, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 
-NOTES_LIMIT: Final = 5  # faults of one item that are named; more of them say nothing new
+NOTES_LIMIT: Final = 5  # faults of one item that are named; more of them add no information
 NOTE_LIMIT: Final = 200  # characters of one fault, which may quote the server
 PROBLEMS_LIMIT: Final = 100  # of one page; the others are counted
 
@@ -114,7 +114,7 @@ class _Argument(Struct, gc=False):
 
 
 class _Item(Struct, gc=False, kw_only=True, rename="camel"):
-    """What the items of all lists have."""
+    """The members that the items of all lists have."""
 
     name: str
     title: _Text = UNSET
@@ -154,9 +154,9 @@ _FILLED_IN: Final[dict[tuple[type, str], Raw]] = {
     (_Tool, "inputSchema"): raw({"type": "object"}),
     (_InputSchema, "type"): raw("object"),
 }
-"""What a required member is where it is missing or null."""
+"""The values of required members that are missing or null."""
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: the start of every URI
 _SCHEMES: Final = re.compile(rf"(?:{_SCHEME.pattern}[^\n]*+\n)*+")  # each line is a URI
 
 
@@ -184,7 +184,7 @@ class Fitting(NamedTuple):
 
 
 def read_fitting(method: str, items: bytes) -> Fitting | None:
-    """Read the names of a list if each of its items fits and has a name of its own; None otherwise."""
+    """Return the names of a list if each item fits and has a unique name; None otherwise."""
     try:
         found = _decoders[method].decode(items)
     except UNREADABLE:
@@ -206,7 +206,7 @@ def _links(tool: _Tool) -> bool:
 
 
 class _Form:
-    """A shape, or the type of a member, taken apart once. `members` by name, with whether one is required."""
+    """A shape, or the type of a member, analysed once. `members`: by name, with whether each is required."""
 
     __slots__ = ("decoder", "each", "is_map", "members", "shape")
 
@@ -238,9 +238,9 @@ _FORMS: Final = {
 
 
 def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[Problem]]:
-    """The names and members of the items that fit or could be mended, and what is wrong with the others.
+    """Return the names and members of the items that fit or could be mended, and the problems of all.
 
-    Raises ValueError when `items` is no array.
+    Raises ValueError when `items` is not an array.
     """
     form, key = _FORMS[method], NAMED_BY[method]
     names: dict[str, None] = {}
@@ -273,7 +273,7 @@ def some_of(problems: list[Problem], limit: int = PROBLEMS_LIMIT) -> list[Proble
 
 
 def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
-    """The value as it fits; None when it cannot be mended. `notes` gets what is wrong with it."""
+    """Return the value in a form that fits; None when it cannot be mended. `notes` gets its faults."""
     try:
         form.decoder.decode(value)
         return value
@@ -287,14 +287,14 @@ def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
             entries = [_mend(form.each, entry, f"{path}[]", notes) for entry in decode_items(value)]
             mended = raw([entry for entry in entries if entry is not None])
     except ValueError:
-        pass  # it is of another kind
+        pass  # neither an object nor an array
     if mended is None and len(notes) == before:
         _note(notes, _describe(path, value, fault))
     return mended
 
 
 def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
-    """The same of an object. Raises ValueError when it is none."""
+    """Mend an object. Raises ValueError when the value is not one."""
     if bytes(value).strip() == b"[]":
         _note(notes, f"{_spoken(path)} is an empty array instead of an object")
         value = raw({})
@@ -314,6 +314,7 @@ def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | 
         else:
             continue
         if mended is None and is_required:
+            # Only a missing or null value is filled in: one of a wrong type may mean something else.
             mended = _filled_in(form, key, fields) if may_fill_in else None
             if mended is None:
                 return None

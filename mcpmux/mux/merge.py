@@ -5,13 +5,13 @@ the caller); items are emitted round by round, within a round in configuration o
 many whole rounds as it takes to reach the page size.
 
 Laws: walking all pages yields every item exactly once; the order does not depend on the page size; an
-upstream page is fetched once per walk; a failed upstream loses only its own items and is told. A combined
-page is also complete when many items were looked at and not shown: it may be short, or empty with a cursor.
+upstream page is fetched once per walk; a failed upstream loses only its own items and is reported. A combined
+page is also complete when many of its items were hidden: it may be short, or empty with a cursor.
 
 Some servers list an item twice, or begin again where their list should end. A combined page has no item
-twice. The cursor holds few names, so that it stays small: the first ones of the list, and the last ones up to
-there. So a list that begins again is cut there, on every page. An item that comes again on a later page, long
-after its first time, is not recognised.
+twice. The cursor holds few names, so that it stays small: the first ones of the list, and the last ones
+before the cursor. So a list that begins again is cut there, on every page. An item that comes again on a
+later page, long after its first time, is not recognised.
 
 State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
 Nothing outside this file changes it.
@@ -39,13 +39,13 @@ from mcpmux.protocol.tasks import EXTENSION, task_capabilities
 
 T = TypeVar("T")
 
-# A list's items as clients see them: changed in its bytes where that is sure to be right, or one by one.
+# A list's items as clients see them: changed in their bytes where that is surely right, or one by one.
 #
 # Most items only get a prefix before their name or URI. A page that all clients may see goes to them from its
 # server as one piece.
 
 
-_UI: Final = "ui://"  # a prefix has its place behind that
+_UI: Final = "ui://"  # in such a URI the prefix stands behind this
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -65,11 +65,11 @@ _READERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "uri": msgspec.json.Decoder(list[_Resource]),
     "uriTemplate": msgspec.json.Decoder(list[_Template]),
 }
-"""How the items' names or URIs are read, by the name of the member."""
+"""Decoders of the items' names or URIs, by the name of the member."""
 
 
 class Unread(Sequence[T]):
-    """`count` items that are read when somebody asks for one, which few do."""
+    """`count` items that are decoded on first access, which is rare."""
 
     __slots__ = ("_count", "_items", "_read")
 
@@ -84,7 +84,7 @@ class Unread(Sequence[T]):
     def __getitem__(self, index: Any) -> Any:
         if self._items is None:
             self._items = self._read()
-            self._read = list  # what it was read from can go
+            self._read = list  # release what it was read from
         return self._items[index]
 
 
@@ -99,20 +99,20 @@ class EncodedList(Unread[Raw]):
 
     @property
     def inner(self) -> memoryview:
-        """What is between the brackets, b"" of an empty list."""
+        """The bytes between the brackets, b"" for an empty list."""
         return memoryview(self._data)[1:-1] if self._count else memoryview(b"")
 
 
 def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
-    """All their items as one JSON array, in this order. Lists of other kinds hold what can be encoded."""
+    """Return all items as one JSON array, in order. Lists of other kinds hold values that can be encoded."""
     inner = [own.inner if isinstance(own, EncodedList) else bytes(raw(own))[1:-1] for own in lists]
     return Raw(b"[%b]" % b",".join(filter(None, inner)))
 
 
 class Exposed(NamedTuple):
-    """One page of an upstream's list. `names`: its own names or URIs; `items`: as clients see them.
+    """One page of an upstream's list. `names`: the upstream's names or URIs; `items`: as clients see them.
 
-    `problems`: what was mended or left out.
+    `problems`: the items that were mended or left out.
     """
 
     names: Sequence[str | None]
@@ -121,9 +121,10 @@ class Exposed(NamedTuple):
 
 
 def expose_list(method: str, items: Raw, space: Space) -> Exposed:
-    """A page of the list that `method` asks for, as the schema has it.
+    """Return a page of the list that `method` asks for, fit for the schema and for clients.
 
-    `items` is valid JSON. Raises ValueError when it is no array, or has anything but objects for tasks.
+    `items` is valid JSON. Raises ValueError when it is no array, or when a list of tasks has other items than
+    objects.
     """
     key = rewrite.NAMED_BY[method]
     if method not in LISTS:
@@ -135,6 +136,7 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
     if fitting is None:
         own, fields, problems = mend_items(method, items)
         return Exposed(own, [raw(rewrite.expose_item(method, each, space)) for each in fields], problems)
+    # A link to an app is a second place to change, which `_with_prefix` does not know.
     if space.prefix and not fitting.link:
         exposed = _with_prefix(key, data, fitting.names, space)
         if exposed is not None:
@@ -145,10 +147,10 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
 
 
 def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> EncodedList | None:
-    """The list with a prefix before the names of all items; None where that is not sure to be right.
+    """Return the list with a prefix before all items' names; None where that is not surely right.
 
     The prefix is put into each member that is spelled as the items' names are. That is right if it makes as
-    many changes as there are items, and each item's name has changed as it should: then nothing else has.
+    many changes as there are items, and each item's name changes as it should: then nothing else has changed.
     """
     if key == "name":
         expected = list(map(space.expose_name, own))
@@ -156,6 +158,7 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
         return None
     else:
         expected = [f"{space.prefix}+{uri}" for uri in own]
+    # All items of one upstream get the same prefix, so the first one shows it.
     prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
     for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
         parts = data.split(start)
@@ -168,40 +171,42 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
 
 # Many lists as one.
 
-PAGE_LIMIT: Final = 10_000  # pages of one upstream's list; a longer list is taken for one that never ends
-ITEM_LIMIT: Final = 100_000  # items of one upstream's list, when nothing else is said
-LOOKS: Final = 10  # page sizes of items that are looked at for one page, of which few may be shown
+PAGE_LIMIT: Final = 10_000  # pages of one upstream's list; a longer list is considered endless
+ITEM_LIMIT: Final = 100_000  # items of one upstream's list, by default
+LOOKS: Final = 10  # times the page size: items that are read for one page, of which few may be shown
 FOLLOWING_LIMIT: Final = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32
 
 
 Item = Fields | Raw
-"""Something in a list. It is never looked into."""
+"""An item of a list, which is not decoded further."""
 
-STALE_PAGES: Final = 2  # in a row, with nothing but what came before: the list has begun again
+STALE_PAGES: Final = 2  # in a row, with only items that came before: the list has begun again
 NOTHING_NEW: Final = Problem(None, "a page of the list has only items that came before", left_out=False)
 BEGINS_AGAIN: Final = Problem(None, "the list does not end but begins again: it is cut there", left_out=False)
 
 
 class Before:
-    """The names of one upstream's items that came before: on this combined page, and as its cursor tells."""
+    """The names of one upstream's items so far: on this combined page, and by marks in its cursor."""
 
     def __init__(self, position: Position) -> None:
         self._position = position
         self._marks = frozenset((*position.first, *position.last))
         self._pages: list[Sequence[str | None]] = []
-        self._known: set[str | None] | None = None  # what is on those pages, once another one has come
+        self._known: set[str | None] | None = None  # the names on those pages, built for the second one
         self._shown: list[Sequence[str | None]] = []
         self._stale = position.stale
 
     @property
     def begins_again(self) -> bool:
+        """Whether the list repeats itself instead of ending."""
         return self._stale >= STALE_PAGES
 
     def sift(self, names: Sequence[str | None]) -> list[bool] | None:
-        """Take in the names of the next page. Return whether each is new, or None if all are.
+        """Add the names of the next page. Return whether each is new, or None if all are.
 
-        No page has a name twice.
+        No page has a name twice, see `expose_list`.
         """
+        # Most lists have one page, for which the set of names is never built.
         if not self._marks and not self._pages:
             self._pages.append(names)
             return None
@@ -211,7 +216,8 @@ class Before:
         if self._marks:
             told, first = tuple(mark_of(name or "") for name in names), self._position.first
             if len(first) == FIRST_TOLD and len(told) > 1 and told[:FIRST_TOLD] == first[: len(told)]:
-                self._stale = STALE_PAGES  # which names followed these is not known any more
+                # The list begins again. Its other names are not in the cursor, so all are left out.
+                self._stale = STALE_PAGES
                 return [False] * len(told)
             is_new = [new and mark not in self._marks for new, mark in zip(is_new, told, strict=True)]
         self._known.update(names)
@@ -222,11 +228,11 @@ class Before:
         return None if all(is_new) else is_new
 
     def show(self, names: Sequence[str | None]) -> None:
-        """These are shown to the client: its cursor may tell them."""
+        """Note names that are shown to the client, for its cursor."""
         self._shown.append(names)
 
     def continued(self, following: Position) -> Position:
-        """The position that follows, which tells of the first and last names up to there."""
+        """Return the following position, with marks of the first and last names so far."""
         first = itertools.chain.from_iterable(self._shown)
         last: list[str | None] = []
         for page in reversed(self._shown):
@@ -240,7 +246,7 @@ class Walk:
     """One combined page in the making.
 
     `wanted`: positions whose pages are to be fetched now. `failures`: upstream → one sentence. `problems`:
-    what its list does that lists do not.
+    what is wrong with each upstream's list.
     """
 
     def __init__(self, start: list[Position], page_size: int) -> None:
@@ -254,13 +260,13 @@ class Walk:
         self._before = {position.upstream: Before(position) for position in start}
 
     def items(self) -> Raw:
-        """What has been emitted, in order, as a JSON array."""
+        """Return the items emitted so far, in order, as a JSON array."""
         return join_lists(self._emitted)
 
     def sift(self, position: Position, names: Sequence[str | None]) -> list[bool] | None:
         """Return whether each item of the page at `position` is new, by the names; None if all are.
 
-        To be called once for each page, before it is taken, with all its items, also those that are hidden.
+        Call it once for each page, before `take_page`, with all its items, also those that are hidden.
         """
         is_new = self._before[position.upstream].sift(names)
         if is_new is None:
@@ -282,10 +288,10 @@ class Walk:
         names: Sequence[str | None] = (),
         looked_at: int = 0,
     ) -> None:
-        """The page at `position` has come: its items and the upstream's cursor after it (None: the last).
+        """Add the page at `position`: its items and the upstream's cursor after it (None: the last page).
 
-        `limit`: items of the whole list, after which it is cut and told. `names`: those of the items.
-        `looked_at`: how many items the page had before those went that the client is not shown.
+        `limit`: items of the whole list, after which it is cut, with a failure. `names`: those of the items.
+        `looked_at`: number of items of the page before hidden ones were removed.
         """
         self._looked_at += looked_at
         before = self._before[position.upstream]
@@ -301,6 +307,7 @@ class Walk:
         elif following is not None and len(following) > FOLLOWING_LIMIT:
             self.failures[position.upstream] = "its list cannot go on: its cursor is too long"
         elif following is not None:
+            # `advance` detects a cycle of cursors, which would make the walk endless.
             after = position.advance(following, len(items))
             if after is None:
                 self._report(position, BEGINS_AGAIN)
@@ -312,12 +319,12 @@ class Walk:
         self.problems.setdefault(position.upstream, {})[problem] = None
 
     def take_failure(self, position: Position, reason: str) -> None:
-        """The page at `position` could not be had; its upstream is left out of the rest of the walk."""
+        """Note a failure to fetch the page at `position`; the rest of the walk goes without its upstream."""
         self.failures[position.upstream] = reason
         self._arrived[position.upstream] = ([], None)
 
     def end_round(self) -> None:
-        """Every wanted page has been taken: emit the round and plan the next."""
+        """Emit the round and plan the next, after every wanted page has been taken."""
         following = []
         for position in self.wanted:
             items, after = self._arrived.pop(position.upstream)
@@ -333,11 +340,11 @@ class Walk:
         return count >= self._page_size or self._looked_at >= LOOKS * self._page_size or not self.wanted
 
     def resume(self) -> list[Position]:
-        """Where the next combined page begins."""
+        """Return the positions where the next combined page begins."""
         return [self._before[position.upstream].continued(position) for position in self.wanted]
 
 
-# What mcpmux says about itself
+# mcpmux's description of itself
 
 DELIVERED: Final[dict[str, frozenset[str]]] = {
     "tools": frozenset({"listChanged"}),
@@ -346,21 +353,21 @@ DELIVERED: Final[dict[str, frozenset[str]]] = {
     "completions": frozenset(),
     "logging": frozenset(),
 }
-"""Capability → the options of it that mcpmux delivers."""
+"""The options of each capability that mcpmux delivers."""
 
 UNKNOWN: Final = ServerFacts("", {name: dict.fromkeys(options, True) for name, options in DELIVERED.items()})
-"""What a server may yet turn out to offer that nobody has reached: a client that is told less never asks."""
+"""Stands for a server that has not been reached yet: clients never use what is not offered."""
 
 _OWN: Final = "listChanged"
-"""Delivered for every list, whatever the servers offer: one of them may go, or come back different."""
+"""Delivered for every list, whatever the servers offer: mcpmux can gain and lose servers."""
 
 
 def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) -> dict[str, Any]:
-    """The union of the servers' capabilities that mcpmux can stand for, before a client of that era.
+    """Return the union of the servers' capabilities that mcpmux can offer to a client of the given era.
 
-    An extension, and what is experimental, is told as the servers tell it when those that have it agree on
-    its settings: what it adds to items and results passes untouched. Methods and notifications of its own
-    reach a server that is the only one and unprefixed.
+    An extension or experimental capability is offered when all servers that have it agree on its settings:
+    its additions to items and results pass untouched. Its own methods and notifications reach a server only
+    if that is the only one and has no prefix.
     """
     servers = list(servers)
     merged: dict[str, Any] = task_capabilities(servers, legacy=legacy)
@@ -377,18 +384,18 @@ def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) 
 
 
 def _agreed(kind: str, servers: Iterable[ServerFacts]) -> dict[str, Any]:
-    """What the servers offer under a capability, by name, where their settings for it are the same."""
+    """Return what the servers offer under a capability, by name, where they agree on its settings."""
     said: dict[str, list[Any]] = {}
     for facts in servers:
         offered = facts.capabilities.get(kind)
         for name, settings in offered.items() if isinstance(offered, dict) else ():
-            if name != EXTENSION and isinstance(settings, dict):  # tasks are spoken for
+            if name != EXTENSION and isinstance(settings, dict):  # see `task_capabilities`
                 said.setdefault(name, []).append(settings)
     return {name: every[0] for name, every in said.items() if all(each == every[0] for each in every)}
 
 
 def merge_instructions(own: str | None, servers: Iterable[tuple[str, ServerFacts]]) -> str | None:
-    """Our own text, then each server's under a heading with its name; None when there is none at all."""
+    """Return our own text, then each server's under a heading with its name; None when there is none."""
     parts = [own] if own else []
     parts += [f"## {name}\n\n{facts.instructions}" for name, facts in servers if facts.instructions]
     return "\n\n".join(parts) or None

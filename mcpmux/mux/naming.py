@@ -1,21 +1,21 @@
-"""How settings and queries name what upstreams have: as the upstream does, or as clients see it. Pure.
+"""Read names in settings and queries: as the upstream has them, or as clients see them. Pure.
 
 The law
 
     A text that begins with the prefix of an upstream (`docs__search`, `docs+file:///a`, `ui://docs/app`) is
-    read as clients see it, any other one as the upstream itself has it.
+    read as clients see it, any other text as the upstream itself has it.
 
-  * What allows or includes goes by one reading only, so that it never fits more than was meant. With a prefix
-    it fits what clients of the view reach under this name, at that upstream, and nothing else: not what
-    another upstream itself calls so. A star stands for no part of a prefix. Without a prefix it fits what any
-    upstream calls so, and what is shown so of an upstream without a prefix.
-  * What denies or excludes goes by every reading: the name that the upstream has, each name that is shown in
-    some view, with the prefix and without, shortened and whole. A star may stand for a prefix or a part of
+  * A text that allows or includes has one reading only, so that it never fits more than was meant. With a
+    prefix it fits what clients of the view reach under this name, at that upstream, and not another
+    upstream's own name of that spelling. A star matches no part of a prefix. Without a prefix it fits every
+    upstream's own names, and names as shown of an upstream without a prefix.
+  * A text that denies or excludes has every reading: the upstream's own name, each name that is shown in
+    some view, with the prefix and without, shortened and whole. A star may match a prefix or a part of
     it, unless the rule names its upstreams: then it is clear already which upstream is meant.
   * A prefix counts when the rule can be about its upstream. In a rule about others the text is one of theirs.
 
-Laws: what an allowing text with a prefix fits is what the text resolves to; whatever a denying text fits as
-it is shown or as its upstream has it cannot be used; whatever a text allows, the same text denies.
+Laws: what an allowing text with a prefix fits is what the text resolves to; a thing that a denying text fits,
+by a shown name or by the upstream's own, cannot be used; everything that a text allows, the same text denies.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ OF_URIS: Final = frozenset({RESOURCES, TEMPLATES})
 ANY_VIEW: Final = None
 
 Fits: TypeAlias = Callable[[str, str, str, Sequence[Glob], str | None], list[TargetGlob]]
-"""What a text fits of an upstream's things of a kind: `Naming.certain` or `Naming.possible`."""
+"""Returns the globs for what a text fits of an upstream's things: `Naming.certain` or `Naming.possible`."""
 
 HOST_LIMITS: Final = {"Claude Code": ("mcp__mcpmux__", 64), "Cursor": ("mcpmux", 60)}
-"""What host apps that know mcpmux as `mcpmux` put before the name of a tool, and the most for both."""
+"""What host apps that call mcpmux `mcpmux` put before a tool's name, and their limit for both together."""
 
 MENTIONED: Final = 3  # names in one sentence; a server may have hundreds
 _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
-NAMES_ALIKE: Final = 0.6  # similarity of names that may be meant
-URIS_ALIKE: Final = 0.8  # of URIs, which begin alike
+NAMES_ALIKE: Final = 0.6  # similarity from which a name is suggested
+URIS_ALIKE: Final = 0.8  # the same for URIs, whose beginnings are similar anyway
 
 
 class Naming:
-    """The names that the things of upstreams have: their own ones, and those that clients see in each view.
+    """The names of upstreams' things: the upstreams' own, and those that clients see in each view.
 
-    `overrides`: by view, those in the settings of upstreams under "". Immutable.
+    `overrides`: by view; those in the settings of upstreams are under "". Immutable.
     """
 
     def __init__(self, namespace: Namespace, overrides: Mapping[str, Overrides] | None = None) -> None:
@@ -66,7 +66,7 @@ class Naming:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Naming) and self._key == other._key
 
-    __hash__ = None  # type: ignore[assignment]  # nobody needs it
+    __hash__ = None  # type: ignore[assignment]  # not needed
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -74,9 +74,9 @@ class Naming:
         return prefixes, self.namespace.name_limit, self.overrides
 
     def owner_of(self, text: str, kind: str, among: Sequence[Glob] = ()) -> str | None:
-        """The upstream with whose prefix a text begins; None for a text without one.
+        """Return the upstream with whose prefix a text begins; None for a text without one.
 
-        `among`: globs of the upstreams that may be meant; none for all.
+        `among`: globs of the upstreams that may be meant; empty for all.
         """
         resolve = self.namespace.resolve_uri if kind in OF_URIS else self.namespace.resolve_name
         found = resolve(text)
@@ -89,11 +89,11 @@ class Naming:
     def certain(
         self, text: str, upstream: str, kind: str, among: Sequence[Glob] = (), view: str | None = ANY_VIEW
     ) -> list[TargetGlob]:
-        """What an allowing text fits for sure of an upstream's things of a kind, in a view."""
+        """Return the globs for what an allowing text surely fits of an upstream's things, in a view."""
         owner = self.owner_of(text, kind, among)
         other = TOOLS if kind in OF_URIS else RESOURCES
         if owner not in (None, upstream) or (owner is None and self.owner_of(text, other, among) is not None):
-            return []  # it is another upstream's, or begins like something of another kind
+            return []  # another upstream's, or a name of another kind
         if kind in OF_URIS:
             found = self.namespace.resolve_uri(text) if owner is not None else None
             return [_glob(found[1] if found is not None else text)]
@@ -103,6 +103,7 @@ class Naming:
         joint = self._joints[upstream][0] if owner is not None else ""
         if text == f"{joint}*":
             return [EVERYTHING]
+        # A shortened name cannot be cut at its joint: only spelling out each own name finds it.
         is_short = owner is not None and "*" not in text and self.namespace.is_shortened(text)
 
         def spellings_of(own: str) -> Iterator[str]:
@@ -117,11 +118,11 @@ class Naming:
     def possible(
         self, text: str, upstream: str, kind: str, among: Sequence[Glob] = (), view: str | None = ANY_VIEW
     ) -> list[TargetGlob]:
-        """What a denying text may fit of an upstream's things of a kind. ANY_VIEW: as any view shows them."""
+        """Return the globs for what a denying text may fit of an upstream's things. ANY_VIEW: in any view."""
         if text == "*":
             return [EVERYTHING]
         joints = self._joints.get(upstream, ("", "", ""))
-        # What names its upstreams says with a star nothing of their prefixes.
+        # In a rule that names its upstreams a star is not needed to match their prefixes.
         is_settled = bool(among) and all(len(glob) == 1 for glob in among)
         if kind in OF_URIS:
             _, plus, ui = joints
@@ -154,10 +155,10 @@ class Naming:
         fits: Fits,
         view: str | None = ANY_VIEW,
     ) -> Iterator[str]:
-        """Yields a sentence when a text at `place` in the settings selects nothing of what is listed.
+        """Yield a sentence when a text at `place` in the settings selects no listed thing.
 
         `among`: globs of the upstreams that it is about; `fits`: `certain` or `possible`. An upstream that is
-        not in `names` may have anything.
+        missing from `names` may have any thing.
         """
         owner = next(filter(None, (self.owner_of(text, kind, among) for kind in kinds)), None)
         about = [each for each in upstreams if is_among(among, each)]
@@ -178,11 +179,11 @@ class Naming:
         fits: Fits,
         view: str | None,
     ) -> bool:
-        """Whether a text selects anything of what the upstreams in `names` list."""
+        """Return whether a text selects anything that the upstreams in `names` list."""
         for upstream, kind in ((upstream, kind) for upstream in names for kind in kinds):
             listed = names[upstream]
             targets = [Target(own, is_uri=kind in OF_URIS) for own in listed.get(kind, ())]
-            if kind == RESOURCES:  # it may be one that a template stands for
+            if kind == RESOURCES:  # a resource may come from a template without being listed
                 targets += [Target(own, is_template=True) for own in listed.get(TEMPLATES, ())]
             globs = fits(text, upstream, kind, among, view) if targets else []
             if any(target.may_be_in(glob) for target in targets for glob in globs):
@@ -190,7 +191,7 @@ class Naming:
         return False
 
     def find_long(self, names: Names) -> Iterator[str]:
-        """Yields what is to be said of the names that upstreams' tools have for host apps and models."""
+        """Yield sentences about names of tools that host apps or models may not accept."""
         for upstream, listed in names.items():
             space, overrides = self.namespace.spaces[upstream], self.overrides.get("")
             shown = {
@@ -217,7 +218,8 @@ class Naming:
     def nearest(
         self, text: str, kinds: Collection[str], names: Names, view: str = "", *, with_own: bool = True
     ) -> str | None:
-        """The name that is nearest to a text, as a view shows it; `with_own`: or as upstreams list it."""
+        """Return the shown name that is nearest to a text; `with_own`: or the upstreams' own name."""
+        # `docs_*` or `docs+*` with a mistake in the joint: suggest the upstream's own joint.
         stem = text.rstrip("*").rstrip("_+")
         for upstream, (joint, plus, _) in self._joints.items():
             if text.endswith("*") and stem == joint[: -len(JOINT)] and upstream in names:
@@ -246,7 +248,7 @@ class Naming:
 
 
 def is_among(globs: Sequence[Glob], upstream: str) -> bool:
-    """Whether one of the globs fits the name of an upstream; none are for all."""
+    """Return whether one of the globs fits the name of an upstream; no globs fit all."""
     return not globs or any(matches(glob, upstream) for glob in globs)
 
 
@@ -273,7 +275,7 @@ def _shown_name(overrides: Overrides | None, upstream: str, kind: str, own: str)
     return overrides.shown_name(upstream, kind, own) if overrides.is_shown(upstream, kind, own) else None
 
 
-# Where no configuration is at hand: of what passed, or at a server that is only a URL.
+# Names without a configuration: in recorded messages, or of a server that is only given by its URL.
 
 _SHOWN: Final = re.compile(
     rf"(?:(?P<ui>{UI})[a-z][a-z0-9.-]*/|[a-z][a-z0-9.-]*(?:{JOINT}|\+(?=[A-Za-z][A-Za-z0-9+.-]*:)))(?P<own>.+)",
@@ -283,22 +285,22 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def likely_own(text: str) -> str:
-    """What an upstream calls something, if its name or URI begins with a prefix, as it looks."""
+    """Return the probable name at the upstream, without the prefix that the text seems to begin with."""
     found = _SHOWN.fullmatch(text)
     return text if found is None else (found["ui"] or "") + found["own"]
 
 
 def likely_shown(text: str, upstream: str) -> str:
-    """How clients see what an upstream calls so, if its prefix is the one that its name gives it."""
+    """Return the probable name that clients see, if the prefix is the one derived from its name."""
     space = Namespace({upstream: derive_prefix(upstream)}).spaces[upstream]
     return space.expose_uri(text) if _URI.match(text) else space.expose_name(text)
 
 
 AS_THEY_ARE: Final = Naming(Namespace({}))
-"""No upstream has a prefix, and nothing has another name."""
+"""Names without prefixes and overrides."""
 
 
 def naming_of(upstreams: Collection[Upstream], views: Mapping[str, View], name_limit: int) -> Naming:
-    """The names that things have with the upstreams that are enabled."""
+    """Return the names of things at the enabled upstreams."""
     namespace = Namespace({each.name: each.prefix for each in upstreams}, name_limit)
     return Naming(namespace, overrides_of(views, upstreams, namespace))

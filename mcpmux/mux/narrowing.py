@@ -1,10 +1,10 @@
-"""What a client says in the query of its URL to see less: `?tools=search*,read&upstreams=docs`. Pure.
+"""Read the query of a client's URL that narrows its view: `?tools=search*,read&upstreams=docs`. Pure.
 
 `upstreams` names upstreams; `tools`, `prompts`, `resources` and `templates` name items as upstreams have
-them. Each is a list of globs, separated by commas; what is not named is not narrowed, but with `resources`
-alone there are no templates. Other parts of a query mean nothing here, unless one looks like a misspelt name.
-A narrowing is Views of its own, one of the upstreams and one of the items: what the client gets is in its
-view and in these. Together they hold as many selectors as the query has globs, and not the products of lists.
+them. Each is a list of globs, separated by commas; a key that is absent narrows nothing, but with `resources`
+alone there are no templates. Other parts of a query are ignored, unless one looks like a misspelt key.
+A narrowing becomes Views, one of the upstreams and one of the items: the client gets what is in its own view
+and in these. Together they hold as many selectors as the query has globs, and not the products of lists.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ KEYS: Final = (UPSTREAMS, *KINDS)
 NARROWED: Final = "?"
 """Stands between the name of a view and what a client narrows it to."""
 
-MOST_BYTES: Final = 4096  # of a query that is looked at
-MOST_GLOBS: Final = 64  # in a query; each is held against each item of each upstream
-REMEMBERED: Final = 1024  # queries, which come again with each request of a client
-REMEMBERED_LENGTH: Final = 512
+MOST_BYTES: Final = 4096  # of a query
+MOST_GLOBS: Final = 64  # in a query; each is compared with each item of each upstream
+REMEMBERED: Final = 1024  # queries: a client repeats its query with each request
+REMEMBERED_LENGTH: Final = 512  # characters; so the memory for them stays below 1 MB or so
 _ALIKE: Final = 0.8
-_PLAIN: Final = "*/:{}.~"  # characters besides letters and digits that are readable as they are
+_PLAIN: Final = "*/:{}.~"  # characters that are not percent-encoded, besides letters and digits
 
 
 class BadNarrowing(McpmuxError):
-    """Part of a query makes no sense; the text says which."""
+    """A part of a query is invalid; the text names it."""
 
 
 def read_narrowing(query: str) -> str:
-    """What a query narrows, in one spelling; "" for nothing. Raises BadNarrowing."""
+    """Return what a query narrows, in canonical form; "" for nothing. Raises BadNarrowing."""
     return _read_again(query) if len(query) <= REMEMBERED_LENGTH else _read(query)
 
 
@@ -49,6 +49,7 @@ def _read(query: str) -> str:
             if (close := closest(key, KEYS, _ALIKE)) is not None:
                 raise BadNarrowing(f"the query has a part {key}; did you mean {close}?")
             continue
+        # After the check of the key: a long query for other purposes is no mistake.
         if len(query) > MOST_BYTES:
             raise BadNarrowing(f"the query has more than {MOST_BYTES} characters")
         items = value.split(",", MOST_GLOBS)
@@ -72,18 +73,18 @@ def _encoded(items: set[str]) -> str:
 
 
 def globs_in(narrowing: str) -> Mapping[str, list[str]]:
-    """The globs in what `read_narrowing` gave, by key."""
+    """Return the globs in a result of `read_narrowing`, by key."""
     parts = [part.partition("=") for part in narrowing.split("&")]
     return {key: [unquote_plus(item) for item in value.split(",")] for key, _, value in parts}
 
 
 def views_of(narrowing: str) -> Iterator[View]:
-    """Yield what `read_narrowing` gave as Views: of what is in all of them."""
+    """Yield the Views for a result of `read_narrowing`; the client gets what is in all of them."""
     globs = {**globs_in(narrowing)}
     upstreams = globs.pop(UPSTREAMS, None)
     if upstreams is not None:
         yield View(include=tuple(Selector(upstream=upstream) for upstream in upstreams))
-    if RESOURCES in globs:  # else whatever a template can stand for would still be there
+    if RESOURCES in globs:  # included templates would allow all resources that they stand for
         globs.setdefault(TEMPLATES, [])
     if globs:
         yield View(

@@ -1,8 +1,8 @@
-"""What a view, or the settings of an upstream, say in place of the upstream about a tool or prompt. Pure.
+"""Replace what upstreams say about tools and prompts by overrides of views and settings. Pure.
 
-Laws: a name that is shown leads back to the thing that it is shown for, and to nothing else; what has another
-name has lost its own, which may be another thing's then. A view's override adds to the one in the settings of
-the upstream, and wins where both say something.
+Laws: a shown name leads back to the thing that it is shown for, and to no other; a renamed thing has lost its
+own name, which may then be another thing's. A view's override adds to the one in the settings of the
+upstream, and wins where both set the same member.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ KIND_OF: Final = {
     m.PROMPTS_GET: PROMPTS,
     m.COMPLETE: PROMPTS,
 }
-"""What is overridden in a list, or where something is used by its name."""
+"""The kind of thing that a list has, or that a request uses by its name."""
 
 
 Names: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
-"""What upstreams list: names, URIs and templates by KINDS, by upstream."""
+"""What upstreams list: names, URIs and templates by kind (KINDS), by upstream."""
 
 
 class Overrides:
-    """All overrides that hold in one view, by (upstream, kind) and the names that upstreams have."""
+    """All overrides that hold in one view, by (upstream, kind) and the upstream's own names."""
 
     def __init__(self, overrides: Iterable[tuple[str, Override]]) -> None:
         """Pairs of an upstream and an override; later ones add to earlier ones about the same thing."""
@@ -53,10 +53,10 @@ class Overrides:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Overrides) and self._by_own == other._by_own
 
-    __hash__ = None  # type: ignore[assignment]  # nobody needs it
+    __hash__ = None  # type: ignore[assignment]  # not needed
 
     def own_name(self, upstream: str, kind: str, shown: str) -> str | None:
-        """The upstream's name for what is shown under a name; None for what has another name now."""
+        """Return the upstream's own name for a shown one; None for the original name of a renamed thing."""
         place = upstream, kind
         if place not in self._by_own:
             return shown
@@ -67,21 +67,21 @@ class Overrides:
         return shown if override is None or override.rename in (None, shown) else None
 
     def is_shown(self, upstream: str, kind: str, own: str) -> bool:
-        """Whether something can be shown: not if another thing has got its name."""
+        """Return whether a thing can be shown: not if another thing has been given its name."""
         return own in self._by_own.get((upstream, kind), {}) or self.own_name(upstream, kind, own) == own
 
     def shown_name(self, upstream: str, kind: str, own: str) -> str:
-        """The name under which something is shown."""
+        """Return the name under which a thing is shown."""
         override = self._by_own.get((upstream, kind), {}).get(own)
         return own if override is None else override.rename or own
 
     def parameters(self, upstream: str, own: str) -> Parameters:
-        """What is said of the parameters of an upstream's tool."""
+        """Return the overridden parameters of an upstream's tool."""
         override = self._by_own.get((upstream, TOOLS), {}).get(own)
         return override.parameters if override is not None else {}
 
     def has_parameters(self, upstream: str) -> bool:
-        """Whether something is said of the parameters of any tool of an upstream."""
+        """Return whether parameters of any tool of an upstream are overridden."""
         return any(each.parameters for each in self._by_own.get((upstream, TOOLS), {}).values())
 
     def apply(
@@ -92,9 +92,9 @@ class Overrides:
         items: Iterable[Fields],
         expose: Callable[[str], str] = str,
     ) -> list[bool]:
-        """Change the items of a list, as clients would see them, in place. Whether each can be shown.
+        """Change the items of a list, as clients see them, in place. Return whether each can be shown.
 
-        `names`: the upstream's own; `expose`: puts a name into the words of clients.
+        `names`: the upstream's own; `expose`: adds the upstream's prefix to a name.
         """
         known, shown = self._by_own.get((upstream, kind), {}), []
         for own, item in zip(names, items, strict=True):
@@ -104,7 +104,7 @@ class Overrides:
         return shown
 
     def find_misplaced(self, names: Names) -> Iterator[str]:
-        """Yields a sentence for each override of what is not listed, and for each new name that is taken."""
+        """Yield a sentence for each override of a thing that is not listed, and for each taken new name."""
         for (upstream, kind), known in self._by_own.items():
             if upstream not in names:
                 continue
@@ -120,7 +120,7 @@ class Overrides:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 
     def find_bad_parameters(self, schemas: Schemas) -> Iterator[str]:
-        """Yields a sentence for each overridden parameter that does not go with its tool's input schema."""
+        """Yield a sentence for each overridden parameter that contradicts its tool's input schema."""
         for (upstream, kind), known in self._by_own.items():
             for own, override in known.items():
                 schema = schemas.get(upstream, {}).get(own) if kind == TOOLS else None
@@ -163,7 +163,7 @@ def _added(before: Override, override: Override) -> Override:
 def overrides_of(
     views: Mapping[str, View], upstreams: Iterable[Upstream], namespace: Namespace | None = None
 ) -> dict[str, Overrides]:
-    """Return what is overridden in each view, "" for the one with everything; others are left out.
+    """Return the overrides of each view, "" for the one with everything; views without any are left out.
 
     With a `namespace`, an override can also name its tool or prompt as clients see it.
     """

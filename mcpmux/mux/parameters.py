@@ -1,12 +1,12 @@
-"""Overridden parameters of a tool: what its input schema becomes, and what the server gets for a call. Pure.
+"""Apply overridden parameters of a tool: to the input schema that clients see, and to arguments. Pure.
 
-Laws: what is hidden or fixed is in no schema that a client sees, and in no arguments that it sends, in
-whatever case; arguments that the shown schema takes are sent with what is fixed put in. Schemas of other
-shapes than an object with `properties` stay as they are, but for what is put in. The only module that knows
-the library for JSON Schema.
+Laws: a hidden or fixed parameter is in no schema that a client sees, and in no arguments that it sends, in
+any case of letters; arguments that the shown schema takes are sent with the fixed ones put in. Schemas of
+other shapes than an object with `properties` stay unchanged, except for the parts named here. The only module
+that knows the library for JSON Schema.
 
-A schema is a stranger's text: it may refer to itself, double at each reference, or have a pattern that takes
-for ever. So applying one has a budget of steps. A schema that cannot be understood within it is left to the
+A schema is untrusted text: it may refer to itself, double at each reference, or have a pattern that takes
+exponential time. So applying one has a budget of steps. A schema that needs more is left to the
 server.
 
 Source: "Tools" of 2026-07-28 (`inputSchema`, draft 2020-12 unless it says otherwise).
@@ -26,7 +26,7 @@ from mcpmux.protocol.raw_json import Fields
 
 Parameters = Mapping[str, Parameter]
 
-SHOWN_CHARACTERS: Final = 300  # of what is wrong with arguments
+SHOWN_CHARACTERS: Final = 300  # of a sentence about wrong arguments, which quotes them
 SIZE_LIMIT: Final = 65_536  # bytes of a schema, and of a value, that is looked into
 STEPS_LIMIT: Final = 1_000  # keywords that are applied to one value: some 50 ms
 NESTING_LIMIT: Final = 16  # of schemas in schemas from which hidden names are taken out
@@ -41,11 +41,11 @@ _SUBSCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf")
 
 
 class BadArguments(McpmuxError):
-    """Arguments that the tool as it is shown does not take; the text says why."""
+    """The tool as it is shown does not take these arguments; the text says why."""
 
 
 class NotJudged(McpmuxError):
-    """A schema that takes more steps than it may, or that cannot be understood; the server has to judge."""
+    """The schema needs too many steps or cannot be understood; the server has to judge the arguments."""
 
 
 def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
@@ -68,6 +68,7 @@ def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[s
         shown["properties"] = properties
     if "required" in schema or needed:
         shown["required"] = needed
+    # Draft 4 forbids an empty `required`.
     if not needed:
         shown.pop("required", None)
     hidden = {name for name, parameter in parameters.items() if not parameter.is_shown}
@@ -75,7 +76,7 @@ def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[s
 
 
 def _with_parts_hidden(schema: dict[str, Any], hidden: set[str], depth: int) -> dict[str, Any]:
-    """Return the schema whose subschemas about the same object do not know the hidden names."""
+    """Return the schema with the hidden names removed from its subschemas about the same object."""
     changed: dict[str, Any] = {}
     for keyword in _SUBSCHEMAS:
         if keyword in schema:
@@ -98,7 +99,7 @@ def _hide(schema: object, hidden: set[str], depth: int) -> object:
 
 
 def _override(schema: object, parameter: Parameter) -> Any:
-    if not isinstance(schema, dict):  # `true`: anything
+    if not isinstance(schema, dict):  # `true`, which takes anything
         schema = {}
     said = {"description": parameter.description, "default": parameter.default}
     return {**schema, **{key: value for key, value in said.items() if value is not None}}
@@ -140,7 +141,9 @@ def fill_in(arguments: Fields, parameters: Parameters) -> Fields:
 
 
 def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a value, and where; None when the schema takes it.
+    """Return a sentence about what is wrong with a value, and where; None when the schema takes it.
+
+    No reference is fetched: one to another document cannot be understood. Raises NotJudged.
 
     Nothing is fetched: a reference to somewhere else cannot be understood. Raises NotJudged.
     """
@@ -157,8 +160,10 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
         # Names are matched by the library's own engine, and a schema of another draft has no budget.
         if b'"patternProperties"' in encoded or encoded.count(b'"$schema"') > 1:
             raise NotJudged("its schema has `patternProperties`, or parts of another draft")
+        # The library calls keywords without a context of ours, so the budget is in a context variable.
         _budget.set([STEPS_LIMIT, len(encoded)])
         judge = _bounded(validator_for(schema, default=Draft202012Validator))
+        # `$schema` would make the library choose its own validator class, without the budget.
         own = {keyword: member for keyword, member in schema.items() if keyword != "$schema"}
         error = best_match(judge(own, registry=Registry()).iter_errors(value))
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as mistake:
@@ -173,7 +178,7 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
 
 
 _budget: ContextVar[list[int]] = ContextVar("_budget")
-"""[steps that are left, bytes of the whole schema] of the value that is being looked at."""
+"""[steps left, bytes of the whole schema] for the value that is being judged."""
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
@@ -186,7 +191,7 @@ def _bounded(kind: Any) -> Any:
 
 
 def _counted(name: str, keyword: Keyword) -> Keyword:
-    """Return a keyword that takes its steps from the budget first."""
+    """Return a keyword that takes its steps from the budget before it applies."""
     apply = _match if name == "pattern" else keyword
 
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -206,13 +211,14 @@ def _cost(name: str, value: Any, instance: Any, schema_bytes: int) -> int:
         cost += members * members // MEMBERS_A_STEP
     elif name == "pattern":
         cost += (len(instance) if isinstance(instance, str) else 0) // MATCHED_CHARACTERS_A_STEP
+    # "#/" is a path; an anchor or an id is searched for in the whole schema.
     elif name in _REFERENCES and not str(value).startswith("#/"):
         cost += schema_bytes // CRAWLED_BYTES_A_STEP
     return cost
 
 
 def _match(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """Apply `pattern` in time that grows with the text alone, whatever the pattern is."""
+    """Apply `pattern` by RE2, in time that grows with the text alone, however bad the pattern is."""
     import re2
     from jsonschema.exceptions import ValidationError
 
@@ -226,7 +232,7 @@ def _match(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterat
 
 
 def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[str]:
-    """Sentences about parameters that the server does not have, and about values that it does not take."""
+    """Return sentences about parameters that the server lacks, and about values that it does not take."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, dict) else {}
     told = []
@@ -250,5 +256,5 @@ def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[s
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What references inside of a schema may lead to."""
+    """Return the parts of a schema that references inside of it may lead to."""
     return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}

@@ -1,11 +1,11 @@
-"""Texts that stand for many: globs of people, and URI templates of servers. Pure.
+"""Match texts against patterns: globs of settings, and URI templates of servers. Pure.
 
 A glob is the tuple of the texts between its stars: `("docs",)` is exactly that, `("", ".md")` is `*.md`.
-Matching takes time in proportion to the text, however many stars there are.
+Matching takes time in proportion to the text, for any number of stars.
 
-Whether a URI comes out of a template tells who may own a raw URI. A match is a claim, not an expansion: a
+A template that matches a raw URI shows who may own it. A match is a claim, not an expansion: a
 simple expression stands for one or more characters of one path segment, a reserved or exploded one (`{+x}`,
-`{x*}`) may cross `/`, query-like ones may be absent. Templates and URIs are both a stranger's text, so no
+`{x*}`) may cross `/`, query-like ones may be absent. Templates and URIs are both untrusted text, so no
 backtracking: the set of places that the template can have reached is carried from piece to piece, which
 costs (pieces x length of the URI) at worst; both are limited.
 
@@ -29,14 +29,14 @@ _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 
 
 def parse_glob(text: str) -> Glob:
-    """The glob that a text means: each `*` in it stands for any text, the empty one included."""
+    """Return the glob for a text: each `*` in it stands for any text, the empty one included."""
     return tuple(text.split("*"))
 
 
 def rests_of(glob: str, beginning: str) -> list[str]:
-    """What is left of a glob after `beginning`, for each way in which a text that it fits can begin so.
+    """Return the rest of a glob after `beginning`, for each way in which a matching text can begin so.
 
-    With `glob` as written: `d*x` after `docs` is `*x`; `*s+x` after `docs+` is `*s+x`, and `x`.
+    `glob` is in its written form: `d*x` after `docs` is `*x`; `*s+x` after `docs+` is `*s+x`, and `x`.
     """
     places = {0}
     for char in beginning:
@@ -48,19 +48,19 @@ def rests_of(glob: str, beginning: str) -> list[str]:
 def _past_stars(glob: str, places: set[int]) -> set[int]:
     found = set(places)
     for place in places:
-        while glob[place : place + 1] == "*":  # it may stand for nothing
+        while glob[place : place + 1] == "*":  # it may stand for the empty text
             place += 1
             found.add(place)
     return found
 
 
 def template_glob(template: str) -> Glob:
-    """A URI template as a glob: each expression may stand for any text."""
+    """Return a glob for a URI template: each expression may stand for any text."""
     return tuple(_EXPRESSION.split(template)[::2])
 
 
 def matches(glob: Glob, text: str) -> bool:
-    """Whether the glob stands for the whole text."""
+    """Return whether the glob stands for the whole text."""
     first, *middle = glob
     if not middle:
         return first == text
@@ -68,11 +68,12 @@ def matches(glob: Glob, text: str) -> bool:
     end = len(text) - len(last)
     if end < len(first) or not text.startswith(first) or not text.endswith(last):
         return False
+    # The first place for each piece is always right: a later one leaves less room for the next.
     return _in_order(middle, text, len(first), end)
 
 
 def may_meet(one: Glob, other: Glob) -> bool:
-    """Whether there is a text that both globs stand for.
+    """Return whether there is a text that both globs stand for.
 
     Between its first and last piece a glob with a star takes any text, so for two such globs only their ends
     can be at odds: a text with the longer of both beginnings, all middle pieces and the longer end is both.
@@ -87,7 +88,7 @@ def may_meet(one: Glob, other: Glob) -> bool:
 
 
 def is_inside(glob: Glob, text: str) -> bool:
-    """Whether some part of the text is what the glob stands for."""
+    """Return whether the glob stands for some part of the text."""
     return _in_order(glob, text, 0, len(text))
 
 
@@ -101,11 +102,12 @@ def _in_order(pieces: Sequence[str], text: str, start: int, end: int) -> bool:
 
 
 def casefold(glob: Glob) -> Glob:
+    """Return the glob for texts in folded case."""
     return tuple(piece.casefold() for piece in glob)
 
 
 class _Piece(NamedTuple):
-    """A literal, then a run of characters none of which is in `stops`; `optional`: both may be absent."""
+    """A literal, then a run of characters outside `stops`. `optional`: both may be absent."""
 
     literal: str
     stops: str | None = None  # None: no run
@@ -124,8 +126,8 @@ _BY_OPERATOR = {
 }
 
 
-_known: Final[Lru[str, tuple[_Piece, ...]]] = Lru(4096, 8 * 2**20)  # as many as a large aggregate lists
-_PIECE_BYTES: Final = 200  # that one takes, about
+_known: Final[Lru[str, tuple[_Piece, ...]]] = Lru(4096, 8 * 2**20)  # templates of a large aggregate
+_PIECE_BYTES: Final = 200  # the size of one, approximately
 
 
 def _pieces(template: str) -> tuple[_Piece, ...]:
@@ -145,7 +147,7 @@ def _pieces(template: str) -> tuple[_Piece, ...]:
 
 
 def _after(piece: _Piece, uri: str, starts: set[int]) -> set[int]:
-    """Every place where `piece` can end when it begins at one of `starts`."""
+    """Return every place where `piece` can end when it begins at one of `starts`."""
     begun = {p + len(piece.literal) for p in starts if uri.startswith(piece.literal, p)}
     ends = set(starts) if piece.optional else set()
     if piece.stops is None:
@@ -162,7 +164,7 @@ def _after(piece: _Piece, uri: str, starts: set[int]) -> set[int]:
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Whether `uri` can be an expansion of `template`."""
+    """Return whether `uri` can be an expansion of `template`."""
     if max(len(uri), len(template)) > URI_LIMIT:
         return False
     pieces = _pieces(template)

@@ -1,24 +1,24 @@
-"""Who may use what. Pure, and immutable: other rules are another Policy.
+"""Decide which principal may use what. Pure, and immutable: other rules are another Policy.
 
 The law
 
     A use is allowed when at least one `allow` rule fits it and no `deny` rule does.
 
 The order of rules means nothing. Without any rules there is no Policy (None) and everything is allowed; with
-one rule whatever no rule allows is denied.
+any rule, a use that no rule allows is denied.
 
-  * A rule fits when each thing that it names fits: a principal's name, scopes (all of them), the upstream,
-    the method, the target. What it does not name fits. A rule that names principals fits no unknown client.
+  * A rule fits when each of its members fits: a principal's name, scopes (all of them), the upstream,
+    the method, the target. An absent member fits. A rule that names principals fits no unknown client.
   * The target is a URI or name as the upstream itself has it, or as clients see it (see `naming`).
   * A URI can be written in many ways (see `spelling`): an `allow` fits when its glob fits every reading of
     the URI, a `deny` when it fits any.
   * What is unknown of a use counts against it: an `allow` that names targets does not fit a use without a
-    known target, a `deny` does, whatever targets it names.
+    known target, a `deny` does, with any targets.
 
 Lists follow. They show an item exactly when it may be used: a resource that may be read, a tool that may be
 called, a prompt that may be got. A template is shown unless no URI that it can stand for may be read, as far
-as its literal text tells (`may_use_template`): whoever may read a URI sees each template that it comes from.
-Completions tell what exists, so a template's are given only when whatever it stands for is allowed
+as its literal text shows (`may_use_template`): a client that may read a URI sees each template for it.
+Completions reveal what exists, so a template's are given only when everything that it stands for is allowed
 (`may_complete`). A task belongs to the use of its tool.
 """
 
@@ -45,13 +45,13 @@ USES: Final = {
     "get": m.PROMPTS_GET,
     "complete": m.COMPLETE,
 }
-"""What rules call a use → its method."""
+"""The names of uses in rules, and their methods."""
 
 ANY_OTHER: Final = "*"
 """Stands for every method that mcpmux does not know: rules about all methods fit it."""
 
 NO_RULE: Final = "access"
-"""What refuses when no rule allows."""
+"""The rule that is named when no rule allows."""
 
 USED_BY: Final = {
     m.RESOURCES_LIST: m.RESOURCES_READ,
@@ -60,7 +60,7 @@ USED_BY: Final = {
     m.PROMPTS_LIST: m.PROMPTS_GET,
     m.TASKS_LIST: m.TOOLS_CALL,
 }
-"""List method → what its items are used by."""
+"""The method by which the items of each list are used."""
 
 CAPABILITY_USES: Final = {
     "resources": (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE),
@@ -69,7 +69,7 @@ CAPABILITY_USES: Final = {
     "prompts": (m.PROMPTS_GET,),
     "completions": (m.COMPLETE,),
 }
-"""Capability → what it is for."""
+"""The methods that each capability is for."""
 
 NAMES_URIS: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
 
@@ -80,17 +80,17 @@ KINDS_OF_USE: Final = {
     m.PROMPTS_GET: (PROMPTS,),
     m.COMPLETE: (PROMPTS, TEMPLATES),
 }
-"""What is used by a method, the first if nothing else is said."""
+"""The kinds of things that each method uses; the first one is meant unless the use names another."""
 
-MEMORY_BYTES: Final = 4 * 2**20  # of them, and of decisions about URIs with several readings
+MEMORY_BYTES: Final = 4 * 2**20  # of remembered rules, and of decisions about URIs with several readings
 MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
 class Rule:
-    """A rule, ready to be applied. It allows if `allow`, else denies; `is_about_all`: it names no target."""
+    """A rule, ready to be applied: `allow` or deny. `is_about_all`: it names no target."""
 
     def __init__(self, rule: AccessRule, place: str, naming: Naming = AS_THEY_ARE) -> None:
-        """`place`: in the configuration, the name of a rule without one."""
+        """`place`: its path in the configuration, the name of a rule without one."""
         self.name = rule.name or place
         self.allow = rule.effect == "allow"
         self._principals = tuple(map(parse_glob, rule.principals))
@@ -102,7 +102,7 @@ class Rule:
         self.is_about_all = not self._targets
 
     def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
-        """Which of its members do not fit, whatever the target; none when it is about this use."""
+        """Return which of its members do not fit, for any target; none when it is about this use."""
         fits = {
             "principals": not self._principals
             or (bool(principal) and is_among(self._principals, principal.name)),
@@ -112,10 +112,10 @@ class Rule:
         }
         return [member for member, is_fit in fits.items() if not is_fit]
 
-    # Of a rule that fits otherwise
+    # For a rule without misfits
 
     def fits(self, target: Target | None, upstream: str, method: str, view: str = "") -> bool:
-        """Whether it is about the target in a view: an `allow` for sure, a `deny` perhaps."""
+        """Return whether it is about the target in a view: an `allow` for sure, a `deny` perhaps."""
         if self.is_about_all or target is None:
             return self.is_about_all or not self.allow
         kind = RESOURCES if target.is_uri else KIND_OF.get(method, "")
@@ -123,14 +123,16 @@ class Rule:
         return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in globs)
 
     def may_fit(self, upstream: str, method: str, view: str) -> bool:
-        """Whether it may be about anything of an upstream, and not only about things of others."""
+        """Return whether it may be about any thing of an upstream, and not only about things of others."""
         kinds = KINDS_OF_USE.get(method, KINDS)
         return self.is_about_all or any(self.globs(upstream, kind, view) for kind in kinds)
 
     def globs(self, upstream: str, kind: str, view: str = "") -> list[TargetGlob]:
-        """What its targets fit of an upstream's things of a kind, in the upstream's own words."""
+        """Return what its targets fit of an upstream's things of a kind, in the upstream's own words."""
+        # Only an `allow` about names depends on the view, by its overrides; all else is kept once for all.
         place = upstream, kind, view.partition(NARROWED)[0] if self.allow and kind not in OF_URIS else ""
         if place not in self._globs:
+            # Clients cannot add to the keys without bound, but a configuration with many views can.
             if len(self._globs) >= MEMORY_LIMIT:
                 self._globs.clear()
             self._globs[place] = [
@@ -145,12 +147,12 @@ class Rule:
         return self._globs[place]
 
     def may_allow(self, glob: Glob, upstream: str) -> bool:
-        """Whether it may fit some URI of an upstream that `glob` stands for, as that is written."""
+        """Return whether it may fit some URI of an upstream that `glob` stands for, as written."""
         return self.is_about_all or any(may_meet(each.glob, glob) for each in self.globs(upstream, RESOURCES))
 
     def covers(self, glob: Glob, upstream: str) -> bool:
-        """Whether it fits every URI of an upstream that `glob` stands for, as that is written."""
-        # A mark that no literal holds stands for each star: only a star can take it in.
+        """Return whether it fits every URI of an upstream that `glob` stands for, as written."""
+        # Each star becomes a mark that no literal holds: only a star of the rule can match it.
         marked = STAR.join(glob)
         return self.is_about_all or any(
             matches(each.glob, marked) for each in self.globs(upstream, RESOURCES)
@@ -165,7 +167,7 @@ class Decision(NamedTuple):
 
 
 class Rules(Protocol):
-    """What may be used, by whom. Policy says what each does."""
+    """Decisions about uses. See Policy for each."""
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
@@ -175,12 +177,12 @@ class Rules(Protocol):
 
 
 def sees(rules: Rules, principal: Principal, upstream: str) -> bool:
-    """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
+    """Return whether `principal` may use an upstream for anything, so that it may know of it."""
     return rules.may_use(principal, upstream, *USES.values(), ANY_OTHER)
 
 
 def offers(rules: Rules, principal: Principal, upstream: str, capability: str) -> bool:
-    """Whether a capability of an upstream is of any use to `principal`."""
+    """Return whether a capability of an upstream is of any use to `principal`."""
     uses = CAPABILITY_USES.get(capability)
     return sees(rules, principal, upstream) if uses is None else rules.may_use(principal, upstream, *uses)
 
@@ -193,6 +195,7 @@ def _decided(
     method: str,
     view: str,
 ) -> Decision:
+    # Any `deny` that fits wins, so they come first; then one `allow` is enough.
     for rule in (*denies, *allows):
         if rule.fits(target, upstream, method, view):
             return Decision(rule.allow, rule.name)
@@ -200,6 +203,8 @@ def _decided(
 
 
 class Policy:
+    """Access rules, with a memory of the relevant ones. See the law above."""
+
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._known: Lru[tuple[Principal, str, str], tuple[list[Rule], list[Rule]]] = Lru(
@@ -208,7 +213,7 @@ class Policy:
         self._decisions: Lru[tuple[Principal, str, str, str], Decision] = Lru(MEMORY_LIMIT, MEMORY_BYTES)
 
     def _relevant(self, principal: Principal, upstream: str, method: str) -> tuple[list[Rule], list[Rule]]:
-        """(those that allow, those that deny) of the rules that fit but for the target."""
+        """Return (those that allow, those that deny) of the rules that fit, leaving the target aside."""
         key = (principal, upstream, method)
         known = self._known.get(key)
         if known is not None:
@@ -222,7 +227,7 @@ class Policy:
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
-        """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
+        """Return whether `principal` may do `method` with `target`, its upstream's word; None: unknown."""
         allows, denies = self._relevant(principal, upstream, method)
         if not allows and not isinstance(target, Target):
             return Decision(False, NO_RULE)
@@ -238,10 +243,11 @@ class Policy:
         return decision
 
     def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
+        """Return whether a use is allowed, see `decide`."""
         return self.decide(principal, upstream, method, target).allowed
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """Whether some target may be allowed for one of `methods`."""
+        """Return whether some target may be allowed for one of `methods`."""
         for method in methods:
             allows, denies = self._relevant(principal, upstream, method)
             if allows and not any(rule.is_about_all for rule in denies):
@@ -249,7 +255,7 @@ class Policy:
         return False
 
     def may_use_template(self, principal: Principal, upstream: str, template: str) -> bool:
-        """Whether a URI that a template can stand for may be allowed to be read."""
+        """Return whether a URI that a template can stand for may be allowed to be read."""
         allows, denies = self._relevant(principal, upstream, m.RESOURCES_READ)
         glob = template_glob(template)
         return any(rule.may_allow(glob, upstream) for rule in allows) and not any(
@@ -257,18 +263,18 @@ class Policy:
         )
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
-        """Whether everything that a template can stand for is allowed to be told."""
+        """Decide whether everything that a template can stand for may be revealed."""
         return self.decide(principal, upstream, m.COMPLETE, Target(template, is_template=True))
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """Whether a list shows an item, named by its URI, template or name; None: it has none."""
+        """Return whether a list shows an item, given by its URI, template or name; None: it has none."""
         if list_method == m.TEMPLATES_LIST and item is not None:
             return self.may_use_template(principal, upstream, item)
         return self.allows(principal, upstream, USED_BY[list_method], item)
 
 
 def policy_of(rules: Collection[AccessRule], naming: Naming = AS_THEY_ARE) -> Policy | None:
-    """Return the policy that a configuration says; None when it has no rules."""
+    """Return the policy of a configuration; None when it has no rules."""
     if not rules:
         return None
     return Policy([Rule(rule, f"access[{number}]", naming) for number, rule in enumerate(rules)])
@@ -277,7 +283,7 @@ def policy_of(rules: Collection[AccessRule], naming: Naming = AS_THEY_ARE) -> Po
 def find_idle_targets(
     rules: Collection[AccessRule], upstreams: Collection[str], names: Names, naming: Naming
 ) -> Iterator[str]:
-    """Yields a sentence for each target of a rule that is nothing of what upstreams list."""
+    """Yield a sentence for each target of a rule that fits no listed thing."""
     for number, rule in enumerate(rules):
         kinds, among = kinds_of(rule), list(map(parse_glob, rule.upstreams))
         fits = naming.certain if rule.effect == "allow" else naming.possible
@@ -288,14 +294,14 @@ def find_idle_targets(
 
 
 def kinds_of(rule: AccessRule) -> list[str]:
-    """Of which kinds the targets of a rule can be; none for what is no use of things that are listed."""
+    """Return the kinds that a rule's targets can be of; none when its methods use no listed things."""
     methods = [parse_glob(USES.get(name, name)) for name in rule.methods]
     uses = [use for use in KINDS_OF_USE if not methods or any(matches(glob, use) for glob in methods)]
     return list(dict.fromkeys(kind for use in uses for kind in KINDS_OF_USE[use]))
 
 
 class Reason(NamedTuple):
-    """What one rule says of a use. `misfits`: which of its members do not fit; without any it fits."""
+    """What one rule says about a use. `misfits`: its members that do not fit; empty if it fits."""
 
     rule: str
     effect: str
@@ -303,9 +309,9 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The decision about one use, and what every rule says of it, for people.
+    """The decision about one use, and every rule's verdict, for people.
 
-    `readings`: what a server may take the target for, besides what it looks like.
+    `readings`: other texts that a server may read the target as.
     """
 
     decision: Decision
@@ -322,7 +328,7 @@ def explain(
     *,
     is_template: bool = False,
 ) -> Explanation:
-    """The decision about a use, with the reasons; `target` in the upstream's own words."""
+    """Return the decision about a use, with the reasons; `target` in the upstream's own words."""
     decision = (
         policy.may_complete(principal, upstream, target)
         if is_template

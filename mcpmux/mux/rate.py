@@ -1,12 +1,12 @@
-"""How many exchanges may begin in a time (`[[limits.rate]]`). Pure: times are seconds of any clock.
+"""Limit how many exchanges begin in a time (`[[limits.rate]]`). Pure: times are seconds of any clock.
 
 A limit is a bucket that holds `burst` tokens and gets `requests` of them in `per` seconds, evenly. An
 exchange takes one out of each bucket that it counts for, or out of none. Instead of tokens the time is kept
 at which a bucket will be full again (the generic cell rate algorithm): a full bucket need not be kept, and
 only a full one is dropped. Methods that mcpmux does not know share a bucket, as a client can invent them.
 
-Laws: in t seconds no more than burst + requests * t / per exchanges begin; who comes back when it is told to,
-and is alone, may begin; what is refused costs nothing.
+Laws: in t seconds no more than burst + requests * t / per exchanges begin; a client that waits the given
+seconds, and is alone, may begin; a refusal costs nothing.
 
 Source: RFC 6585 section 4 (429 Too Many Requests).
 """
@@ -23,13 +23,13 @@ from mcpmux.mux.policy import ANY_OTHER
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
-BUCKETS_LIMIT: Final = 100_000  # that are not full, some 20 MB; past them only known clients may begin
-SWEEP_FROM: Final = 1_000  # buckets; full ones among fewer take no room worth a look
-RETRY_SECONDS: Final = 1.0  # between two looks for full buckets when there are too many
+BUCKETS_LIMIT: Final = 100_000  # that are not full, some 20 MB; beyond it only known clients may begin
+SWEEP_FROM: Final = 1_000  # buckets; fewer take too little memory to search for full ones
+RETRY_SECONDS: Final = 1.0  # between two searches for full buckets when there are too many
 
 
 class Exceeded(NamedTuple):
-    """Why an exchange may not begin. `setting`: the place of `limit`; `seconds`: until one may."""
+    """Why an exchange may not begin. `setting`: the path of `limit`; `seconds`: the wait until one may."""
 
     setting: str
     limit: RateLimit
@@ -37,7 +37,7 @@ class Exceeded(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A bucket that an exchange takes a token out of. `key`: what the bucket is for.
+    """A bucket that an exchange takes a token out of. `key`: what distinguishes it among those of the limit.
 
     Seconds: `interval` for each token, `room` until a full bucket with one token less is full.
     """
@@ -62,7 +62,7 @@ class _Buckets:
         )
 
     def find(self, principal: Principal, upstream: str, method: str) -> Counted | None:
-        """The bucket for an exchange, None when the limit is not about it."""
+        """Return the bucket for an exchange, or None when the limit is not about it."""
         is_about = (
             _fits(self._principals, principal.name)
             and _fits(self._upstreams, upstream)
@@ -70,6 +70,7 @@ class _Buckets:
         )
         if not is_about:
             return None
+        # Clients can invent methods: they must not get a bucket for each.
         known = method if method in m.REQUESTS else ANY_OTHER
         named = {"principal": principal.name, "upstream": upstream, "method": known}
         key = tuple(named[each] for each in self.limit.each)
@@ -90,7 +91,7 @@ class Rates:
         self.become(limits)
 
     def become(self, limits: Sequence[RateLimit]) -> None:
-        """These are the limits from now on, with full buckets."""
+        """Replace the limits. All buckets are full then."""
         buckets = [_Buckets(f"limits.rate[{number}]", limit) for number, limit in enumerate(limits)]
         self._requests = [each for each in buckets if not each.limit.is_about_upstreams]
         self._exchanges = [each for each in buckets if each.limit.is_about_upstreams]
@@ -100,13 +101,14 @@ class Rates:
         self._sweep_after = -math.inf
 
     def counted(self, principal: Principal, method: str, upstream: str = "") -> list[Counted]:
-        """The buckets for a request of a client, or for an exchange with an upstream."""
+        """Return the buckets for a request of a client, or for an exchange with an upstream."""
         limits = self._exchanges if upstream else self._requests
         found = [each.find(principal, upstream, method) for each in limits]
         return [each for each in found if each is not None]
 
     def take(self, counted: Sequence[Counted], now: float) -> Exceeded | None:
-        """Take a token out of each of these buckets, unless one has none."""
+        """Take a token out of each of these buckets, or out of none when one is empty."""
+        # Check all before the first is changed: a refusal must cost nothing in any bucket.
         waits = [self._full_at(each, now) - now - each.room for each in counted]
         longest = max(range(len(waits)), key=waits.__getitem__, default=0)
         if waits and waits[longest] > 0:
@@ -120,13 +122,14 @@ class Rates:
         return None
 
     def _full_at(self, counted: Counted, now: float) -> float:
-        """Return when a bucket is full, if nothing is taken out of it."""
+        """Return the time at which a bucket is full, if nothing is taken out of it."""
         return max(self._full.get((counted.setting, *counted.key), now), now)
 
     def _sweep(self, now: float) -> None:
-        """Drop the full buckets when there are twice as many as after the last time."""
+        """Drop the full buckets when their number has doubled since the last sweep."""
         if len(self._full) < self._sweep_at or now < self._sweep_after:
             return
         self._full = {key: full_at for key, full_at in self._full.items() if full_at > now}
         self._sweep_at = min(max(SWEEP_FROM, 2 * len(self._full)), BUCKETS_LIMIT)
+        # With mostly unfull buckets each sweep would find little, so the next one has to wait.
         self._sweep_after = now + RETRY_SECONDS if len(self._full) * 2 > BUCKETS_LIMIT else now

@@ -1,14 +1,15 @@
-"""Events that a client may ask for again: one session's streams, within bounds.
+"""Keep events that a client may ask for again: one session's streams, within bounds.
 
 Rules
   * An event id is `stream-number`, unique in the session, increasing within a stream.
   * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
-    what falls out is remembered only as "everything up to that number is gone".
-  * An event may be one that says the same whenever it comes, as `resources/updated` does: an older
-    one of its stream with the same data is not kept beside it. Whoever was to hear that one hears this one.
-  * `after(id)` gives the events of that very stream behind that one, or raises `Gone` when one of them has
-    fallen out, or when the id is none of this session's.
-  * Where processes take over from each other, each is an epoch: its numbers are higher than any of before.
+  * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
+    of a dropped event only "everything up to that number is gone" is remembered.
+  * An event may have the same meaning at any time, as `resources/updated` has: an older event of its stream
+    with the same data is not kept beside it, as the newer one replaces it for every reader.
+  * `after(id)` returns the events of that very stream behind that one, or raises `Gone` when one of them was
+    dropped, or when the id is not of this session.
+  * Where processes take over from each other, each is an epoch: its numbers are higher than all earlier ones.
 
 Time is an argument, in seconds of any clock that only goes forward.
 Source: "Resumability and Redelivery", 2025-03-26 to 2025-11-25.
@@ -29,7 +30,7 @@ class Gone(McpmuxError):
 
 
 class Ahead(Gone):
-    """The client has heard more of a stream than is known of it: event `number` of `stream`."""
+    """The client has received more of a stream than is known here: event `number` of `stream`."""
 
     def __init__(self, stream: int, number: int) -> None:
         super().__init__(f"event {stream}-{number} was never sent in this session")
@@ -37,11 +38,11 @@ class Ahead(Gone):
 
 
 SameEvent = tuple[int, bytes]
-"""A stream, and the data of an event that says the same whenever it comes."""
+"""A stream, and the data of an event that has the same meaning at any time."""
 
 
 class ReplayBounds(NamedTuple):
-    """What is kept for one session."""
+    """The bounds of what is kept for one session."""
 
     events: int = 1000
     bytes: int = 4 * 1024 * 1024
@@ -58,18 +59,20 @@ class KeptEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event_id(self) -> str:
-        """What `Last-Event-ID` names it by."""
+        """Its name in `Last-Event-ID`."""
         return f"{self.stream}-{self.number}"
 
 
 EPOCH: Final = 2**32
-"""Streams, and events of one stream, that one process may number."""
+"""The numbers of streams, and of events of one stream, that one process may use."""
 
 
 class ReplayBuffer:
+    """The kept events of one session. See the rules above."""
+
     def __init__(self, bounds: ReplayBounds) -> None:
         self._bounds = bounds
-        # By stream, and number or data.
+        # The key has the number of an event, or its data if a newer event with the same data replaces it.
         self._kept: OrderedDict[tuple[int, int | bytes], KeptEvent] = OrderedDict()
         self._bytes = 0
         self._last: dict[int, int] = {}
@@ -80,11 +83,13 @@ class ReplayBuffer:
         return f"<ReplayBuffer {len(self._kept)} events, {self._bytes} bytes, {len(self._last)} streams>"
 
     def open(self, stream: int) -> None:
-        """A stream begins: it can be resumed from its start, before event 1."""
+        """Begin a stream, which can be resumed from its start, before event 1."""
         self._last.setdefault(stream, 0)
 
     def restore(self, stream: int, number: int, data: bytes, now: float) -> None:
-        """Keep an event of a process of before; in order, and perhaps twice.
+        """Keep an event of an earlier process. Events come in order, and perhaps twice.
+
+        The events before the first restored one of a stream are gone, unless the stream was opened.
 
         What came before the first of a stream is gone, unless the stream was opened.
         """
@@ -96,10 +101,11 @@ class ReplayBuffer:
         self.add(stream, data, now)
 
     def skip_to(self, stream: int, number: int) -> None:
-        """The next event of a stream comes behind `number`; those between, which it had, say nothing more."""
+        """Continue a stream behind `number`; the skipped events were replaced by later ones."""
         self._last[stream] = max(self._last.get(stream, 0), number)
 
     def add(self, stream: int, data: bytes, now: float) -> KeptEvent:
+        """Keep the next event of a stream. Return it with its number."""
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
         event = self._kept[stream, number] = KeptEvent(stream, number, data, now)
@@ -108,9 +114,9 @@ class ReplayBuffer:
         return event
 
     def say_again(self, said: SameEvent, now: float) -> KeptEvent:
-        """Keep the next event of a stream, which stands for older ones that have the same data.
+        """Keep the next event of a stream, in place of an older one with the same data.
 
-        It costs least when `said` is the very same object each time.
+        It costs least when `said` is the same object each time.
         """
         stream, data = said
         number = self._last.get(stream, 0) + 1
@@ -127,7 +133,7 @@ class ReplayBuffer:
         return event
 
     def trim(self, now: float) -> None:
-        """Let go of what is over the bounds; the newest event stays for its age, whatever its size."""
+        """Drop events beyond the bounds; the newest event stays for its age, at any size."""
         bounds, kept = self._bounds, self._kept
         while kept:
             event = next(iter(kept.values()))
@@ -137,11 +143,12 @@ class ReplayBuffer:
             kept.popitem(last=False)
             self._bytes -= len(event.data)
             self._gone[event.stream] = event.number
+            # A closed stream whose last event is gone can only be answered with `Gone`, known or not.
             if event.stream in self._closed and event.number == self._last[event.stream]:
                 self._forget(event.stream)
 
     def after(self, event_id: str, now: float) -> tuple[int, list[KeptEvent]]:
-        """(stream, its events behind `event_id`, oldest first). Raises Gone, Ahead."""
+        """Return (stream, its events behind `event_id`, oldest first). Raises Gone, Ahead."""
         self.trim(now)
         stream, number = _parse(event_id)
         if number > self._last.get(stream, -1):
@@ -152,7 +159,7 @@ class ReplayBuffer:
         return stream, [event for event in kept if event.stream == stream and event.number > number]
 
     def close(self, stream: int) -> None:
-        """Nothing more comes on a stream; it is forgotten once its last event has fallen out."""
+        """End a stream; it is forgotten once its last event has been dropped."""
         self._closed.add(stream)
         if self._gone.get(stream, 0) == self._last.get(stream, 0):
             self._forget(stream)

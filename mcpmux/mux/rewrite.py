@@ -1,7 +1,7 @@
-"""The one table of what changes on the way through, and nothing else does.
+"""Rewrite names, URIs and ids on the way through. This is the one table of all that changes.
 
-Outward (`expose_*`): what an upstream says, as clients see it. Inward (`resolve_*`): what a client says, as
-the upstream knows it. Both work on shallowly decoded members, so whatever is not in the table keeps its
+Outward (`expose_*`): from the upstream's words to the client's. Inward (`resolve_*`): from the client's words
+to the upstream's. Both work on shallowly decoded members, so everything outside the table keeps its
 bytes. A transparent upstream's messages never come here.
 
 The Shapes below are the table, for items of lists, results, notifications, questions and tasks. Besides:
@@ -13,10 +13,10 @@ The Shapes below are the table, for items of lists, results, notifications, ques
 | related task in `_meta` of answers | back to the upstream's own task id |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
-| `_meta` of results | names us as the server, see `Signature` |
+| `_meta` of results | names mcpmux as the server, see `Signature` |
 
 Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids; "_meta" in the
-Base Protocol overview, 2026-07-28, for ours.
+Base Protocol overview, 2026-07-28, for the signature.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 
-# What stands in front of a text and tells whose it is: the prefix of an upstream, the mark of a worker.
+# What stands in front of a text and shows its owner: the prefix of an upstream, the mark of a worker.
 #
 # Upstreams
 #   * URI and URI template: `prefix+` in front of the whole text; resolving cuts at the first `+`.
 #     `ui://x` becomes `ui://prefix/x`, so that hosts still see the `ui:` scheme.
-#   * Task id: like a URI, whatever it looks like.
+#   * Task id: like a URI, in any form.
 #   * Tool and prompt name: `prefix__name`; longer than the limit of names (N) it becomes
 #     `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly N characters. A name that
 #     only looks like that is shortened as well, so the look alone tells that a table must be asked.
 #   * Prefixes match `[a-z][a-z0-9.-]*`: they contain neither `+` nor `_` nor `/`.
-#   * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, what
-#     would read as somebody's prefix gets the upstream's own name as a prefix.
+#   * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, a text
+#     that would read as having another's prefix gets the upstream's own name as a prefix.
 #
-# Several processes: whatever lives in the memory of one (a session, a parked call, a task) is given out with
-# its id in front: `2.rest` by worker 2, `k3x9q2.rest` by a replica. A request that names something of another
-# process is handed over to it before anybody looks at anything else in it.
+# Several processes: a thing in the memory of one (a session, a parked call, a task) is given out with the
+# id of that process in front: `2.rest` by worker 2, `k3x9q2.rest` by a replica. A request that names a thing
+# of another process is handed over to it before anything else in it is read.
 #
 # Laws: `resolve(expose(x)) == x` for every text x and every upstream; `expose` never maps two things to one;
 # `owner_of(mark + text)` is the mark's id; `own_part(mark + text) == text`.
@@ -77,7 +77,7 @@ from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 TextChange = Callable[[str], str]
 
 Changes = Mapping[str, TextChange]
-"""How texts of each kind change: URI, NAME and TASK."""
+"""The changes for texts of each kind: URI, NAME and TASK."""
 
 URI: Final = "uri"
 NAME: Final = "name"
@@ -91,12 +91,12 @@ _HASH_DIGITS: Final = 8
 _SHORTENED: Final = re.compile(r"_[0-9a-f]{8}\Z")
 UI: Final = "ui://"
 JOINT: Final = "__"
-IDS_KEPT: Final = 16  # of one process; what was given out under an older one is not known any more
+IDS_KEPT: Final = 16  # of one process; marks with an older id are refused as foreign
 _MARK: Final = re.compile(r"([a-z0-9]{1,16})\.")
 
 
 class Space:
-    """The view of one upstream: how its texts look from outside. Stateless."""
+    """How the texts of one upstream look from outside. Stateless."""
 
     def __init__(
         self, upstream: str, prefix: str, reserved: frozenset[str], name_limit: int = NAME_LIMIT
@@ -110,11 +110,11 @@ class Space:
 
     @property
     def transparent(self) -> bool:
-        """Whether nothing at all is rewritten for this upstream."""
+        """Whether nothing is rewritten for this upstream."""
         return not self._reserved
 
     def expose_uri(self, uri: str) -> str:
-        """The URI (or URI template) that clients see for the upstream's `uri`."""
+        """Return the URI (or URI template) that clients see for the upstream's `uri`."""
         if uri.startswith(UI):
             rest = uri[len(UI) :]
             prefix = self.prefix or (self.upstream if rest.partition("/")[0] in self._reserved else "")
@@ -122,18 +122,19 @@ class Space:
         return f"{self.prefix}+{uri}" if self.prefix else self.expose_task(uri)
 
     def expose_task(self, task_id: str) -> str:
-        """The task id that clients see for the upstream's `task_id`."""
+        """Return the task id that clients see for the upstream's `task_id`."""
         head, plus, _ = task_id.partition("+")
         prefix = self.prefix or (self.upstream if plus and head in self._reserved else "")
         return f"{prefix}+{task_id}" if prefix else task_id
 
     def expose_name(self, name: str) -> str:
-        """The tool or prompt name that clients see for the upstream's `name`."""
+        """Return the tool or prompt name that clients see for the upstream's `name`."""
         head, joint, _ = name.partition(JOINT)
         prefix = self.prefix or (self.upstream if joint and head in self._reserved else "")
         if not prefix:
             return name
         exposed, limit = f"{prefix}{JOINT}{name}", self._name_limit
+        # A full name that looks shortened is shortened, too: else nothing would tell the two apart.
         if len(exposed) < limit or (len(exposed) == limit and not _SHORTENED.search(exposed)):
             return exposed
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
@@ -159,10 +160,10 @@ class Namespace:
         self.spaces = {name: Space(name, prefix, reserved, name_limit) for name, prefix in prefixes.items()}
         self.transparent = self._bare if not self._owners else None
         self.marks = {name: mark for mark, name in self._owners.items()}
-        """What clients put before the texts of each upstream; empty for a transparent one."""
+        """What stands before the texts of each upstream; empty for a transparent one."""
 
     def resolve_uri(self, uri: str) -> tuple[str, str] | None:
-        """(upstream, its own URI) of an exposed URI; None for a raw one, which somebody may own."""
+        """Return (upstream, its own URI) of an exposed URI; None for a raw URI, of any upstream."""
         if uri.startswith(UI):
             head, joint, rest = uri[len(UI) :].partition("/")
             own = UI + rest
@@ -174,13 +175,13 @@ class Namespace:
         return (self._bare, uri) if self._bare is not None else None
 
     def resolve_task(self, task_id: str) -> tuple[str, str] | None:
-        """(upstream, its own task id) of an exposed task id; None for one that nobody can have made."""
+        """Return (upstream, its own task id) of an exposed task id; None for one that no upstream made."""
         return self.resolve_name(task_id, "+")
 
     def resolve_name(self, name: str, joint: str = JOINT) -> tuple[str, str] | None:
-        """(upstream, its own name, as far as the text tells) of an exposed name; None for a foreign one.
+        """Return (upstream, its own name) of an exposed name; None for a foreign one.
 
-        When `is_shortened(name)` the second part is a head only: look the name up with `match_name`.
+        When `is_shortened(name)` the second part is only a head: look the name up with `match_name`.
         """
         head, found, own = name.partition(joint)
         owner = self._owners.get(head) if found else None
@@ -189,24 +190,24 @@ class Namespace:
         return (self._bare, name) if self._bare is not None else None
 
     def is_shortened(self, name: str) -> bool:
-        """Whether an exposed name is one that `expose_name` had to shorten."""
+        """Return whether an exposed name is one that `expose_name` had to shorten."""
         head = name.partition(JOINT)[0]
         return len(name) == self.name_limit and head in self._owners and _SHORTENED.search(name) is not None
 
     def match_name(self, name: str, upstream: str, candidates: Iterable[str]) -> str | None:
-        """The upstream's own name among `candidates` that is exposed as `name`."""
+        """Return the upstream's own name among `candidates` that is exposed as `name`, or None."""
         space = self.spaces[upstream]
         return next((own for own in candidates if space.expose_name(own) == name), None)
 
 
 class ForeignMark(McpmuxError):
-    """It was not given out by this process."""
+    """The text was not given out by this process."""
 
 
 class Marks:
-    """What stands in front of what this process gives out.
+    """The mark in front of texts that this process gives out.
 
-    `current`: its id, with a dot; "" when it is alone. `own`: its ids of late.
+    `current`: its id, with a dot; "" when it is alone. `own`: its latest ids.
     """
 
     def __init__(self, process: str = "") -> None:
@@ -216,14 +217,14 @@ class Marks:
             self.become(process)
 
     def become(self, process: str) -> None:
-        """This is its id from now on."""
+        """Use another id from now on. Marks with the last IDS_KEPT ids remain valid."""
         self.current = f"{process}."
         self.own[process] = None
         if len(self.own) > IDS_KEPT:
             del self.own[next(iter(self.own))]
 
     def own_part(self, text: str) -> str:
-        """What stands behind a mark of our own. Raises ForeignMark."""
+        """Return what stands behind a mark of this process. Raises ForeignMark."""
         owner, _, rest = text.partition(".")
         if owner not in self.own:
             raise ForeignMark("it was given out by another process, or by none")
@@ -231,21 +232,21 @@ class Marks:
 
 
 def owner_of(text: object) -> str | None:
-    """The id of the process that gave this out; None for what none has marked."""
+    """Return the id of the process that gave out a text; None for a text without a mark."""
     found = _MARK.match(text) if isinstance(text, str) else None
     return found[1] if found is not None else None
 
 
 def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str | None:
-    """The process that an HTTP request is for; None when any of them can answer it."""
+    """Return the process that an HTTP request is for; None when any process can answer it."""
     session = headers.get(SESSION_HEADER)
     if session is not None:
         return owner_of(session)
     if query and SESSION_KEY in query:
         return owner_of(next(iter(parse_qs(query).get(SESSION_KEY, ())), None))
-    method = headers.get(METHOD_HEADER)  # if it is not that of the message, any process refuses it
+    method = headers.get(METHOD_HEADER)  # if it differs from the message's method, any process refuses it
     may_name_task = method is None or method.startswith("tasks/")
-    # Without the quotes, of which there are many; by `find`, for `in` takes bytes for a number first.
+    # Without the quotes, which are frequent; `find`, as `in` first tries to convert the bytes to a number.
     if body.find(b"requestState") < 0 and not (may_name_task and body.find(b"taskId") >= 0):
         return None
     params = members_of(members_of(body).get("params"))
@@ -253,31 +254,31 @@ def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str
     return found if found is not None else owner_of(text_of(params.get("taskId")))
 
 
-# What changes on the way through, by the table above.
+# The changes on the way through, by the table above.
 
 SIGNED: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them
-SIGNED_BYTES: Final = 1024  # of one; a longer one is signed anew each time
+SIGNED_BYTES: Final = 1024  # of a value that is kept; a longer one is signed anew each time
 
 Shape = dict[str, Any]
-"""What changes in an object: texts of a kind, values by a function, or what is in objects by their Shape."""
+"""The changes in an object: texts of a kind, values by a function, or members of inner objects by a Shape."""
 
 EACH: Final = "*"
-"""In a Shape, in place of a name: each member, whatever it is called."""
+"""In place of a name in a Shape: every member."""
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: the start of every URI
 
 _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
-"""Types of content blocks, as they are mostly written, in which nothing is exposed."""
+"""Types of content blocks, in their usual spelling, in which nothing is exposed."""
 
 MESSAGE_LIMIT: Final = 10_000  # characters of an upstream's error in which a name is looked for
-DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
+DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; the rest stays unchanged
 
 
-# How it is changed: in place, and anything of another kind than is expected stays as it is.
+# The changes are made in place. A value of another type than expected stays unchanged.
 
 
 def _changed_text(value: Raw, change: TextChange) -> Raw:
-    """The string `value` changed; the very same value when it is no string or stays as it is."""
+    """Return the changed string; the very same value when it is no string or stays unchanged."""
     text = text_of(value)
     if text is None:
         return value
@@ -286,7 +287,7 @@ def _changed_text(value: Raw, change: TextChange) -> Raw:
 
 
 def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
-    """`value` with `change` applied to the object, or to each object in the array, that it is."""
+    """Return `value`, an object or an array of objects, with `change` applied to each object."""
     try:
         if first_byte(value) == b"[":
             large = is_large(value)
@@ -303,7 +304,7 @@ def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
 
 
 def _changed_among_others(value: Raw, change: Callable[[Fields], object]) -> Raw:
-    """The same of an array that also has something else than objects, which stays as it is."""
+    """Return an array with `change` applied to its objects, and its other items unchanged."""
     try:
         items = decode_items(value) if first_byte(value) == b"[" else []
     except ValueError:
@@ -328,7 +329,7 @@ def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:
 
 
 def _content(value: Raw, changes: Changes, depth: int = DEPTH_LIMIT) -> Raw:
-    """One block, or (sampling, 2025-11-25 and later) an array of blocks."""
+    """Change one block, or (sampling, 2025-11-25 and later) an array of blocks."""
     return _changed(value, partial(_change_block, changes=changes, depth=depth)) if depth else value
 
 
@@ -363,7 +364,7 @@ _ITEMS: Final[dict[str, Shape]] = {
     m.TASKS_LIST: _TASK,
 }
 _RESULTS: Final[dict[str, Shape]] = {
-    # Of a tool call that is done: what it came to is inside.
+    # The result of a finished tool call is inside the task.
     **{method: {"result": _CONTENT} for method in m.ABOUT_TASKS},
     **dict.fromkeys((m.TOOLS_CALL, m.TASKS_RESULT), _CONTENT),
     m.RESOURCES_READ: {"contents": {"uri": URI}},
@@ -375,19 +376,19 @@ _QUESTIONS: Final[dict[str | None, Shape]] = {m.CREATE_MESSAGE: {"messages": _CO
 _MADE: Final[Shape] = {TASK: {TASK_ID: TASK}, **_TASK}
 
 NAMED_BY: Final = {method: next(iter(shape)) for method, shape in _ITEMS.items()}
-"""Which member of an item is its name, in each list."""
+"""The member that names an item, in each list."""
 
 
-# Outward. Whatever is given is changed in place.
+# Outward. The arguments are changed in place.
 
 
 def expose_item(method: str, item: Fields, space: Space) -> Fields:
-    """One item of the list that `method` asks for, as clients see it."""
+    """Return one item of the list that `method` asks for, as clients see it."""
     return _rewrite(item, _ITEMS[method], space.changes)
 
 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:
-    """The result of a routed request, as clients see it."""
+    """Return the result of a routed request, as clients see it."""
     key = _HOT.get(method)
     if (key is None or not _expose_quickly(result, key, space)) and method in _RESULTS:
         _rewrite(result, _RESULTS[method], space.changes)
@@ -399,7 +400,7 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
 
 
 def _expose_quickly(result: Fields, key: str, space: Space) -> bool:
-    """As `_rewrite` does it, in fewer steps: this is the hot path. False for what is large, or no list."""
+    """Rewrite as `_rewrite` does, in fewer steps, on the hot path. False for a large value or no list."""
     value = result.get(key)
     if value is None or len(value) > LARGE_BYTES:
         return False
@@ -424,7 +425,7 @@ def _expose_quickly(result: Fields, key: str, space: Space) -> bool:
 def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") -> RpcError:
     """Return an upstream's error with `data.uri` as clients see it.
 
-    `own`: what the upstream was asked for, for which its message says `shown` then.
+    `own`: the name in the upstream's request, which its message then shows as `shown`.
     """
     message = _replace_word(error.message, own, shown) if own and own != shown else error.message
     data = members_of(error.data) if isinstance(error.data, Raw) else {}
@@ -434,9 +435,9 @@ def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") 
 
 
 def _replace_word(message: str, own: str, shown: str) -> str:
-    """The message with `shown` in the place of `own`, where that is surely the name and no other word.
+    """Return the message with `shown` in place of `own`, where that is surely the name and no other word.
 
-    It is when it stands there once, or in quotation marks, or after a colon to the end.
+    That is so when it occurs once, or in quotation marks, or after a colon to the end.
     """
     if own not in message or len(message) > MESSAGE_LIMIT:
         return message
@@ -448,7 +449,7 @@ def _replace_word(message: str, own: str, shown: str) -> str:
 
 
 def named_in(method: str, params: Fields) -> tuple[str, str] | None:
-    """(`uri` or `name`, what it is) of what a request names; None when it names nothing."""
+    """Return (`uri` or `name`, its value) of what a request names; None when it names nothing."""
     if method == m.COMPLETE:
         params = members_of(params.get("ref"))
     for member in (URI, NAME):
@@ -458,7 +459,7 @@ def named_in(method: str, params: Fields) -> tuple[str, str] | None:
 
 
 def expose_event(method: str, params: Fields, space: Space) -> Fields:
-    """A notification's parameters as clients see them."""
+    """Return a notification's parameters as clients see them."""
     if method == m.LOG_MESSAGE:
         logger = text_of(params.get("logger"))
         params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
@@ -466,32 +467,32 @@ def expose_event(method: str, params: Fields, space: Space) -> Fields:
 
 
 def expose_question(method: str | None, params: Fields, space: Space) -> Fields:
-    """What an upstream asks a client, as clients see it."""
+    """Return an upstream's question to a client, as clients see it."""
     return _rewrite(params, _QUESTIONS.get(method, _RELATED), space.changes)
 
 
 def expose_task(task: Fields, space: Space) -> Fields:
-    """A task, or a notification about one, as clients see it."""
+    """Return a task, or a notification about one, as clients see it."""
     return _rewrite(task, _TASK, space.changes)
 
 
 def expose_related(fields: Fields, space: Space) -> Fields:
-    """The related task in `_meta` as clients see it."""
+    """Return an object whose `_meta` has the related task as clients see it."""
     return _rewrite(fields, _RELATED, space.changes)
 
 
-# Inward. What is given stays as it is.
+# Inward. The arguments stay unchanged.
 
 
 def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Raw:
-    """Tool-call arguments with every string that is an exposed URI of `upstream` put back to its own.
+    """Return tool-call arguments in which every exposed URI of `upstream` is its own URI again.
 
-    Strings are looked at as wholes: a URI inside a sentence stays. So does a text that only begins like an
-    exposed URI (`docs+tutorials`): what remains without the prefix must have a scheme.
+    Only whole strings are compared: a URI inside a sentence stays. So does a text that merely begins like an
+    exposed URI (`docs+tutorials`): the rest behind the prefix must have a scheme.
     """
     marker = (namespace.spaces[upstream].prefix or upstream).encode()
     data = bytes(arguments)
-    # An escape could spell it in another way. `find` is sooner than `in`, which tries something else first.
+    # An escape could spell it in another way. `find` is faster than `in`, which tries a number first.
     if data.find(marker) < 0 and data.find(b"\\") < 0:
         return arguments
 
@@ -501,7 +502,7 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
 
     try:
         return _resolved(arguments, marker, resolve, DEPTH_LIMIT)
-    except ValueError:  # nested more deeply than JSON is read here
+    except ValueError:  # nested more deeply than this process reads JSON
         return arguments
 
 
@@ -518,25 +519,25 @@ def _resolved(value: Raw, marker: bytes, resolve: TextChange, depth: int) -> Raw
 
 
 def resolve_related(fields: Fields, resolve: TextChange) -> Fields:
-    """The related task in an answer's `_meta` as the upstream knows it."""
+    """Return an answer whose `_meta` has the related task as the upstream knows it."""
     return _rewrite(fields.copy(), _RELATED, {TASK: resolve})
 
 
 def resolve_answers(params: Fields, resolve: TextChange) -> Fields:
-    """A call's `inputResponses` with each related task as the upstream knows it."""
+    """Return a call whose `inputResponses` have each related task as the upstream knows it."""
     return _rewrite(params.copy(), {RESPONSES: {EACH: _RELATED}}, {TASK: resolve})
 
 
 class Signature:
-    """Signs results with `server_info`."""
+    """Adds `server_info` to the `_meta` of results."""
 
     def __init__(self, server_info: Raw) -> None:
         self._server_info = server_info
         self._own = raw({SERVER_INFO: server_info})
-        self._kept: dict[bytes, Raw] = {}  # by what was signed
+        self._kept: dict[bytes, Raw] = {}  # signed values by unsigned ones
 
     def put_on(self, result: Fields) -> Fields:
-        """The result, signed (changed in place). A `_meta` that is no object goes."""
+        """Return the result, signed (changed in place). A `_meta` that is no object is replaced."""
         meta = result.get(META)
         if meta is None:
             result[META] = self._own

@@ -1,18 +1,18 @@
-"""What clients carry for us, sealed: the cursor of a merged list, a server's `requestState`, a task's id.
+"""Seal what clients carry for us: the cursor of a merged list, a server's `requestState`, a task's id.
 
-Nothing is remembered, so both work after a restart and on a replica that has the same key. A text is
-base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over what it holds and the name of the principal
-that it is for. Whatever `seal` did not make for that principal is refused.
+Nothing is stored, so a sealed text works after a restart and on a replica that has the same key. A text is
+base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over its contents and the name of the principal
+that it is for. Every text that `seal` did not make for that principal is refused.
 
-Cursor: where a walk over many upstreams' lists stands
+Cursor: the position of a walk over many upstreams' lists
   * It holds one position per unfinished upstream: `version | body | tag`. The body is compressed when that is
-    shorter; the tag is also over the kind of list. Whether its upstreams still exist is the walk's business.
+    shorter; the tag is also over the kind of list. The walk checks that its upstreams still exist.
   * `None` (start here) and `""` are different upstream cursors.
   * A cycle of upstream cursors is found by Brent's method: a fingerprint to compare with, and how many
-    pages until it moves on. Constant size, whatever the length of the walk.
+    pages until it moves on. Constant size, for any length of the walk.
 
-State, and task id: `tag | text`. Servers see mcpmux as one client, so they cannot tell whether it is the same
-somebody who comes back with it.
+State, and task id: `tag | text`. Servers see mcpmux as one client, so they cannot check that the same
+principal comes back with it.
 
 Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid one) and `basic/patterns/mrtr`,
 2026-07-28.
@@ -44,7 +44,7 @@ _PLAIN, _DEFLATED = b"\x01", b"\x02"  # version bytes: the two ways a body is st
 
 
 class InvalidCursor(McpmuxError):
-    """The text is no cursor that this mux gave out for this list. The message says what to do."""
+    """The text is not a cursor that this mux gave out for this list. The message says what to do."""
 
 
 class ForeignState(McpmuxError):
@@ -52,12 +52,12 @@ class ForeignState(McpmuxError):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where one upstream's walk goes on.
+    """Where one upstream's walk continues.
 
     `cursor`: the upstream's own, None to start at the beginning. `anchor`, `left`, `stride`: Brent's state,
     a fingerprint of an earlier cursor, pages until the anchor moves, and the length of the next stride.
-    `items`, `pages`: how many came before. `first`, `last`: marks of the first names of the list, and of the
-    last ones so far. `stale`: pages in a row that brought nothing new.
+    `items`, `pages`: numbers of earlier ones. `first`, `last`: marks of the first names of the list, and of
+    the last ones so far. `stale`: pages in a row without a new name.
     """
 
     upstream: str
@@ -72,11 +72,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     stale: int = 0
 
     def advance(self, following: str, items: int = 0) -> Position | None:
-        """The position after a page of `items` that named `following` as the next; None in a circle."""
+        """Return the position after a page of `items` with the cursor `following`; None in a cycle."""
         mark = mark_of(following)
         if following == self.cursor or mark == self.anchor:
             return None
         anchor, left, stride = self.anchor, self.left - 1, self.stride
+        # Brent: the anchor moves after 1, 2, 4, … pages, so it ends up in the cycle and finds it.
         if not left:
             anchor, left, stride = mark, stride * 2, stride * 2
         return msgspec.structs.replace(
@@ -98,7 +99,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 def mark_of(text: str) -> str:
-    """What a position tells of a cursor or a name."""
+    """Return the fingerprint of a cursor or a name that a position holds."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -106,21 +107,27 @@ _decoder = msgspec.json.Decoder(list[Position])
 
 
 class _Seal:
+    """A key for one purpose, and the tags made with it."""
+
     PURPOSE = b""
 
     def __init__(self, key: bytes) -> None:
-        """`key`: at least 16 bytes; replicas that share what is sealed share it."""
+        """`key`: at least 16 bytes; replicas that open each other's texts need the same one."""
+        # A key for each purpose: a text sealed for one is never valid for another.
         self._key = hashlib.sha256(self.PURPOSE + key).digest()
 
     def _tag(self, *parts: bytes) -> bytes:
+        # A NUL between the parts, which contain none: other parts cannot make the same text.
         return hmac.new(self._key, b"\x00".join(parts), hashlib.sha256).digest()[:_TAG_BYTES]
 
 
 class CursorSeal(_Seal):
+    """Seals the cursors of merged lists."""
+
     PURPOSE = b"mcpmux cursor"
 
     def seal(self, kind: str, positions: list[Position], principal: str = "") -> str:
-        """The cursor for `positions` of a list of `kind`. Raises InvalidCursor past the limit.
+        """Return the cursor for `positions` of a list of `kind`. Raises InvalidCursor past the limit.
 
         Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
         """
@@ -133,7 +140,7 @@ class CursorSeal(_Seal):
         return text
 
     def open(self, kind: str, text: str, principal: str = "") -> list[Position]:
-        """The positions in a cursor that `seal` made for `kind` and `principal`.
+        """Return the positions in a cursor that `seal` made for `kind` and `principal`.
 
         Raises InvalidCursor for anything else.
         """
@@ -143,9 +150,10 @@ class CursorSeal(_Seal):
             data = _decode(text)
         except ValueError:
             data = b""
-        if _encode(data) != text:  # one text per value, so that no two cursors mean the same
+        if _encode(data) != text:  # one text per value, so that no two texts are the same cursor
             raise InvalidCursor("this is not a cursor: list again without one")
         sealed, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+        # The tag comes before any decompression: only our own bytes reach the decoder.
         if not hmac.compare_digest(tag, self._tag(kind.encode(), principal.encode(), sealed)):
             raise InvalidCursor("this cursor was not given out for this list: list again without a cursor")
         version, body = sealed[:1], sealed[1:]
@@ -157,15 +165,17 @@ class CursorSeal(_Seal):
 
 
 class StateSeal(_Seal):
+    """Seals the `requestState` of servers."""
+
     PURPOSE = b"mcpmux request state"
 
     def seal(self, principal: str, state: str) -> str:
-        """What the client gets; `principal` has no NUL in its name."""
+        """Return the text for the client; `principal` has no NUL in its name."""
         data = state.encode("utf-8", "surrogatepass")
         return _encode(self._tag(principal.encode(), data) + data)
 
     def open(self, principal: str, text: str) -> str:
-        """The server's state. Raises ForeignState for anything that `seal` did not make for `principal`."""
+        """Return the server's state. Raises ForeignState for a text that was not made for `principal`."""
         try:
             data = _decode(text)
             state = data[_TAG_BYTES:].decode("utf-8", "surrogatepass")
@@ -177,7 +187,7 @@ class StateSeal(_Seal):
 
 
 class TaskSeal(StateSeal):
-    """The same for the ids of tasks: no server can have made a state that is taken for one."""
+    """Seals the ids of tasks, with a key of its own: no server's state can pass for a task id."""
 
     PURPOSE = b"mcpmux task id"
 
@@ -187,5 +197,5 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Raises ValueError."""
+    """Decode base64url. Raises ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,6 +1,6 @@
-"""Tools that are searched instead of listed: two tools stand for all others of a view. Pure.
+"""Let clients search tools instead of listing them: two tools stand for all others of a view. Pure.
 
-`find_tools` gives the tools that fit a question best, as a list would show them; `call_tool` calls one. The
+`find_tools` returns the tools that fit a question best, as a list would show them; `call_tool` calls one. The
 ranking is BM25 of SQLite's full text search, over words without their endings (porter) in names, titles,
 descriptions and parameters. The only module that knows SQLite.
 
@@ -31,10 +31,10 @@ from mcpmux.protocol.raw_json import Fields, Raw
 FIND_TOOLS: Final = "find_tools"
 CALL_TOOL: Final = "call_tool"
 
-USUAL: Final = 5  # tools that are given for a question when nothing is said
+USUAL: Final = 5  # tools that are returned for a question by default
 MOST: Final = 20
-QUERY_LENGTH: Final = 2000  # characters of one question that are looked at
-QUERY_WORDS: Final = 64  # of them that are looked for
+QUERY_LENGTH: Final = 2000  # characters of one question that are used
+QUERY_WORDS: Final = 64  # words of a question that are searched for
 TEXT_LIMIT: Final = 8192  # characters of a description, or of all parameters, of one tool
 
 _FIND: Final[Mapping[str, Any]] = {
@@ -69,21 +69,21 @@ _CALL: Final[Mapping[str, Any]] = {
 }
 SHOWN: Final = raw([_FIND, _CALL])
 SHOWN_WITH_TASKS: Final = raw([_FIND, {**_CALL, "execution": {"taskSupport": "optional"}}])
-"""To a legacy client, which makes tasks of what says that it can be one; others have a server decide."""
+"""For legacy clients, which decide themselves to make a task; for others the server decides."""
 
 
 def is_for_models(tool: Fields) -> bool:
-    """Whether a tool, as a list has it, may be told to a model: some are only for the app of their server."""
+    """Return whether a model may see a tool, as a list has it: some are only for their server's app."""
     visibility = value_at(value_of(members_of(tool.get(META)).get("ui")), ("visibility",))
     return not isinstance(visibility, list) or "model" in visibility
 
 
 class BadQuestion(McpmuxError):
-    """Arguments that one of the two tools does not take; the text says what it takes."""
+    """One of the two tools does not take these arguments; the text says what it takes."""
 
 
 def read_question(arguments: Raw) -> tuple[str, int]:
-    """The query and the limit in the arguments of `find_tools`. Raises BadQuestion."""
+    """Return the query and the limit in the arguments of `find_tools`. Raises BadQuestion."""
     members = _members(arguments, FIND_TOOLS, ("query", "limit"))
     query, limit = text_of(members.get("query")), value_of(members.get("limit", raw(USUAL)))
     if not query or not query.strip():
@@ -94,11 +94,11 @@ def read_question(arguments: Raw) -> tuple[str, int]:
 
 
 def read_call(arguments: Raw) -> Fields:
-    """`name` and, if they are given, `arguments` in the arguments of `call_tool`. Raises BadQuestion."""
+    """Return `name` and, if given, `arguments` in the arguments of `call_tool`. Raises BadQuestion."""
     members = _members(arguments, CALL_TOOL, ("name", "arguments"))
     if text_of(members.get("name")) is None:
         raise BadQuestion(f"{CALL_TOOL} needs a `name`, as {FIND_TOOLS} gives it")
-    if first_byte(members.get("arguments", EMPTY_OBJECT)) not in (b"{", b"n"):  # null is let through, too
+    if first_byte(members.get("arguments", EMPTY_OBJECT)) not in (b"{", b"n"):  # null is accepted, too
         raise BadQuestion(f"`arguments` of {CALL_TOOL} must be an object")
     return members
 
@@ -124,12 +124,12 @@ _EMPTY: Final = (
     "on or our so some that the their them then there these this to tool tools up use want was we what when "
     "where which who whose with you your"
 )
-"""Words of questions that say nothing about what is wanted, though few tools may have them."""
+"""Words of questions without a meaning for the search, though few tools may have them."""
 _EMPTY_WORDS: Final = frozenset(_EMPTY.split())
 
 
 class Index:
-    """Tools that can be searched, by their places. Adding a hundred of usual size takes some milliseconds."""
+    """Tools that can be searched, by their positions. Adding a hundred of usual size takes milliseconds."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools`: as a list has them."""
@@ -143,7 +143,7 @@ class Index:
         self.add(tools)
 
     def add(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        """Add tools behind those that there are."""
+        """Add tools behind the existing ones."""
         rows = ((place, *map(_spaced, _texts_of(tool))) for place, tool in enumerate(tools, self._count))
         self._texts.executemany(
             "INSERT INTO tools (rowid, name, title, about, takes) VALUES (?, ?, ?, ?, ?)", rows
@@ -154,18 +154,20 @@ class Index:
         return self._count
 
     def find(self, question: str, most: int) -> list[int]:
-        """The places of the tools that fit a question, at most so many, the best one first."""
+        """Return the positions of the tools that fit a question, at most `most`, the best one first."""
         words = list(dict.fromkeys(_WORD.findall(_spaced(question[:QUERY_LENGTH]).lower())))
+        # A question of empty words only is searched for all the same.
         words = [word for word in words if word not in _EMPTY_WORDS][:QUERY_WORDS] or words[:QUERY_WORDS]
         if not words:
             return []
+        # In quotes every word is a plain term: outside of them FTS5 has operators, such as NEAR.
         wanted = " OR ".join(f'"{word}"' for word in words)
         query = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, ?, ?, ?, ?), rowid LIMIT ?"
         return [place for (place,) in self._texts.execute(query, (wanted, *_WEIGHTS, most))]
 
 
 def _spaced(text: str) -> str:
-    """A text in which names that are written as one word are also there as several."""
+    """Return a text with words in CamelCase also split, so that each part can be found."""
     spaced = _HUMP.sub(" ", text)
     return text if spaced == text else f"{text} {spaced}"
 

@@ -1,4 +1,4 @@
-"""Who a client is, and how many streams each has, so that one cannot take all connections. Pure.
+"""Identify clients and count their streams, so that one client cannot take all connections. Pure.
 
 A stream (a listen, the GET stream of a session, one of HTTP+SSE, a WebSocket) lasts as long as its client
 wants, and holds a connection all that time.
@@ -13,14 +13,14 @@ from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 
 SETTING: Final = "limits.max_streams_per_client"
-CONNECTIONS_SETTING: Final = "limits.max_connections_per_address"  # by what `origin_of` returns
+CONNECTIONS_SETTING: Final = "limits.max_connections_per_address"  # an address as `origin_of` returns it
 
 
 def origin_of(peer: str) -> str:
-    """Return the host of a peer's address and port, as far as one client may choose it.
+    """Return the host of a peer's address and port, reduced to what one client cannot choose.
 
-    A client with an IPv6 address has the whole /64 network of it. What is on this machine is "": that may be
-    anybody, behind a proxy.
+    A client with an IPv6 address has the whole /64 network of it. An address of this machine is "": behind a
+    proxy it may be any client's.
     """
     host = peer.rpartition(":")[0].strip("[]")
     try:
@@ -36,8 +36,8 @@ def origin_of(peer: str) -> str:
 
 
 def client_of(principal: Principal, address: str) -> str:
-    """Return who a client is for a share: its principal, or its address when it has no name."""
-    # No name has a line break in it.
+    """Return the client that a share is for: its principal's name, or its address if it has no name."""
+    # No name has a line break in it, so no principal can be mistaken for an address.
     return principal.name or f"\n{address}"
 
 
@@ -52,7 +52,7 @@ class Share:
         return f"<Share {sum(self._taken.values())} streams of {len(self._taken)} clients>"
 
     def take(self, client: str) -> None:
-        """Count one more. `give_back` must follow. Raises Busy, and counts nothing, when that is too many."""
+        """Count one more; `give_back` must follow. Raises Busy, and counts nothing, when that is too many."""
         taken = self._taken.get(client, 0)
         if taken >= self.most:
             sentence = f"this client has {taken} streams, which is all that it may have; end one"
@@ -65,4 +65,5 @@ class Share:
         if left:
             self._taken[client] = left
         else:
+            # A client without streams is dropped, or the table would grow with every client ever seen.
             del self._taken[client]
