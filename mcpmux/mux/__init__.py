@@ -1,1 +1,1 @@
-"""What mcpmux decides: names, cursors, merging, rewriting. Pure: no async, no clock, no randomness."""
+"""The decisions of mcpmux: names, cursors, merging, rewriting. Pure: no async, no clock, no randomness."""

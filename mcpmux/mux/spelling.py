@@ -1,17 +1,17 @@
-"""Every way in which a server may read a URI, so that an access rule cannot be dodged by spelling. Pure.
+"""List every way in which a server may read a URI, so that spelling cannot dodge an access rule. Pure.
 
 Two servers may take the same text for two things: one decodes `%2e%2e`, one does not; one takes `//` for `/`,
 one takes `\\` for `/`. mcpmux cannot know which server does what, so a URI has several readings:
 
-  * as it is written, and
-  * after 0, 1, … DECODE_LIMIT rounds of percent-decoding (fewer when nothing is left to decode); with
+  * the text as written, and
+  * the text after 0, 1, … DECODE_LIMIT rounds of percent-decoding (fewer if it has no more to decode); with
     query and fragment cut off before that, after it or never; with repeated `/` kept or taken for one; with
     tabs and line ends kept or left out; with `\\` kept or taken for `/`: each time with scheme and host in
     lower case, without user and default port, without dot segments, `file:/x` and `file://localhost/x` as
     `file:///x`.
 
-A glob is read in the same ways, with a mark for each of its stars. Whether all readings count, or any, is the
-rule's business. Names of tools and prompts are no URIs and have one reading.
+A glob is read in the same ways, with a mark for each of its stars. The rule decides whether all readings must
+fit, or any. Names of tools and prompts are no URIs and have one reading.
 
 Source: RFC 3986 sections 5.2.4 and 6.2; RFC 8089 appendix B; the URL standard of WHATWG (backslashes, tabs).
 """
@@ -30,8 +30,8 @@ from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glo
 STAR: Final = "\ue000"
 """Stands for a star while a glob is read; in a URI it would have to be percent-encoded."""
 
-DECODE_LIMIT: Final = 3  # rounds; a URI in which something is left to decode after them is not clear
-PLAIN_LIMIT: Final = 262_144  # characters of a URI that is looked through: takes some 8 ms
+DECODE_LIMIT: Final = 3  # rounds; a URI that needs more is not clear
+PLAIN_LIMIT: Final = 262_144  # characters of a URI that is searched: takes some 8 ms
 LENGTH_LIMIT: Final = 8192  # characters of a URI that has several readings
 READINGS_LIMIT: Final = 32_768  # characters of all its readings together: they take some 2 ms
 
@@ -55,10 +55,10 @@ ReadFront = Callable[[str, bool], str]
 
 
 class Way(NamedTuple):
-    """One way of reading. `rounds` of decoding; `cut`: when query and fragment are taken off, if ever.
+    """One way of reading. `rounds` of decoding; `cut`: the moment when query and fragment are taken off.
 
-    `merging`: whether repeated slashes are one; `trimming`: whether tabs and line ends are left out, and
-    blanks at both ends; `turning`: whether a backslash is a slash.
+    `merging`: whether repeated slashes become one; `trimming`: whether tabs and line ends are removed, and
+    blanks at both ends; `turning`: whether a backslash becomes a slash.
     """
 
     rounds: int
@@ -73,31 +73,31 @@ BOTH: Final = (True, False)
 
 
 def is_plain(uri: str) -> bool:
-    """Whether every reading of a URI is known to be the text as it is written."""
+    """Return whether every reading of a URI is known to be the text as written."""
     if len(uri) > PLAIN_LIMIT:
         return False
     head = _PLAIN_HEAD.match(uri)
     if head is None:
         return ":" not in uri and _ODD.search(uri) is None
-    return _ODD.search(uri[head.end() :]) is None  # where its `^` fits
+    return _ODD.search(uri[head.end() :]) is None  # a slice, so that its `^` matches behind the head
 
 
 def readings_of(uri: str, ways: Sequence[Way] | None = None) -> Iterator[tuple[Way | None, str]]:
     """Yield (way, reading) for every way that a server may take, the first as written.
 
-    Some come more than once. `ways`: what `clear_ways` returned for a URI of a stranger. Without it the
+    Some come more than once. `ways`: what `clear_ways` returned for an untrusted URI. Without it the
     readings may be long.
     """
     yield None, uri
     if ways is None:
         ways = () if is_plain(uri) else _ways(uri, min(_rounds_in(uri), DECODE_LIMIT))
-    decode, read_front = cache(unquote), cache(_read_front)  # most ways go through the same texts
+    decode, read_front = cache(unquote), cache(_read_front)  # most ways share their intermediate texts
     for way in ways:
         yield way, read(uri, way, decode, read_front)
 
 
 def clear_ways(uri: str) -> Sequence[Way] | None:
-    """Return the ways of reading a URI besides as it is written; None when it is not clear.
+    """Return the ways of reading a URI besides the one as written; None when it is not clear.
 
     It is not clear when its readings are too long together, or when it is encoded too often.
     """
@@ -112,6 +112,7 @@ def clear_ways(uri: str) -> Sequence[Way] | None:
 def _ways(uri: str, rounds: int) -> list[Way]:
     """Return the ways that make a difference for this text."""
     bare = _decoded(uri, rounds, unquote)
+    # Decoded in full: characters that only some rounds reveal must count as well.
     turned = bare.replace("\\", "/").translate(_IGNORED)
     cuts = CUTS if _TAIL.search(bare) else CUTS[:1]
     head = _HEAD.match(uri)  # the first `//` behind a scheme is no part of a path, any other may be
@@ -146,7 +147,7 @@ def read(uri: str, way: Way | None, decode: Convert = unquote, read_front: ReadF
 
 
 def _rounds_in(uri: str) -> int:
-    """Rounds of decoding until nothing changes, at most one more than are looked into."""
+    """Return the rounds of decoding until the text is stable, or DECODE_LIMIT + 1 for more than the limit."""
     for rounds in range(DECODE_LIMIT + 1):
         decoded = unquote(uri)
         if decoded == uri:
@@ -199,11 +200,11 @@ def _read_path(path: str, merging: bool) -> str:
     return root + "/".join(kept)
 
 
-# What a rule is held against
+# Targets, and the globs of rules that are compared with them
 
 
 class Target:
-    """What a use is about: a URI, which has several readings; a name, which has one; or a URI template.
+    """The object of a use: a URI, which has several readings; a name, which has one; or a URI template.
 
     A template is read in the same ways as URIs, with a mark for each of its expressions, which may stand for
     any text.
@@ -217,7 +218,7 @@ class Target:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether its only reading is the text as it is written."""
+        """Whether its only reading is the text as written."""
         return not self.is_uri or is_plain(self._marked)
 
     @cached_property
@@ -231,7 +232,7 @@ class Target:
 
     @cached_property
     def readings(self) -> list[tuple[Way | None, str]]:
-        """Every way to read it, with what it is then."""
+        """Every way to read it, with the reading."""
         return list(dict.fromkeys(readings_of(self._marked, self._ways or ())))
 
     @cached_property
@@ -241,22 +242,23 @@ class Target:
 
     @cached_property
     def _broadly(self) -> frozenset[str]:
-        """Everything that it can be taken for. Some servers do not look at query and fragment."""
+        """All texts that it can stand for, also without query and fragment, which some servers ignore."""
         texts = self._texts
         return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self.is_uri else texts)
 
     def is_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob fits it, or all that a template stands for, in every reading."""
+        """Return whether the glob fits it, or all that a template stands for, in every reading."""
         if self.is_plain:
             return glob.fits(self._marked)
         if not self.is_clear:
+            # An `allow` must not fit what cannot be checked; `may_be_in` makes a `deny` fit it.
             return False
-        if glob.is_plain:  # it is the same in every way
+        if glob.is_plain:  # it reads the same in every way
             return all(matches(glob.glob, text) for text in self._texts)
         return all(matches(glob.read(way), text) for way, text in self.readings)
 
     def may_be_in(self, glob: TargetGlob) -> bool:
-        """Whether the glob fits, or may fit, something that it can be taken for or may stand for."""
+        """Return whether the glob fits, or may fit, something that it can mean or stand for."""
         if not self.is_clear:
             return True
         if self.is_template:
@@ -269,13 +271,13 @@ class Target:
 
 
 class TargetGlob:
-    """A glob for targets, read in the same ways as the URIs that are held against it."""
+    """A glob for targets, read in the same ways as the URIs that it is compared with."""
 
     def __init__(self, text: str) -> None:
         self.glob = parse_glob(text)
         self._marked = text.replace("*", STAR)
         self.read = cache(self._read)
-        """The glob in one way; there are few to remember."""
+        """The glob in one way of reading; there are few to remember."""
 
     @cached_property
     def is_plain(self) -> bool:
@@ -284,11 +286,11 @@ class TargetGlob:
 
     @cached_property
     def broadly(self) -> frozenset[Glob]:
-        """Everything that the glob can be taken for."""
+        """All globs that it can be read as."""
         return frozenset(tuple(text.split(STAR)) for _, text in readings_of(self._marked))
 
     def fits(self, text: str) -> bool:
-        """Whether it fits a text that has one reading."""
+        """Return whether it fits a text that has one reading."""
         return matches(self.glob, text)
 
     def _read(self, way: Way | None) -> Glob:
@@ -299,25 +301,25 @@ EVERYTHING: Final = TargetGlob("*")
 
 
 class ExactNames(TargetGlob):
-    """Fits some names alone, in which a star is a star. Takes no longer however many there are."""
+    """Fits certain names only, in which a star is a star. Takes no longer with more names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__("")
         self._names = frozenset(names)
 
     def fits(self, text: str) -> bool:
-        """Whether it is one of the names."""
+        """Return whether the text is one of the names."""
         return text in self._names
 
 
 class NameGlob(TargetGlob):
-    """A glob for names that is held against every spelling of a name."""
+    """A glob for names that is compared with every spelling of a name."""
 
     def __init__(self, text: str, spellings_of: Callable[[str], Iterable[str]]) -> None:
-        """`spellings_of`: the spellings of an upstream's own name that count."""
+        """`spellings_of`: returns the spellings of an upstream's own name that count."""
         super().__init__(text)
         self._spellings_of = spellings_of
 
     def fits(self, text: str) -> bool:
-        """Whether it fits a spelling of the upstream's own name `text`."""
+        """Return whether it fits a spelling of the upstream's own name `text`."""
         return any(matches(self.glob, spelling) for spelling in self._spellings_of(text))

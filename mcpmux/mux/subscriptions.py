@@ -1,11 +1,11 @@
-"""Who wants to hear of which resource, and what that asks of each upstream.
+"""Keep which listener follows which resource, and what each upstream must be subscribed to for that.
 
-State: interest is a set of listeners per (upstream, uri). Nothing else is remembered: what an upstream has
-actually been asked for is its subscriber's business, who compares it with `wanted` whenever either changes.
+State: interest is a set of listeners per (upstream, uri). Nothing else is remembered: the subscriber of an
+upstream knows its actual subscriptions, and compares them with `wanted` whenever either changes.
 The upstream notices the first and the last listener only.
 
-Laws: after any sequence of additions, removals and vanishings `wanted` is exactly what somebody still
-listens to; the audience of an update contains only listeners of that URI or of one above it.
+Laws: after any sequence of additions, removals and vanishings `wanted` is exactly the URIs with a
+listener; the audience of an update contains only listeners of that URI or of one above it.
 
 Source: `server/resources` (a sub-resource of a subscribed one may be named), 2024-11-05 to 2026-07-28.
 """
@@ -31,7 +31,7 @@ class Subscriptions(Generic[Listener]):
 
     def __init__(self) -> None:
         self.said_raw: set[tuple[Listener, str, str]] = set()
-        """(listener, upstream, URI) where the listener calls the URI as its server does, without a prefix."""
+        """(listener, upstream, URI) where the listener uses the server's own URI, without a prefix."""
         self._interest: dict[str, dict[str, set[Listener]]] = {}
         self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
         self._bytes: dict[Listener, int] = {}  # of the URIs of each
@@ -42,7 +42,7 @@ class Subscriptions(Generic[Listener]):
         return f"<Subscriptions {counts} of {len(self._of_listener)} listeners>"
 
     def add(self, listener: Listener, upstream: str, uri: str, *, said_raw: bool = False) -> bool:
-        """`listener` wants to hear of `uri`; True when it is the first one. See `said_raw`."""
+        """Add the interest of `listener` in `uri`. Return True when it is the first one. See `said_raw`."""
         if said_raw:
             self.said_raw.add((listener, upstream, uri))
         listeners = self._interest.setdefault(upstream, {}).setdefault(uri, set())
@@ -55,7 +55,7 @@ class Subscriptions(Generic[Listener]):
         return len(listeners) == 1
 
     def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
-        """`listener` does not want to hear of `uri` any more; True when it was the last one."""
+        """Remove the interest of `listener` in `uri`. Return True when it was the last one."""
         held = self._of_listener.get(listener, set())
         if (upstream, uri) not in held:
             return False
@@ -75,12 +75,12 @@ class Subscriptions(Generic[Listener]):
         return True
 
     def remove_all(self, listener: Listener) -> set[str]:
-        """`listener` has gone; the upstreams of which somebody wants less now."""
+        """Remove a listener that has gone. Return the upstreams with a URI less."""
         held = list(self._of_listener.get(listener, ()))
         return {upstream for upstream, uri in held if self.remove(listener, upstream, uri)}
 
     def move(self, upstream: str, other: str) -> frozenset[str]:
-        """All interest in `upstream` is interest in `other` from now on; the URIs that it is about."""
+        """Turn all interest in `upstream` into interest in `other`. Return the URIs."""
         moved = self._held(upstream)
         for listener, uri in moved:
             said_raw = (listener, upstream, uri) in self.said_raw
@@ -89,6 +89,7 @@ class Subscriptions(Generic[Listener]):
         return frozenset(uri for _, uri in moved)
 
     def forget(self, upstream: str) -> None:
+        """Remove all interest in an upstream."""
         for listener, uri in self._held(upstream):
             self.remove(listener, upstream, uri)
 
@@ -97,31 +98,34 @@ class Subscriptions(Generic[Listener]):
         return [(listener, uri) for uri, listeners in interest.items() for listener in listeners]
 
     def wanted(self, upstream: str) -> frozenset[str]:
-        """The URIs of `upstream` that somebody listens to."""
+        """Return the URIs of `upstream` that have a listener."""
         return frozenset(self._interest.get(upstream, ()))
 
     def listeners(self, upstream: str, uri: str) -> int:
+        """Return the number of listeners of a URI."""
         return len(self._interest.get(upstream, {}).get(uri, ()))
 
     def held_by(self, listener: Listener) -> list[tuple[str, str]]:
-        """Every (upstream, URI) that `listener` listens to, in the same order each time."""
+        """Return every (upstream, URI) of `listener`, sorted."""
         return sorted(self._of_listener.get(listener, ()))
 
     def count(self, listener: Listener) -> int:
+        """Return the number of URIs of `listener`."""
         return len(self._of_listener.get(listener, ()))
 
     def bytes_of(self, listener: Listener) -> int:
-        """The bytes that the URIs take which `listener` listens to."""
+        """Return the bytes that the URIs of `listener` take."""
         return self._bytes.get(listener, 0)
 
     def audience(self, upstream: str, uri: str) -> dict[Listener, str]:
-        """Who hears of an update of `uri`, and the subscribed URI through which: it, or the nearest above."""
+        """Return the listeners of `uri` or above it, each with the nearest URI it has subscribed to."""
         uris = self._interest.get(upstream)
         if not uris:
             return {}
         heard: dict[Listener, str] = {}
         for subscribed in find_above(uris, uri):
             for listener in uris[subscribed]:
+                # Nearest first, so the first entry of a listener stays.
                 heard.setdefault(listener, subscribed)
         return heard
 
@@ -141,7 +145,7 @@ def is_at_or_above(above: str, uri: str) -> bool:
 def parents(uri: str) -> Iterator[str]:
     """Yield every URI that `uri` is a sub-resource of, the shortest first.
 
-    A stranger's URI can have as many as it has characters: take only as many as are needed.
+    An untrusted URI can have as many as it has characters: take only as many as are needed.
     """
     last = 0
     for separator in _SEPARATOR.finditer(uri):

@@ -1,21 +1,21 @@
-"""What a view selects. Pure, and immutable: another configuration is another Selection.
+"""Decide what a view selects. Pure, and immutable: another configuration is another Selection.
 
 The law
 
-    Something is in a view when an `include` fits it, or there is none, and no `exclude` does.
+    A view contains what matches an `include` entry (everything, if it has none) and no `exclude` entry.
 
-  * A selector fits when everything that it names fits: the upstream, the kind, the name. The name is a URI, a
+  * A selector fits when each of its members fits: the upstream, the kind, the name. The name is a URI, a
     template or a name as the upstream itself has it, or as clients of the view see it (see `naming`). A URI
     can be written in many ways (see `spelling`): an `include` fits when its glob fits every reading of the
     URI, an `exclude` when it fits any.
-  * What a template can stand for, as far as its literal text tells, may be read when the template is
-    included. Excluding a template leaves that to the selectors of resources.
+  * Everything that a template can stand for, as far as its literal text shows, may be read when the template
+    is included. Excluding a template leaves that to the selectors of resources.
   * A selector that names annotations is about tools, as their server describes them. The server's tools have
     to be learned first (`learn`): until then such an `include` fits none, and such an `exclude` all.
   * What is unknown of a thing counts against it, as in a Policy. Methods that mcpmux does not know are in a
     view that has all of the upstream.
 
-A view permits nothing: an exchange in a view must be allowed by the Policy, too (`Both`).
+A view permits no use: an exchange in a view must be allowed by the Policy, too (`Both`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ KIND_OF_LIST: Final = {
     m.TASKS_LIST: TOOLS,  # a task belongs to the use of its tool
 }
 
-KEPT_LENGTH: Final = 1024  # characters of a name or URI about which a decision is remembered
+KEPT_LENGTH: Final = 1024  # characters of a name or URI whose decision is remembered
 DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
-DECISIONS_BYTES: Final = 2**20  # of them
+DECISIONS_BYTES: Final = 2**20  # of those decisions
 
 
 class _Selected:
-    """What a view has of one kind of an upstream's things: what `included` fits and `excluded` does not.
+    """A view's selection of one kind of an upstream's things: those that `included` fits and `excluded` not.
 
-    `is_all`: it is everything, so that nothing has to be known of a thing. `is_possible`: something may be
+    `is_all`: everything is selected, so that a thing need not be known. `is_possible`: something may be
     selected.
     """
 
@@ -59,14 +59,14 @@ class _Selected:
     def __init__(
         self, included: Sequence[TargetGlob], excluded: Sequence[TargetGlob], *, is_unknown: bool = False
     ) -> None:
-        """`is_unknown`: tools have to be learned first."""
+        """`is_unknown`: the server's tools have to be learned first."""
         self.included = included
         self.excluded = excluded
         self.is_all = EVERYTHING in included and not excluded
         self.is_possible = is_unknown or (bool(included) and EVERYTHING not in excluded)
 
     def has(self, target: Target) -> bool:
-        """Whether it is selected for sure."""
+        """Return whether a target is selected for sure."""
         if EVERYTHING not in self.included and not any(target.is_in(glob) for glob in self.included):
             return False
         return not any(target.may_be_in(glob) for glob in self.excluded)
@@ -76,7 +76,7 @@ READABLE: Final = "readable"  # beside the kinds: the resources that can be read
 
 
 class Selection:
-    """What a view selects, for all principals alike. Who may use it: see `admits`."""
+    """What a view selects, for all principals alike. `admits` decides who may use it."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Selection:
         naming: Naming = AS_THEY_ARE,
         name: str | None = ANY_VIEW,
     ) -> None:
-        """`rule`: what is named when it refuses something. `kept_bytes`: of remembered decisions.
+        """`rule`: the name to give when it refuses something. `kept_bytes`: of remembered decisions.
 
-        `name`: of the view whose clients see the names; ANY_VIEW for what holds in all views.
+        `name`: of the view whose clients see the names; ANY_VIEW for a selection that holds in all views.
         """
         self._rule = rule
         self._naming, self._name = naming, name
@@ -115,12 +115,12 @@ class Selection:
         return self._view.tools == SEARCH
 
     def asks_hints(self, upstream: str) -> bool:
-        """Whether it goes by the annotations of an upstream's tools."""
+        """Return whether the annotations of an upstream's tools matter to it."""
         return any(_is_about(each, upstream, TOOLS) for each in self._asking)
 
     @property
     def goes_by_hints(self) -> bool:
-        """Whether it goes by the annotations of the tools of any upstream."""
+        """Whether the annotations of the tools of any upstream matter to it."""
         return bool(self._asking)
 
     @property
@@ -129,13 +129,13 @@ class Selection:
         return bool(self._principals)
 
     def learn(self, upstream: str, hints: Hints) -> None:
-        """An upstream's tools, with what their annotations come to."""
+        """Store the hints of an upstream's tools, and forget the decisions made without them."""
         self._hints[upstream] = hints
         self._known.pop((upstream, TOOLS), None)
         self._decided.clear()
 
     def admits(self, principal: Principal) -> bool:
-        """Whether the view exists for somebody."""
+        """Return whether the view exists for a principal."""
         if not self._principals:
             return True
         return bool(principal) and any(matches(glob, principal.name) for glob in self._principals)
@@ -143,7 +143,7 @@ class Selection:
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
-        """Whether `method` with `target`, in the upstream's own words, is in the view; None: unknown."""
+        """Return whether `method` with `target` (the upstream's own words; None: unknown) is in the view."""
         kinds = KINDS_OF_USE.get(method)
         if kinds is None:
             return self._yes if self._has_all_of(upstream) else self._no
@@ -169,7 +169,7 @@ class Selection:
         return decision
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """Whether something may be in the view for one of `methods`."""
+        """Return whether something may be in the view for one of `methods`."""
         for method in methods:
             if method not in KINDS_OF_USE:
                 if self._has_all_of(upstream):
@@ -182,19 +182,19 @@ class Selection:
         return False
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """Whether a list shows an item, named by its URI, template or name; None: it has none."""
+        """Return whether a list shows an item, given by its URI, template or name; None: it has none."""
         kind = KIND_OF_LIST[list_method]
         selected = self._selected(upstream, kind)
         if item is None or selected.is_all:
             return selected.is_all
         is_uri = kind in OF_URIS
-        if not is_uri or is_plain(item):  # which takes less than to remember it
+        if not is_uri or is_plain(item):  # deciding takes less time than remembering
             return selected.has(Target(item, is_uri=is_uri))
         place = upstream, kind, item
         return (self._decided.get(place) or self._decide(selected, place, is_uri)).allowed
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
-        """The place of the first `include` that something in the view comes from, "" when there is none."""
+        """Return the path of the first `include` that puts a thing in the view, "" when there is none."""
         target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
         for number, selector in enumerate(self._view.include):
             if _is_about(selector, upstream, kind):
@@ -207,7 +207,7 @@ class Selection:
         return all(self._selected(upstream, kind).is_all for kind in KINDS)
 
     def _readable(self, upstream: str) -> _Selected:
-        """The resources of an upstream that may be read: those that are selected, and those of templates."""
+        """Return the selection of readable resources: the selected ones, and those of selected templates."""
         if (readable := self._known.get((upstream, READABLE))) is None:
             listed = self._selected(upstream, RESOURCES)
             readable = _Selected([*listed.included, *self._expansions(upstream)], listed.excluded)
@@ -233,6 +233,7 @@ class Selection:
         )
         if known is None and any(each.hints for each in (*included, *excluded)):
             included = [each for each in included if not each.hints]
+            # The hints are unknown: nothing is certain, and all may be excluded, but later something may fit.
             certain = [glob for each in included for glob in self._included(each, upstream, kind, {})]
             return _Selected(certain, [EVERYTHING], is_unknown=True)
         hints = known or {}
@@ -241,13 +242,13 @@ class Selection:
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
     def _included(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
-        """What a selector fits for sure by name, given the tools that there are."""
+        """Return the globs for what a selector surely fits, given the known tools."""
         text = selector.name or "*"
         globs = self._naming.certain(text, upstream, kind, _among(selector), self._name)
         return _by_hints(selector, globs, known)
 
     def _excluded(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
-        """What a selector may fit by name, given the tools that there are."""
+        """Return the globs for what a selector may fit, given the known tools."""
         text = selector.name or "*"
         globs = self._naming.possible(text, upstream, kind, _among(selector), self._name)
         return _by_hints(selector, globs, known)
@@ -263,7 +264,7 @@ def _is_about(selector: Selector, upstream: str, kind: str) -> bool:
 
 
 def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list[TargetGlob]:
-    """The globs; of a selector that names hints, the known tools with these hints that the globs fit."""
+    """Return the globs; for a selector with hints, the known tools with these hints that they fit."""
     if not selector.hints:
         return globs
     wanted = selector.hints.items()
@@ -273,14 +274,14 @@ def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list
 
 
 Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
-"""What the annotations of tools come to, by the names of the tools."""
+"""The hints in the annotations of tools, by the names of the tools."""
 
 
 def hints_of(annotations: Any) -> dict[str, bool]:
-    """What the annotations of a tool come to, whatever they are.
+    """Return the hints in the annotations of a tool, of any type, with the defaults of the specification.
 
-    Without them a tool may do anything. What reads only destroys nothing, and does nothing more when it is
-    called again. Source: `ToolAnnotations` of 2026-07-28.
+    Without annotations a tool may do anything. A tool that only reads destroys nothing, and a repeated call
+    has no further effect. Source: `ToolAnnotations` of 2026-07-28.
     """
     said = annotations if isinstance(annotations, dict) else {}
     reads_only = said.get("readOnlyHint") is True
@@ -293,12 +294,12 @@ def hints_of(annotations: Any) -> dict[str, bool]:
 
 
 def selections_of(views: Mapping[str, View], naming: Naming = AS_THEY_ARE) -> dict[str, Selection]:
-    """The views of a configuration, ready to be applied."""
+    """Return the views of a configuration, ready to be applied."""
     return {name: Selection(f"views.{name}", view, naming=naming, name=name) for name, view in views.items()}
 
 
 def selection_of(upstreams: Collection[Upstream], naming: Naming = AS_THEY_ARE) -> Selection | None:
-    """What the tables of upstreams select, which holds in every view; None if that is everything."""
+    """Return the selection by the tables of upstreams, for every view; None if that is everything."""
     include: list[Selector] = []
     exclude: list[Selector] = []
     for upstream in upstreams:
@@ -317,9 +318,9 @@ def selection_of(upstreams: Collection[Upstream], naming: Naming = AS_THEY_ARE) 
 def find_unmatched(
     views: Mapping[str, View], upstreams: Collection[Upstream], names: Names, naming: Naming = AS_THEY_ARE
 ) -> Iterator[str]:
-    """Yields a sentence for each name that selects nothing of what is listed, with the nearest name there is.
+    """Yield a sentence for each name that selects no listed thing, with the nearest name there is.
 
-    An upstream that is not in `names` may have anything.
+    An upstream that is missing from `names` may have any thing.
     """
     for name, view in views.items():
         for key, selectors in (("include", view.include), ("exclude", view.exclude)):
@@ -351,14 +352,14 @@ def find_unmatched(
 
 
 def both(first: Rules | None, second: Rules | None) -> Rules | None:
-    """What two sets of rules allow; None allows everything."""
+    """Return the rules that allow what both sets allow; None allows everything."""
     if first is None or second is None:
         return first or second
     return Both(first, second)
 
 
 class Both:
-    """What two sets of rules allow."""
+    """Allows what both sets of rules allow."""
 
     def __init__(self, first: Rules, second: Rules) -> None:
         self._first, self._second = first, second
@@ -366,7 +367,7 @@ class Both:
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
-        """See Policy. The rule is the one that refuses, or the first set's."""
+        """Decide as in Policy. The rule is the one that refuses, or the first set's."""
         decision = self._first.decide(principal, upstream, method, target)
         if decision.allowed:
             other = self._second.decide(principal, upstream, method, target)
@@ -375,7 +376,7 @@ class Both:
         return decision
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """See Policy."""
+        """Return as Policy does."""
         return any(
             self._first.may_use(principal, upstream, method)
             and self._second.may_use(principal, upstream, method)
@@ -383,7 +384,7 @@ class Both:
         )
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """See Policy."""
+        """Return as Policy does."""
         return self._first.shows(principal, upstream, list_method, item) and self._second.shows(
             principal, upstream, list_method, item
         )

@@ -1,1 +1,1 @@
-"""What MCP says: messages, framing, revisions, eras, headers. Pure: no async, no clock, no randomness."""
+"""What MCP defines: messages, framing, revisions, eras, headers. Pure: no async, no clock, no randomness."""

@@ -1,9 +1,9 @@
-"""Calls and events in the core's one language.
+"""Calls and events in the core's one form.
 
 A call is a request of 2026-07-28 without its id, an event is a notification.
 
-Ids, progress tokens and headers belong to a leg of the way and are made anew by each edge. The `_meta` of a
-call is checked here; what HTTP headers say of it is for `headers`.
+Ids, progress tokens and headers belong to one leg of the way and are made anew by each edge. The `_meta` of a
+call is checked here; `headers` checks its HTTP headers against it.
 
 Source: "_meta" in the Base Protocol overview, `server/utilities/logging`; 2026-07-28.
 """
@@ -48,16 +48,16 @@ SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 
 MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_LEVEL})
-"""Members of a request's `_meta` that only 2026-07-28 has; legacy sessions say them once."""
+"""Members of a request's `_meta` that only 2026-07-28 has; legacy sessions state them once."""
 
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
 
 _SHORT: Final = ("name", "taskId")
-"""Parameters that are remembered in many places."""
+"""Parameters that are remembered in many places, so their length is limited."""
 
-KEPT: Final = 256  # values of `_meta` that are kept as they were read
-KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
+KEPT: Final = 256  # decoded values of `_meta` that are kept
+KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded anew each time
 RECENT: Final = 8  # encoded events; those of one update differ only in how its clients spell the URI
 
 
@@ -68,10 +68,10 @@ _NEWEST: Final = raw(NEWEST)
 
 
 class Meta(dict[str, Raw]):
-    """A `_meta` of MODERN_KEYS alone: what a client says again and again. Calls share it: nobody changes it.
+    """A `_meta` of MODERN_KEYS alone, as a client repeats it in each request. Shared by calls: never changed.
 
-    `encoded`: all of it. `sound`: whether it was found to say what 2026-07-28 requires. `complete`: whether
-    it says all that we say to a server of our newest revision.
+    `encoded`: all of it. `sound`: whether it is known to have what 2026-07-28 requires. `complete`: whether
+    it has all that mcpmux sends to a server of the newest revision.
     """
 
     __slots__ = ("complete", "encoded", "sound", "version")
@@ -85,12 +85,12 @@ class Meta(dict[str, Raw]):
 
 
 class Call(Value):
-    """One request as the core sees it. `params` has no `_meta`; `meta` is what was in it.
+    """One request as the core sees it. `params` has no `_meta`; `meta` has its members.
 
-    `client`: who asks, as far as that is known: the same object for every call of one client. Never looked
-    into. `capabilities`: what that client can be asked, on a leg whose `meta` does not say it. `legacy`:
-    whether it speaks a legacy revision: a server of both eras may be spoken to in the same. `principal`: who
-    it has been shown to be.
+    `client`: the client, as far as it is known: the same object for every call of one client, never looked
+    into. `capabilities`: what that client can be asked, on a leg whose `meta` does not state it. `legacy`:
+    whether it speaks a legacy revision: a server of both eras may be addressed in the same era.
+    `principal`: its proven identity.
     """
 
     __slots__ = ("capabilities", "client", "legacy", "meta", "method", "params", "principal")
@@ -118,9 +118,9 @@ class Call(Value):
         legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> Call:
-        """Split params, raw or not.
+        """Return a call with `_meta` split from its parameters, raw or decoded.
 
-        Raises MalformedRequest when they, or their `_meta`, are no object, or a name in them is too long.
+        Raises MalformedRequest when they, or their `_meta`, are not an object, or a name in them is too long.
         """
         members: Fields = {}
         try:
@@ -134,6 +134,7 @@ class Call(Value):
             raise MalformedRequest('"_meta" must be an object') from None
         for key in _SHORT:
             value = fields.get(key)
+            # The encoded length is a cheap upper bound: only a longer one is decoded.
             if value is None or len(memoryview(value)) <= SHORT_CHARS:
                 continue
             if len(text_of(value) or "") > SHORT_CHARS:
@@ -141,11 +142,13 @@ class Call(Value):
         return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
+        """Return the call with other parameters."""
         return Call(
             self.method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal
         )
 
     def with_meta(self, meta: Fields) -> Call:
+        """Return the call with another `_meta`."""
         if meta is self.meta:
             return self
         return Call(
@@ -153,16 +156,17 @@ class Call(Value):
         )
 
     def with_client(self, client: Hashable | None) -> Call:
+        """Return the call with another client."""
         return Call(
             self.method, self.params, self.meta, client, self.capabilities, self.legacy, self.principal
         )
 
     def on_behalf(self, method: str, params: Fields) -> Call:
-        """Something else asked for the same client, with the same `_meta`."""
+        """Return another request for the same client, with the same `_meta`."""
         return Call(method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal)
 
     def text(self, key: str) -> str | None:
-        """The parameter `key` when it is a string, else None."""
+        """Return the parameter `key` when it is a string, else None."""
         value = self.params.get(key)
         try:
             return None if value is None else text_decoder.decode(value)
@@ -170,7 +174,7 @@ class Call(Value):
             return None
 
     def required(self, key: str) -> str:
-        """The parameter `key`. Raises RpcError when it is no string."""
+        """Return the parameter `key`. Raises RpcError when it is not a string."""
         text = self.text(key)
         if text is None:
             raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
@@ -193,18 +197,18 @@ class Event(Value):
 
 
 Notify = Callable[[Event], Awaitable[None]]
-"""Takes one request-scoped notification toward the client; waits while that client is slow."""
+"""Sends one request-scoped notification toward the client; waits while that client is slow."""
 
 
 Hear = Callable[[Notification], None]
 """Takes a notification of the peer that belongs to no exchange. Never waits."""
 
 Exchange = Callable[[Call, Notify], Awaitable[Fields]]
-"""The core's one verb: answers with the result's members or raises RpcError. Cancelling cancels the work."""
+"""The core's one operation: returns the result's members or raises RpcError. Cancelling cancels the work."""
 
 
 def target_in(params: Fields) -> str | None:
-    """The URI or name that a request with these parameters is about."""
+    """Return the URI or name that a request with these parameters is about, or None."""
     target = text_of(params.get("uri"))
     if target is None:
         target = text_of(params.get("name"))
@@ -218,7 +222,7 @@ def target_in(params: Fields) -> str | None:
 
 
 def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:
-    """Parameters ready to be encoded: `_meta` put back when there is anything in it."""
+    """Return parameters ready to be encoded, with `_meta` put back unless it is empty."""
     if not meta:
         return params
     return {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
@@ -228,11 +232,11 @@ _kept: dict[bytes, Meta] = {}  # the oldest first
 
 
 def _read_meta(data: bytes) -> Fields:
-    """Its members, kept when others may say the same. Raises ValueError when it is no object."""
+    """Return the members of a `_meta`, kept if others may repeat it. Raises ValueError for no object."""
     members = decode_fields(data)
     if PROGRESS_TOKEN in members and id_of(members[PROGRESS_TOKEN]) is None:
         del members[PROGRESS_TOKEN]  # null and the like are no tokens
-    if len(data) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, say, is for one call
+    if len(data) > KEPT_BYTES or not MODERN_KEYS.issuperset(members):  # a token, for example, is for one call
         return members
     if len(_kept) >= KEPT:
         del _kept[next(iter(_kept))]
@@ -241,9 +245,9 @@ def _read_meta(data: bytes) -> Fields:
 
 
 def modern_meta(call: Call, client_info: Raw) -> Fields:
-    """The `_meta` that a modern server gets: its own leg's version, the client's other statements.
+    """Return the `_meta` for a modern server: its own leg's version, and the client's other members.
 
-    `client_info` stands in where the client did not identify itself.
+    `client_info` is used if the client did not identify itself.
     """
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
@@ -252,7 +256,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 
 def upgrade_result(method: str, result: Fields) -> Fields:
-    """A result with what 2026-07-28 requires in it (changed in place); a server of today may leave it out."""
+    """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them."""
     result.setdefault("resultType", _COMPLETE)
     if method in m.CACHEABLE:
         result.setdefault("ttlMs", _NOT_FRESH)
@@ -261,7 +265,7 @@ def upgrade_result(method: str, result: Fields) -> Fields:
 
 
 def check_call(call: Call) -> None:
-    """The required members of `_meta` are there and make sense. Raises RpcError."""
+    """Check that the required members of `_meta` are present and valid. Raises RpcError."""
     meta = call.meta
     if isinstance(meta, Meta) and meta.sound:
         return
@@ -282,27 +286,27 @@ def check_call(call: Call) -> None:
 
 
 def stated_version(call: Call) -> str | None:
-    """The version in `_meta`; None when there is no text."""
+    """Return the version in `_meta`; None when it is not a string."""
     meta = call.meta
     return meta.version if isinstance(meta, Meta) else text_of(meta.get(VERSION))
 
 
 def severity(level: Any) -> int:
-    """Rank of a log level, higher is worse; an unknown one ranks highest, so that it is not lost."""
+    """Return the rank of a log level, higher is worse; unknown ones rank highest, so as not to be lost."""
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
 
 
 def is_heard(message: Event, level: str | None) -> bool:
-    """Whether a log message is severe enough for who wants to hear of `level` and worse; None: of all."""
+    """Return whether a log message is at least as severe as `level`; None: always."""
     return level is None or severity(text_of(message.params.get("level"))) >= severity(level)
 
 
 _recent: dict[int, tuple[Event, bytes]] = {}
-"""By the identity of the event, which is kept with it, so that no other has the same."""
+"""By the identity of the event, which is kept here too, so that its id is not reused."""
 
 
 def encode_notice(event: Event) -> bytes:
-    """`event` as a JSON-RPC message in one line, encoded once however many clients hear of it."""
+    """Return `event` as a JSON-RPC message in one line, encoded once for all clients."""
     found = _recent.get(id(event))
     if found is None:
         if len(_recent) >= RECENT:
@@ -313,9 +317,9 @@ def encode_notice(event: Event) -> bytes:
 
 
 def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> bytes:
-    """Encode a call as it is sent. Its progress token is its id, if it has one.
+    """Return a call encoded for its leg. Its progress token is its id, if it has one.
 
-    `asks_progress`: a tool call gets one in any case, as servers report progress only when they are asked.
+    `asks_progress`: a tool call gets one in any case, as servers report progress only when asked to.
     """
     params: Mapping[str, Any] = call.params
     meta = call.meta

@@ -1,4 +1,4 @@
-"""Error codes, and the errors that mcpmux answers with by itself.
+"""Error codes, and the errors with which mcpmux itself answers.
 
 Source: JSON-RPC 2.0 section 5.1; "Error Codes" in the Base Protocol overview and "Streamable HTTP" (server
 validation), 2026-07-28; `server/resources` of 2025-11-25 and earlier for -32002; 2025-11-25 for -32042; for
@@ -17,8 +17,8 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
-SERVER_ERROR: Final = -32000  # servers' own; SDKs say it to a request without a session
-SESSION_NOT_FOUND: Final = -32001  # servers' own; the TypeScript SDK says it of an unknown session
+SERVER_ERROR: Final = -32000  # free for servers; SDKs use it for a request without a session
+SESSION_NOT_FOUND: Final = -32001  # free for servers; the TypeScript SDK uses it for an unknown session
 
 # 2026-07-28
 HEADER_MISMATCH: Final = -32020
@@ -34,17 +34,17 @@ RESERVED: Final = range(-32768, -31999)
 
 MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION})
 
-# Outside the reserved range, as revision 2026-07-28 asks for codes of one's own.
+# Outside the reserved range, as revision 2026-07-28 asks of an implementation's own codes.
 UPSTREAM_UNAVAILABLE: Final = -31001  # it cannot be reached, or died while it worked on the request
 UPSTREAM_TIMEOUT: Final = -31002  # it did not answer within its deadline
 BUSY: Final = -31003  # too much is in flight; nothing was done, so the same request can be sent again
 
 OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
-"""Ours. An upstream that is a mcpmux says them, too."""
+"""Codes of mcpmux, which an upstream that is itself a mcpmux uses, too."""
 
 _BAD_REQUEST: Final = frozenset({PARSE_ERROR, INVALID_REQUEST}) | MODERN_ONLY
 
-RETRY_SECONDS = 1  # what is in the way is an exchange that runs, and few run longer
+RETRY_SECONDS = 1  # the limit is reached by running exchanges, and few run longer
 REQUEST_TIMEOUT: Final = 408
 TOO_MANY_REQUESTS: Final = 429
 UNAVAILABLE: Final = 503
@@ -54,7 +54,7 @@ IN_FLIGHT: Final = "limits.max_in_flight"  # the setting
 class Busy(RpcError):
     """-31003: there is too much to do, and nothing was done.
 
-    `data` is `{"retryAfterSeconds": …, "limit": …}`. `status` is the one of HTTP for a modern client.
+    `data` is `{"retryAfterSeconds": …, "limit": …}`. `status` is the HTTP status for a modern client.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Busy(RpcError):
         upstream: str | None = None,
         seconds: int = RETRY_SECONDS,
     ) -> None:
-        """`limit`: the setting that was reached; `own`: it is one on what a single client asks.
+        """`limit`: the setting that was reached; `own`: it limits a single client.
 
-        `seconds`: until it is worth to try again.
+        `seconds`: until a new attempt is worthwhile.
         """
         self.retry_seconds = seconds
         data: dict[str, object] = {"retryAfterSeconds": seconds, "limit": limit}
@@ -86,32 +86,32 @@ class MalformedRequest(RpcError):
 
 
 def unsupported_version(requested: str) -> RpcError:
-    """-32022, with the versions that a client can choose from."""
+    """Return -32022, with the versions that a client can choose from."""
     data = {"supported": list(SUPPORTED), "requested": requested}
     return RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
 def lost_with_process(*, done: bool | None) -> RpcError:
-    """-31001: the process of mcpmux has gone that worked on a request. `done`: None when that is unknown."""
+    """Return -31001: the mcpmux process that worked on a request has ended. `done`: None if unknown."""
     rest = "; it was not carried out" if done is False else "; it may have been carried out"
     data = {"state": "lost", "mayHaveBeenCarriedOut": done is not False}
     return RpcError(UPSTREAM_UNAVAILABLE, f"The replica that worked on this request has gone{rest}", data)
 
 
 def lost_state() -> RpcError:
-    """-31001: the process of mcpmux has gone in which a call waited for these answers."""
+    """Return -31001: the mcpmux process in which a call waited for these answers has ended."""
     lost = lost_with_process(done=None)
     message = f"{lost.message}; to start it again, send it without requestState"
     return RpcError(lost.code, message, lost.data)
 
 
 def unknown_state() -> RpcError:
-    """-32602: a state was not given to this very request, or not to this somebody, or not any more."""
+    """Return -32602: a state is not of this request or principal, or has expired."""
     return RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it")
 
 
 def http_status(error: RpcError) -> int:
-    """The HTTP status of a modern answer that is this error."""
+    """Return the HTTP status of a modern answer with this error."""
     if isinstance(error, MalformedRequest) or error.code in _BAD_REQUEST:
         return 400
     return 404 if error.code == METHOD_NOT_FOUND else 200

@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 messages: bytes to values and back, the payload left as it came.
+"""Decode and encode JSON-RPC 2.0 messages without touching their payload.
 
-Promises: what is inside `params`, `result` and `error.data` is never re-encoded unless somebody asks for
+Promises: the insides of `params`, `result` and `error.data` are never re-encoded unless a caller asks for
 it; key order, number spelling and unknown members survive. Payload objects travel as `Fields`: a dict of the
 object's own members, each value still raw JSON. Refuses to know what a method means.
 
@@ -42,9 +42,9 @@ _ATTRIBUTES: Final = (MemberDescriptorType, GetSetDescriptorType)  # the latter 
 
 
 class Value:
-    """Compares, and shows itself, by its attributes. Nobody changes it, unless it says so.
+    """Compares, and prints, by its attributes. Immutable unless a subclass allows changes.
 
-    A plain class: compiled code has its attributes at hand, and asks for those of a msgspec.Struct by name.
+    A plain class: compiled code reads its attributes directly, and those of a msgspec.Struct by name.
     """
 
     __slots__ = ()
@@ -71,7 +71,7 @@ text_decoder: Final = msgspec.json.Decoder(str)
 _items_decoder: Final = msgspec.json.Decoder(list[Raw])
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
+"""Errors from decoding untrusted bytes: malformed, not UTF-8, nested too deep."""
 
 EMPTY_OBJECT: Final = Raw(b"{}")
 _QUOTE: Final = 0x22
@@ -86,9 +86,9 @@ NO_BATCH: Final = (
 
 
 class Request(Value):
-    """A call that wants an answer. `params` is a raw JSON object, or None when it was absent.
+    """A call that expects an answer. `params` is a raw JSON object, or None when it was absent.
 
-    `members`: its members, where reading the message has shown them; `params` is empty then.
+    `members`: its members, if they were decoded with the message; `params` is empty then.
     """
 
     __slots__ = ("id", "members", "method", "params")
@@ -104,7 +104,7 @@ class Request(Value):
 
 
 class Notification(Value):
-    """A message that wants no answer."""
+    """A message that expects no answer."""
 
     __slots__ = ("method", "params")
 
@@ -114,9 +114,9 @@ class Notification(Value):
 
 
 class Reply(Value):
-    """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
+    """The successful answer to `id`. `result` is raw JSON: an object, if the peer obeys the specification.
 
-    `members`: its members, where reading the message has shown them; `result` may be empty then.
+    `members`: its members, if they were decoded with the message; `result` may be empty then.
     """
 
     __slots__ = ("id", "members", "result")
@@ -137,7 +137,7 @@ class ErrorReply(Value):
         self.message, self.data = message, data
 
     def as_error(self) -> RpcError:
-        """The same as an exception, to be raised in whoever waits for the answer."""
+        """Return the error as an exception, to raise where the answer is awaited."""
         return RpcError(self.code, self.message, self.data)
 
 
@@ -151,10 +151,10 @@ _wire_error_decoder: Final = msgspec.json.Decoder(WireError)
 
 
 class BadMessage(RpcError):
-    """A message that cannot be taken.
+    """A message that cannot be accepted.
 
-    `id`: that of the request which it is, or which it answers; None when that cannot be read. `is_answer`:
-    whether it answers a request; None when that cannot be read. `begins`: its beginning.
+    `id`: that of the request, which it is or answers; None when unreadable. `is_answer`:
+    whether it answers a request; None when unreadable. `begins`: its first bytes.
     """
 
     def __init__(self, code: int, message: str, id: Id | None = None, data: Any = None) -> None:  # noqa: A002 - the field's name
@@ -165,13 +165,13 @@ class BadMessage(RpcError):
 
     @property
     def may_answer(self) -> bool:
-        """Whether it is to be taken for an answer of a peer that mostly sends those: a server."""
+        """Whether to take it for an answer of a peer that mostly sends answers: a server."""
         return self.is_answer or (self.is_answer is None and self.id is not None)
 
     @property
     def as_answer(self) -> str:
-        """What the request hears that it should have answered."""
-        reason = self.message.partition(": ")[2]  # without what it would be called in a request
+        """The error for the request that it should have answered."""
+        reason = self.message.partition(": ")[2]  # without "Invalid request" and the like
         return f"the answer cannot be read: {reason or self.message}"
 
 
@@ -193,6 +193,7 @@ def decode_message(data: bytes) -> Message:
 
 def _decode_message(data: bytes) -> Message:
     """Decode a message whose text is valid JSON. Raises BadMessage, UNREADABLE."""
+    # msgspec does not check UTF-8 in raw members, which would pass on invalid bytes.
     if len(data) > PIECE_BYTES:
         check_utf8(data)
     elif not data.isascii():
@@ -233,10 +234,11 @@ def _decode_message(data: bytes) -> Message:
 
 
 def decode_request(data: bytes) -> Request | None:
-    """The same of a request, whose members come of the same pass; None for any other message."""
+    """Decode a request together with its parameters' members; None for any other message."""
     try:
         if not data.isascii():
             data.decode()
+        # Decoding a crowded object blocks the event loop; `decode_fields` refuses it later.
         if len(data) > CROWD_BYTES and is_crowded(data):
             return None
         wire = _wire_request_decoder.decode(data)
@@ -248,7 +250,7 @@ def decode_request(data: bytes) -> Request | None:
 
 
 def decode_reply(data: bytes) -> Reply | None:
-    """The same of a successful answer, whose `members` come of the same pass; None for any other message."""
+    """Decode a successful answer together with its result's members; None for any other message."""
     try:
         if not data.isascii():
             data.decode()
@@ -263,11 +265,11 @@ def decode_reply(data: bytes) -> Reply | None:
 
 
 def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
-    """Return the error for a message that cannot be taken, with what can be read of it.
+    """Return the error for a message that cannot be accepted, with its id as far as it is readable.
 
-    `data` may be its beginning and its end alone.
+    `data` may be only its beginning and its end.
     """
-    # What is no JSON has no members; to find that out once more takes long, when it is large.
+    # What is not JSON has no members; to find that out once more takes long, when it is large.
     members = {} if code == PARSE_ERROR else members_of(bytes(data))
     bad = BadMessage(code, reason, id_of(members.get("id")))
     if "result" in members or "error" in members:
@@ -290,7 +292,7 @@ def _outline(data: bytes) -> tuple[Id | None, bool | None]:
     found_id = id_of(members_of(around).get("id"))
     if head[2]:
         return found_id, head[2] in _ANSWERING
-    return found_id, None if head[1] else False  # cut within its head, or of another kind
+    return found_id, None if head[1] else False  # cut off within its head, or another kind of message
 
 
 def _parse_error(error: Exception) -> str:
@@ -304,12 +306,12 @@ def _whole(number: float) -> int | None:
 
 
 def first_byte(value: Raw) -> bytes:
-    """What a raw value begins with; tells objects, arrays, strings and null apart without a copy."""
+    """Return the first byte of a raw value, which shows its type without a copy."""
     return memoryview(value)[:1].tobytes()
 
 
 def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
-    """The request has failed, however badly its answer says so: whoever waits for it must hear that."""
+    """Decode an error. A malformed one becomes an internal error, so that its request still fails."""
     try:
         error = _decode(_wire_error_decoder, raw)
     except ValueError:
@@ -322,12 +324,12 @@ def _lower_first(text: str) -> str:
 
 
 def is_batch(data: bytes) -> bool:
-    """Whether `data` looks like a JSON-RPC batch (allowed in revision 2025-03-26 only)."""
+    """Return whether `data` looks like a JSON-RPC batch (allowed in revision 2025-03-26 only)."""
     return _BATCH.match(data) is not None
 
 
 def split_batch(data: bytes) -> list[bytes]:
-    """The members of a JSON-RPC batch, as `is_batch` knows it. Raises BadMessage: malformed or empty."""
+    """Return the members of a JSON-RPC batch, see `is_batch`. Raises BadMessage: malformed or empty."""
     try:
         members = _items_decoder.decode(data)
     except UNREADABLE as unreadable:
@@ -341,13 +343,14 @@ def split_batch(data: bytes) -> list[bytes]:
 
 
 def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
-    """The members of an object, none for an absent one, copied if decoded already. Raises ValueError."""
+    """Return the members of an object, copied if decoded already, {} if absent. Raises ValueError."""
     if raw is None:
         return {}
     if isinstance(raw, dict):
         return raw.copy()
     try:
         if len(raw) > CROWD_BYTES and is_crowded(bytes(raw)):
+            # Large members that MCP knows cost little, as they stay raw; only the rest is limited.
             known = sum(map(len, msgspec.structs.astuple(_large_decoder.decode(raw))))
             if len(raw) - known > CROWD_BYTES:
                 raise ValueError(CROWDED)
@@ -356,9 +359,9 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
         raise ValueError(str(error)) from None
 
 
-# An object of a million members, which take 12 MB, holds everything up for a second while it is decoded.
+# An object of a million members, which take 12 MB, blocks the event loop for a second while it is decoded.
 
-CROWD_BYTES: Final = 256 * 1024  # of a value: a smaller one costs little, whatever is in it
+CROWD_BYTES: Final = 256 * 1024  # of a value: a smaller one costs little with any contents
 CROWD_TEXTS: Final = 50_000  # names and strings in a larger one
 _COUNTED_BYTES: Final = 16 * 1024  # at a time
 CROWDED: Final = (
@@ -368,11 +371,11 @@ CROWDED: Final = (
 
 
 def is_crowded(data: bytes) -> bool:
-    """Tell whether JSON has so many names and strings that its members may take long to decode.
+    """Return whether JSON has so many names and strings that its members may take long to decode.
 
     A name or string that ends with a backslash counts half.
     """
-    # A search passes over a long text faster than a count; where quotes are dense, a count is the faster one.
+    # A search skips a long text faster than a count; where quotes are dense, a count is faster.
     texts = at = 0
     while (at := data.find(_QUOTE, at)) >= 0:
         end = at + _COUNTED_BYTES
@@ -386,7 +389,7 @@ def is_crowded(data: bytes) -> bool:
 
 
 def members_of(value: Any) -> dict[str, Any]:
-    """The members of a raw or decoded JSON object; none for anything else."""
+    """Return the members of a raw or decoded JSON object; {} for anything else."""
     if isinstance(value, dict):
         return value
     try:
@@ -396,12 +399,12 @@ def members_of(value: Any) -> dict[str, Any]:
 
 
 def decode_list(raw: Raw | bytes) -> list[Fields]:
-    """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
+    """Return the members of each object in a raw JSON array of objects. Raises ValueError otherwise."""
     return _decode(list_decoder, raw)
 
 
 def objects_in(raw: Raw | bytes) -> list[Fields]:
-    """The members of each object in a raw JSON array, without other items. Raises ValueError for no array."""
+    """Return the members of each object in a raw JSON array, without other items. Raises ValueError."""
     try:
         return decode_list(raw)
     except ValueError:
@@ -409,12 +412,12 @@ def objects_in(raw: Raw | bytes) -> list[Fields]:
 
 
 def decode_items(raw: Raw | bytes) -> list[Raw]:
-    """The members of a raw JSON array, whatever they are. Raises ValueError for anything else."""
+    """Return the members of a raw JSON array, of any type. Raises ValueError for other values."""
     return _decode(_items_decoder, raw)
 
 
 def decode_any(raw: Raw | bytes) -> Any:
-    """A whole raw value as Python values. Raises ValueError: malformed, too large a number, or too deep."""
+    """Return a raw value as Python values. Raises ValueError: malformed, too large a number, or too deep."""
     return _decode(_any_decoder, raw)
 
 
@@ -426,7 +429,7 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: Raw | bytes) -> T:
 
 
 def text_of(raw: Raw | None) -> str | None:
-    """The string that `raw` holds, or None when it is absent or no string."""
+    """Return the string that `raw` holds, or None when it is absent or not a string."""
     if raw is None:
         return None
     try:
@@ -436,7 +439,7 @@ def text_of(raw: Raw | None) -> str | None:
 
 
 def value_of(raw: Raw | None) -> Any:
-    """The Python value of a stranger's raw JSON, or None when it is absent or cannot be one (1e400)."""
+    """Return the value of untrusted raw JSON, or None when it is absent or not representable (1e400)."""
     try:
         return None if raw is None else decode_any(raw)
     except ValueError:
@@ -444,7 +447,7 @@ def value_of(raw: Raw | None) -> Any:
 
 
 def value_at(value: Any, path: Sequence[str]) -> Any:
-    """The member at a path of names in a decoded value; None when it is absent."""
+    """Return the member at a path of names in a decoded value; None when it is absent."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -453,12 +456,12 @@ def value_at(value: Any, path: Sequence[str]) -> Any:
 
 
 def data_of(error: RpcError) -> Any:
-    """The data of an error as a Python value; None when there is none."""
+    """Return the data of an error as a Python value; None when there is none."""
     return value_of(error.data) if isinstance(error.data, Raw) else error.data
 
 
 def id_of(raw: Raw | None) -> Id | None:
-    """Return the request id or progress token that `raw` holds, None when it is absent, none or too long."""
+    """Return the request id or progress token that `raw` holds; None when absent, invalid or too long."""
     value = value_of(raw)
     if isinstance(value, float):
         return _whole(value)
@@ -468,17 +471,17 @@ def id_of(raw: Raw | None) -> Id | None:
 
 
 def raw(value: Any) -> Raw:
-    """Any value (dicts of raw members included) as raw JSON."""
+    """Return any value (dicts of raw members included) as raw JSON."""
     return Raw(encode(value))
 
 
 def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
-    """One request line."""
+    """Return one encoded request."""
     return encode(RequestOut(id, method, UNSET if params is None else params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
-    """One notification line; `params` is left out when there is none."""
+    """Return one encoded notification; empty `params` are left out."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params
@@ -486,30 +489,30 @@ def encode_notification(method: str, params: Mapping[str, Any] | None = None) ->
 
 
 def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
-    """One successful answer."""
+    """Return one encoded successful answer."""
     return encode(ReplyOut(id, result))
 
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
-    """One failed answer; the id is left out when the request's could not be read."""
+    """Return one encoded failed answer; the id is left out when the request's could not be read."""
     named = {} if id is None else {"id": id}
     return encode({"jsonrpc": "2.0", **named, "error": error_body(error)})
 
 
 def error_body(error: RpcError) -> dict[str, Any]:
-    """An error as the JSON object that stands for it in a message."""
+    """Return an error as the JSON object for a message."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
     return body
 
 
-# Large messages: read in one pass, written without copying them together.
+# Large messages: decoded in one pass, and sent in parts to avoid a copy of the whole.
 
-LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
+LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than sending it as a part
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else
-PIECE_BYTES: Final = 64 * 1024  # of text that is looked at at a time
-QUOTES_LIMIT: Final = 192  # that are looked at for long strings; with more the decoder is faster
+PIECE_BYTES: Final = 64 * 1024  # of text that is scanned at a time
+QUOTES_LIMIT: Final = 192  # that are scanned for long strings; with more of them the decoder is faster
 
 Part = bytes | memoryview
 Body = bytes | bytearray
@@ -524,9 +527,9 @@ _TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
 
 
 def read_large_reply(data: Body) -> Reply | None:
-    """A successful answer with the members of its result; None for anything else, whatever it is.
+    """Return a successful answer with the members of its result; None for any other message.
 
-    What stands around the result is read by itself. The two make a message exactly when both can be read.
+    The text around the result is decoded separately. Together they are a message exactly when both are valid.
     """
     head = _HEAD.match(data)
     if head is None:
@@ -547,12 +550,12 @@ def read_large_reply(data: Body) -> Reply | None:
 
 
 def is_large(value: Raw) -> bool:
-    """Whether a value is better not copied."""
+    """Return whether a copy of a value costs more than a part of its own."""
     return len(value) > LARGE_BYTES
 
 
 def check_utf8(data: Body) -> None:
-    """Raises UnicodeDecodeError, which is a ValueError, for what is none. Needs little memory for that."""
+    """Check that data is UTF-8, piece by piece to save memory. Raises UnicodeDecodeError, a ValueError."""
     if data.isascii():
         return
     if len(data) <= PIECE_BYTES:
@@ -566,12 +569,12 @@ def check_utf8(data: Body) -> None:
 
 
 def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part]:  # noqa: A002 - the field's name
-    """One successful answer in parts: its large values as they are, and what is between them."""
+    """Return one successful answer in parts: large values uncopied, and the text between them."""
     return [b'{"jsonrpc":"2.0","id":%b,"result":' % encode(id), *_object(result), b"}"]
 
 
 def raw_list(members: Sequence[Fields]) -> Raw:
-    """Objects as a raw JSON array. Large values are copied once."""
+    """Return objects as a raw JSON array. Large values are copied once."""
     if not members:
         return raw([])
     parts: list[Part] = []
@@ -595,7 +598,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
 
 
 def read_objects(value: Raw) -> list[Fields]:
-    """As `decode_list`, of valid JSON: its long strings are not looked through again. Raises ValueError."""
+    """Return as `decode_list`, of valid JSON, but without scanning long strings twice. Raises ValueError."""
     view = memoryview(value)
     spans = _long_strings(view)
     if not spans:
@@ -603,6 +606,7 @@ def read_objects(value: Raw) -> list[Fields]:
     edges = [0, *(edge for span in spans for edge in span), len(view)]
     rest = [bytes(view[start:end]) for start, end in zip(edges[::2], edges[1::2], strict=True)]
     joined, number = b"".join(rest), 0
+    # Long strings are replaced by short marks; the number makes marks that the text does not contain.
     while b'"%d.' % number in joined:
         number += 1
     strings = {b'"%d.%d"' % (number, at): view[start:end] for at, (start, end) in enumerate(spans)}
@@ -612,11 +616,12 @@ def read_objects(value: Raw) -> list[Fields]:
         for key, member in item.items():
             if (string := strings.pop(bytes(member), None)) is not None:
                 item[key] = Raw(string)
+    # A mark that is left was not a member of its own (but in a nested value, say): decode it all instead.
     return decode_list(value) if strings else objects
 
 
 def _long_strings(view: memoryview) -> list[tuple[int, int]]:
-    """Where the long strings of valid JSON stand, quotes included; none when there is much else there."""
+    """Return where the long strings of valid JSON are, with quotes; [] when it has many other strings."""
     spans: list[tuple[int, int]] = []
     start: int | None = None
     for count, position in enumerate(_quotes_in(view)):

@@ -1,6 +1,6 @@
-"""Between the eras and revisions: legacy messages in the shape of 2026-07-28 and back.
+"""Translate between the eras and revisions: legacy messages to the form of 2026-07-28 and back.
 
-Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward (what it is told):
+Each edge uses one half. Upward (from a legacy peer): `upgrade_*`. Downward (to a legacy peer):
 `downgrade_*`. Members that neither side defines pass untouched.
 
 | legacy | modern |
@@ -10,20 +10,20 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | a property of a schema, always an object | also `true` and `false`: `{}` and `{"not": {}}` downward |
 | a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
 | -32002 resource not found | -32602 with `data.uri` |
-| a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
+| a read refused with an unreserved code | -32602 with `data.uri`, the server's in `data.error` |
 
-What an older revision has no word for becomes the closest thing that it can carry:
+A value that an older revision lacks becomes the closest one that it can carry:
 
 | in a result | not before | becomes |
 | --- | --- | --- |
 | `resource_link` | 2025-06-18 | a text block: its title or name, and its URI |
 | `audio` | 2025-03-26 | an embedded resource with the same data and MIME type |
-| `structuredContent`, an object | 2025-06-18 | kept, and said as text when there is no text in the result |
-| `structuredContent`, anything else | 2026-07-28 | left out, and said as text when there is no text |
+| `structuredContent`, an object | 2025-06-18 | kept, and repeated as text when the result has no text |
+| `structuredContent`, anything else | 2026-07-28 | left out, and given as text when the result has no text |
 
 | in a question | not before | becomes |
 | --- | --- | --- |
-| `elicitation/create` | 2025-06-18 | refused: the server hears that the client does not offer it |
+| `elicitation/create` | 2025-06-18 | refused: the server learns that the client does not offer it |
 | elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` |
 | a choice with titles (`oneOf`) | 2025-11-25 | `enum` with `enumNames` |
 | a choice of several (array) | 2025-11-25 | a string that lists them; the answer is cut at its commas |
@@ -36,9 +36,9 @@ What an older revision has no word for becomes the closest thing that it can car
 | sampling: several blocks | 2025-11-25 | the block, if it is one; else one text |
 | sampling: audio | 2025-03-26 | a text that says what is missing |
 
-Titles, icons, annotations, `_meta`, the context of a completion and whatever else is new are members that
-older revisions allow and do not look at. Whether a client offers sampling with tools at all is told by its
-capabilities, see `input_requests`.
+Titles, icons, annotations, `_meta`, the context of a completion and other new values are members that
+older revisions allow and ignore. The client's capabilities tell whether it offers sampling with tools,
+see `input_requests`.
 
 Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`; `server/tools`
 (output schema, tool result), `server/prompts`, `client/elicitation` and `client/sampling` of each revision,
@@ -80,8 +80,8 @@ from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
 
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
-KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
-KEPT_BYTES: Final = 1024  # of one; of a longer one it is found anew each time
+KEPT: Final = 64  # values of `_meta` whose rest is kept: a server repeats it with every result
+KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded anew each time
 AUDIO_URI: Final = "audio:"  # an embedded resource must have a URI; sound in a message has none
 
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
@@ -90,7 +90,7 @@ _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 def upgrade_call(
     call: Call, client: ClientFacts, identity: Hashable | None = None, principal: Principal = ANYONE
 ) -> Call:
-    """Return a call of a legacy client as a modern one, in whose `_meta` the client says what it is.
+    """Return a call of a legacy client as a modern one, whose `_meta` describes the client.
 
     `identity`: the object by which calls of this client are known.
     """
@@ -99,14 +99,14 @@ def upgrade_call(
 
 
 def downgrade_meta(call: Call) -> Fields:
-    """The `_meta` that a legacy server gets: without what only modern requests carry."""
+    """Return the `_meta` for a legacy server: without members that only modern requests have."""
     if isinstance(call.meta, Meta):
         return {}
     return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
 
 
 def downgrade_result(result: Fields) -> Fields:
-    """A modern result without what legacy revisions do not know (changed in place)."""
+    """Remove the members that legacy revisions do not have from a modern result, in place."""
     for key in ("resultType", "ttlMs", "cacheScope"):
         result.pop(key, None)
     meta = result.get(META)
@@ -122,10 +122,10 @@ def downgrade_result(result: Fields) -> Fields:
 
 
 def _rest_of(meta: bytes) -> Raw | None:
-    """The `_meta` of a result without the server's info; None when nothing is left."""
+    """Return the `_meta` of a result without the server's info; None when it is empty then."""
     try:
         members = decode_fields(meta)
-    except ValueError:  # no object, so not ours to change
+    except ValueError:  # not an object, so not ours to change
         return Raw(meta)
     if members.pop(SERVER_INFO, None) is None:
         return Raw(meta)
@@ -136,7 +136,7 @@ _kept_rest: Final = lru_cache(KEPT)(_rest_of)
 
 
 def _with_tight_schemas(tool: Fields) -> Fields:
-    """A tool with schemas such as the legacy revisions allow; `outputSchema` goes when it cannot be."""
+    """Return a tool with schemas that legacy revisions allow, and no `outputSchema` that they forbid."""
     for key in ("inputSchema", "outputSchema"):
         schema = members_of(tool.get(key))
         if key == "outputSchema" and text_of(schema.get("type")) != "object":
@@ -150,7 +150,7 @@ def _with_tight_schemas(tool: Fields) -> Fields:
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
-    """A legacy server's error as 2026-07-28 says it; a missing resource is named in `data.uri`."""
+    """Return a legacy server's error in the form of 2026-07-28, with a missing resource's `data.uri`."""
     if error.code != RESOURCE_NOT_FOUND:
         return error
     data = error.data
@@ -162,10 +162,10 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
 
 
 def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
-    """Why a server lets a resource not be read, in words that clients know.
+    """Return a server's refusal to read a resource with a code that clients know.
 
-    A code that neither JSON-RPC nor MCP has reserved (SDKs say 0 for whatever went wrong) tells a client
-    nothing: it gets -32602 with `data.uri`, as for a missing resource, and the server's own error in
+    A code that neither JSON-RPC nor MCP has reserved (SDKs use 0 for any failure) has no meaning for a
+    client: it gets -32602 with `data.uri`, as for a missing resource, and the server's own error in
     `data.error`.
     """
     if error.code in RESERVED or error.code in OWN or "uri" not in params:
@@ -174,8 +174,9 @@ def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
 
 
 def downgrade_error(method: str, error: RpcError) -> RpcError:
-    """A modern error as the legacy revisions say it."""
+    """Return a modern error in the form of the legacy revisions."""
     if error.code == INVALID_PARAMS and method in _NAMES_A_RESOURCE and "uri" in members_of(error.data):
+        # Still a Refused, so that logs and audit know that mcpmux itself refused.
         if isinstance(error, Refused):
             return Refused(RESOURCE_NOT_FOUND, error.message, error.rule, error.data)
         return RpcError(RESOURCE_NOT_FOUND, error.message, error.data)
@@ -184,11 +185,11 @@ def downgrade_error(method: str, error: RpcError) -> RpcError:
     return error
 
 
-# What some revisions cannot say: in results
+# Values that some revisions lack: in results
 
 
 def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
-    """The result of a tool call or prompt for a client of a legacy `revision` (changed in place)."""
+    """Adapt the result of a tool call or prompt to a client of a legacy `revision`, in place."""
     if method == m.TOOLS_CALL:
         if "structuredContent" in result:
             _say_structured(result, result["structuredContent"], revision)
@@ -200,7 +201,7 @@ def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
 
 
 def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
-    """What cannot stay, or would not be looked at, is said in the content, unless that has text already."""
+    """Repeat structured content as text where it cannot stay or be read, unless there is text already."""
     is_object = first_byte(structured) == b"{"
     if is_object and revision >= V_2025_06_18:
         return
@@ -215,9 +216,9 @@ def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
 
 
 def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
-    """Have `change` replace each of the objects in a member (changed in place), if it is a list.
+    """Replace each object in a member by what `change` returns for it, in place, if the member is a list.
 
-    What else is in the list stays.
+    Other items of the list stay.
     """
     items: Sequence[Fields | Raw]
     try:
@@ -251,7 +252,7 @@ def _carried(block: Fields, revision: str) -> Fields:
         instead = {"type": raw("resource"), "resource": raw(resource)}
     else:
         return block
-    if "annotations" in block:  # what every kind of block may have
+    if "annotations" in block:  # every type of block may have them
         instead["annotations"] = block["annotations"]
     return instead
 
@@ -260,13 +261,13 @@ def _text(text: str) -> Fields:
     return {"type": raw("text"), "text": raw(text)}
 
 
-# In questions of servers, and their answers
+# Values that some revisions lack: in questions of servers, and their answers
 
 
 def downgrade_question(method: str, params: Fields, revision: str, elicitation_id: str) -> Fields:
-    """The parameters for a client of `revision`; `elicitation_id` names a URL elicitation that has no name.
+    """Return the parameters for a client of `revision`; `elicitation_id`: for a URL elicitation without one.
 
-    Raises RpcError when that revision cannot be asked this.
+    Raises RpcError when that revision has no such question.
     """
     if method == m.ELICIT:
         return _elicitation_for(params, revision, elicitation_id)
@@ -280,7 +281,7 @@ def downgrade_question(method: str, params: Fields, revision: str, elicitation_i
 
 
 def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -> Fields:
-    """What a client of `revision` answered to the question that had `params` before `downgrade_question`."""
+    """Return the answer of a client of `revision`; `params`: of the question before `downgrade_question`."""
     if method != m.ELICIT or revision >= V_2025_11_25 or "content" not in answer:
         return answer
     try:
@@ -296,7 +297,7 @@ def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -
 
 
 def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
-    """A client's answer for a server of `revision`."""
+    """Return a client's answer for a server of `revision`."""
     content = answer.get("content")
     if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or content is None:
         return answer
@@ -328,7 +329,7 @@ def _elicitation_for(params: Fields, revision: str, elicitation_id: str) -> Fiel
 
 
 def _properties(params: Fields) -> dict[str, Fields]:
-    """The fields of a form. Raises ValueError when they are none."""
+    """Return the fields of a form. Raises ValueError when they are malformed."""
     form = decode_fields(params.get("requestedSchema"))
     return {name: decode_fields(schema) for name, schema in decode_fields(form.get("properties")).items()}
 
@@ -338,7 +339,7 @@ def _is_array(schema: Fields) -> bool:
 
 
 def _field_for(schema: Fields) -> Fields:
-    """A field of a form as 2025-06-18 knows them; a choice of several is to be written down by the user."""
+    """Return a field of a form in the form of 2025-06-18; the user types a choice of several as text."""
     if "oneOf" in schema:
         values, names = _choices(schema["oneOf"])
         kept = {key: value for key, value in schema.items() if key != "oneOf"}
@@ -355,7 +356,7 @@ def _field_for(schema: Fields) -> Fields:
 
 
 def _choices(listed: Raw) -> tuple[list[str], list[str]]:
-    """(values, names to show): of strings, or objects with `const` and `title`. Raises ValueError."""
+    """Return (values, names to show) of strings, or objects with `const` and `title`. Raises ValueError."""
     choices = value_of(listed)
     if not isinstance(choices, list):
         raise ValueError("choices are not an array")
@@ -369,7 +370,7 @@ def _choices(listed: Raw) -> tuple[list[str], list[str]]:
 
 
 def _split(message: Fields, revision: str) -> list[Fields]:
-    """A sampling message as those that have one block each."""
+    """Return a sampling message as messages with one block each."""
     content = message.get("content", Raw(b"null"))
     if first_byte(content) not in (b"[", b"{"):
         return [message]
@@ -381,7 +382,7 @@ def _blocks_in(content: Raw) -> list[Fields]:
 
 
 def _block_for(block: Fields, revision: str) -> Fields:
-    """A block of a sampling message; before 2025-11-25 these are text, image and (2025-03-26) audio."""
+    """Return a block of a sampling message; before 2025-11-25 text, image and (2025-03-26) audio only."""
     kind = text_of(block.get("type"))
     if kind in _TOOL_BLOCKS:
         return _text(bytes(raw(block)).decode())

@@ -1,10 +1,10 @@
-"""What one piece of text holds: one JSON-RPC message per line, and several in a batch.
+"""Split text into JSON-RPC messages: one per line, and several in a batch.
 
     start --bytes--> keeping --more than the limit--> discarding --newline--> start
                      keeping --newline--> start
 
-Promises: any chunking of the same bytes gives the same messages; memory stays within the limit however
-long a line is; a member of a batch that cannot be read spoils only itself.
+Promises: any chunking of the same bytes gives the same messages; memory stays within the limit for lines of
+any length; an unreadable member of a batch spoils only itself.
 
 Source: "stdio" in the transports page of every MCP revision. Batches, which 2025-03-26 alone has: JSON-RPC
 2.0 section 6, "Batching" in the Base Protocol overview and "Transports" of that revision.
@@ -21,13 +21,13 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
 EXCERPT_BYTES: Final = 512  # at each end of a line; an id stands there, and little else
-GAP: Final = '…"…'.encode()  # between the two ends; no JSON with this in it is valid, in a string or outside
+GAP: Final = '…"…'.encode()  # between the two ends; it makes the text invalid JSON, in a string or outside
 
 
 class Oversized(msgspec.Struct):
-    """Stands where a line longer than the limit was. `size` is its length in bytes without the newline.
+    """Replaces a line longer than the limit. `size` is its length in bytes without the newline.
 
-    `excerpt`: its beginning and its end, which may show whose it was.
+    `excerpt`: its beginning and its end, which may show the request it belongs to.
     """
 
     size: int
@@ -36,7 +36,7 @@ class Oversized(msgspec.Struct):
 
 Line = bytes | Oversized
 
-# As numbers: a byte is found much faster than a sequence of one.
+# As numbers: bytes.find and `in` are much faster for a byte than for a sequence of one.
 LF: Final = 0x0A
 CR: Final = 0x0D
 
@@ -44,10 +44,10 @@ BATCH_LIMIT: Final = 256  # members; as many as a session may have requests in f
 
 
 def encode_line(message: bytes) -> bytes:
-    """One JSON message as a line.
+    """Return one JSON message as a line.
 
-    A payload that was pretty-printed by its author holds line breaks; in JSON they can only be
-    insignificant whitespace, so spaces may stand in. A lone CR would end the line for some readers.
+    A pretty-printed payload holds line breaks; in JSON they can only be
+    insignificant whitespace, so spaces may replace them. A lone CR would end the line for some readers.
     """
     if LF in message:
         message = message.replace(b"\n", b" ")
@@ -57,7 +57,7 @@ def encode_line(message: bytes) -> bytes:
 
 
 class LineDecoder:
-    """Cuts a stream of bytes into lines. Empty lines and the CR of a CRLF are dropped."""
+    """Splits a stream of bytes into lines. Empty lines and the CR of a CRLF are dropped."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._limit = max_message_bytes
@@ -67,14 +67,14 @@ class LineDecoder:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the unfinished line that are kept."""
+        """The bytes of the unfinished line that are kept."""
         return len(self._kept)
 
     def feed(self, chunk: bytes) -> list[Line]:
-        """Take the next bytes, give the lines they complete."""
+        """Add the next bytes. Return the lines that they complete."""
         found: list[Line] = []
         start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:  # faster than to split, when lines are long
+        while (end := chunk.find(b"\n", start)) >= 0:  # faster than `split` when lines are long
             raw = chunk[start:end]
             if self._size:
                 self._keep(raw)
@@ -87,7 +87,7 @@ class LineDecoder:
         return found
 
     def close(self) -> list[Line]:
-        """The stream has ended: its last line, when it was not ended by a newline."""
+        """End the stream. Return its last line, if a newline did not end it."""
         size, kept = self._size, bytes(self._kept)
         self._size = 0
         self._kept.clear()
@@ -104,15 +104,15 @@ class LineDecoder:
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
         self._kept += piece
-        if self._size > self._limit + 1:  # 1: a CR may be the last byte
+        if self._size > self._limit + 1:  # 1: a CR may be the last byte, which does not count
             del self._kept[self._end_bytes : len(self._kept) - self._end_bytes]
 
 
 def read_batch(data: bytes) -> list[Message | BadMessage]:
-    """The members of a batch; those that are no messages as what is wrong with them.
+    """Return the members of a batch; in place of an invalid one, its error.
 
-    Answers are last, as whoever waits for one hears of nothing that comes behind it. Raises BadMessage when
-    the whole is malformed, empty or too long.
+    Answers are last: an exchange that gets its answer ignores later messages of the batch. Raises BadMessage
+    when the whole is malformed, empty or too long.
     """
     members = split_batch(data)
     if len(members) > BATCH_LIMIT:
@@ -122,32 +122,34 @@ def read_batch(data: bytes) -> list[Message | BadMessage]:
         try:
             found.append(decode_message(member))
         except BadMessage as bad:
-            forget_frames(bad)  # which hold the whole batch
+            forget_frames(bad)  # its traceback holds the whole batch
             found.append(bad)
     return sorted(found, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 
 def join_batch(answers: list[bytes]) -> bytes | None:
-    """The one answer to a batch: those to its requests in an array, None when there is none to give."""
+    """Return the one answer to a batch: an array of its answers; None when there are none."""
     return b"[" + b",".join(answers) + b"]" if answers else None
 
 
 class BatchAnswer:
-    """The one answer to a batch, while it is made.
+    """Collects the one answer to a batch.
 
-    It has an answer for each request that was not cancelled, in the order in which they were ready.
+    It has an answer for each request that was not cancelled, in the order in which they became ready.
     """
 
     def __init__(self) -> None:
-        self._awaited = 1  # the reading itself, so that no answer is the last one before its end
+        self._awaited = (
+            1  # reading the batch counts too, so that an early answer is not taken for the last one
+        )
         self._answers: list[bytes] = []
 
     def expect(self) -> None:
-        """One more answer is to be waited for."""
+        """Wait for one more answer."""
         self._awaited += 1
 
     def settle(self, answer: bytes | None = None) -> bytes | None:
-        """An answer has come, or will not come; the whole array when that was the last thing to wait for."""
+        """Add an answer, or None if there will be none. Return the whole array if it was the last one."""
         if answer is not None:
             self._answers.append(answer)
         self._awaited -= 1

@@ -1,4 +1,4 @@
-"""How two sides come to know each other: `server/discover` and `initialize`, as plain values.
+"""The values that two sides exchange to know each other: `server/discover` and `initialize`.
 
 Source: `server/discover` and "Versioning and Compatibility", 2026-07-28; "Lifecycle" of 2025-11-25 and
 earlier.
@@ -35,7 +35,7 @@ _ABOUT_REVISIONS: Final = re.compile(r"version|revision", re.IGNORECASE)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a server said about itself. `capabilities` is decoded; `info` is its raw Implementation."""
+    """A server's description of itself. `capabilities` is decoded; `info` is its raw Implementation."""
 
     revision: str
     capabilities: dict[str, Any]
@@ -43,31 +43,31 @@ class ServerFacts(msgspec.Struct, frozen=True):
     instructions: str | None = None
 
     def offers(self, capability: str) -> bool:
-        """Whether the server declared a capability (2024-11-05 had no word for completions)."""
+        """Return whether the server declared a capability (2024-11-05 has none for completions)."""
         if capability == "completions" and self.revision == V_2024_11_05:
             return True
         return isinstance(self.capabilities.get(capability), dict)
 
     def announces(self, capability: str) -> bool:
-        """Whether the server says that it tells when the lists of a capability change."""
+        """Return whether the server announces changes of the lists of a capability."""
         options = self.capabilities.get(capability)
         return isinstance(options, dict) and options.get("listChanged") is True
 
 
 def discover_call(client_info: Raw) -> Call:
-    """The probe that every modern server answers."""
+    """Return the probe that every modern server answers."""
     meta = {VERSION: raw(NEWEST), CLIENT_INFO: client_info, CLIENT_CAPABILITIES: EMPTY_OBJECT}
     return Call(DISCOVER, {}, meta)
 
 
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
-    """The opening of a legacy session, in the newest legacy revision or another."""
+    """Return the request that opens a legacy session, in the newest legacy revision or another."""
     params = {"protocolVersion": raw(revision), "capabilities": capabilities, "clientInfo": client_info}
     return Call(INITIALIZE, params, {})
 
 
 def read_discover_result(result: Fields) -> ServerFacts | None:
-    """The facts in a DiscoverResult; None when the answer is none, or the server cannot speak our version."""
+    """Return the facts in a DiscoverResult; None when it is invalid or does not support our version."""
     try:
         versions = decode_any(result.get("supportedVersions", b"null"))
         if not isinstance(versions, list) or NEWEST not in versions:
@@ -78,7 +78,7 @@ def read_discover_result(result: Fields) -> ServerFacts | None:
 
 
 def read_initialize_result(result: Fields) -> ServerFacts:
-    """The facts in an InitializeResult. Raises RemoteProtocolError when they are not to be had."""
+    """Return the facts in an InitializeResult. Raises RemoteProtocolError when it is invalid."""
     version = text_of(result.get("protocolVersion"))
     if version is None:
         raise RemoteProtocolError("it answered `initialize` without a protocolVersion")
@@ -92,7 +92,7 @@ def read_initialize_result(result: Fields) -> ServerFacts:
 
 
 def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
-    """Raises ValueError for malformed capabilities."""
+    """Return facts about a server. Raises ValueError for malformed capabilities."""
     capabilities = decode_any(result.get("capabilities", b"{}"))
     if not isinstance(capabilities, dict):
         raise ValueError("capabilities are not an object")
@@ -100,26 +100,27 @@ def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
 
 
 def is_final(error: RpcError) -> bool:
-    """Whether only a modern server says this, and offers no legacy revision that we speak."""
+    """Return whether an error comes from a modern server that offers no legacy revision known here."""
     return error.code in MODERN_ONLY and not set(LEGACY).intersection(_supported(error))
 
 
 def offers_newest(error: RpcError) -> bool:
-    """Whether an UnsupportedProtocolVersion error lists the very revision that was asked for."""
+    """Return whether an UnsupportedProtocolVersion error lists the very revision that was asked for."""
     return NEWEST in _supported(error)
 
 
 def next_revision(refusal: McpmuxError, asked: Sequence[str]) -> str | None:
-    """Return the legacy revision to ask for after `initialize` was refused; None: that was not the reason.
+    """Return the legacy revision to ask for after a refused `initialize`; None: that was not the reason.
 
     "If the server does not support the requested protocol version, it MUST respond with another", but many
-    refuse it instead. Those that name revisions, in `data.supported` or in words, are asked for the newest of
-    these; others for the next older one. `asked`: the revisions that were refused so far, the last one last.
+    refuse it instead. If the refusal names revisions, in `data.supported` or in words, the next one is the
+    newest of these; else the next older one. `asked`: the revisions refused so far, in order.
     """
     named = _listed(refusal) if isinstance(refusal, RpcError) else []
     others = set(named or _REVISION.findall(refusal.in_full)).difference(asked)
     if others:
         return max(others.intersection(LEGACY), default=None)
+    # Without a list, only a refusal of the parameters or about versions is worth another attempt.
     is_about_it = isinstance(refusal, RpcError) and refusal.code == INVALID_PARAMS
     if not is_about_it and _ABOUT_REVISIONS.search(refusal.in_full) is None:
         return None
@@ -127,7 +128,7 @@ def next_revision(refusal: McpmuxError, asked: Sequence[str]) -> str | None:
 
 
 def refusal(error: RpcError) -> str:
-    """Why there is no talking to a server that answered `server/discover` with a modern error, for people."""
+    """Return why a modern error on `server/discover` rules out the server, in a sentence for people."""
     if error.code == UNSUPPORTED_VERSION:
         if offers_newest(error):
             return f"it refuses revision {NEWEST} and says that it supports it"
@@ -147,7 +148,7 @@ def _listed(error: RpcError) -> list[str]:
 
 
 class ClientFacts(msgspec.Struct, frozen=True, dict=True):
-    """What a legacy client said in `initialize`, as raw JSON, and the log level it set since."""
+    """What a legacy client declared in `initialize`, as raw JSON, and the log level it set since."""
 
     info: Raw
     capabilities: Raw
@@ -155,6 +156,6 @@ class ClientFacts(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def meta(self) -> Meta:
-        """The same as every request of 2026-07-28 says it."""
+        """The facts as `_meta` of a 2026-07-28 request."""
         members = {VERSION: raw(NEWEST), CLIENT_INFO: self.info, CLIENT_CAPABILITIES: self.capabilities}
         return Meta(members if self.log_level is None else {**members, LOG_LEVEL: raw(self.log_level)})

@@ -1,8 +1,8 @@
-"""What HTTP headers say: made for a request, and checked against a body.
+"""Make the HTTP headers of requests, and check those of clients against the body.
 
 Headers come as a dict with lower-case names. A tool whose `x-mcp-header` annotations break the rules is
 left out of the list; a call carries a `Mcp-Param-*` header for each annotated argument. Only Streamable
-HTTP of 2026-07-28 has that. Nothing here knows how headers were received.
+HTTP of 2026-07-28 has that. Independent of how headers were received.
 
 Source: "Streamable HTTP" (Request Metadata, Server Validation, Custom Headers from Tool Parameters) and
 `server/tools` (x-mcp-header), 2026-07-28; RFC 9110 section 10.2.3 (Retry-After); Fetch, "CORS protocol".
@@ -43,16 +43,16 @@ LAST_EVENT_ID: Final = "last-event-id"
 TOOL_LIMIT: Final = (
     10_000  # annotated tools remembered of one server; those that are forgotten get no headers
 )
-TOOL_BYTES: Final = 4 * 2**20  # of them
-HEADER_CHARS: Final = 128  # of the name of a header; servers mean words
-LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
+TOOL_BYTES: Final = 4 * 2**20  # of those tools
+HEADER_CHARS: Final = 128  # of the name of a header; real ones are a word or two
+LONGEST_SECONDS = 24 * 3600.0  # a longer wish is cut to a day; no client waits so long for an answer
 
 _MARK: Final = b"x-mcp-header"
 _NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_READ: "uri"}
 _NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
-"""Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
+"""The Tasks extension names them by `taskId`: we send it, and check it if a client sends it."""
 _NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
-_PLAIN_METHODS: Final = m.READ_ONLY.union(_NAMING)  # which a header has as they are
+_PLAIN_METHODS: Final = m.READ_ONLY.union(_NAMING)  # known to be valid header values
 _SHOWN: Final = {VERSION_HEADER: "MCP-Protocol-Version", METHOD_HEADER: "Mcp-Method", NAME_HEADER: "Mcp-Name"}
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
@@ -68,7 +68,7 @@ _NO_SCHEMA: Final = frozenset({"const", "default", "enum", "examples", "required
 
 
 class HeaderMismatch(RpcError):
-    """-32020: a header is missing, malformed, or says something else than the body."""
+    """-32020: a header is missing, malformed, or contradicts the body."""
 
     def __init__(self, message: str) -> None:
         super().__init__(HEADER_MISMATCH, f"Header mismatch: {message}")
@@ -79,7 +79,7 @@ class InvalidHeaderSchema(ValueError):
 
 
 def encode_value(text: str) -> str:
-    """`text` as a header value: as it is when that is safe, else in the base64 form."""
+    """Return `text` as a header value: unchanged when that is safe, else in the base64 form."""
     if _is_plain(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
         return text
     packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
@@ -87,13 +87,13 @@ def encode_value(text: str) -> str:
 
 
 def decode_value(value: str) -> str:
-    """The text that a header value stands for. Raises HeaderMismatch when it is malformed."""
+    """Return the text that a header value stands for. Raises HeaderMismatch when it is malformed."""
     wrapped = _SENTINEL.fullmatch(value)
     if wrapped is None:
         return _plain(value)
     try:
         return base64.b64decode(wrapped.group(1), validate=True).decode()
-    except ValueError:  # bad base64, or no UTF-8 in it
+    except ValueError:  # bad base64, or not UTF-8
         raise HeaderMismatch(f"{value!r} is not valid base64") from None
 
 
@@ -104,19 +104,20 @@ def _plain(value: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a header can have `text` as it is; most texts show that without a look at the rule."""
+    """Return whether a header can carry `text` unchanged."""
+    # The first test is true for most texts, and faster than the pattern.
     return (text.isascii() and text.isprintable() and " " not in text) or _PLAIN.fullmatch(text) is not None
 
 
 def method_headers(method: str, revision: str) -> Headers:
-    """The headers that every modern request has. Raises RpcError for a method that no header can carry."""
+    """Return the headers that every modern request has. Raises RpcError for a method that none can carry."""
     if not _PLAIN.fullmatch(method):
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
     return (("MCP-Protocol-Version", revision), ("Mcp-Method", method))
 
 
 def name_headers(method: str, params: Fields) -> Headers:
-    """The standard header that says what a modern request is about, if its method has one."""
+    """Return the standard header with the name or URI of a modern request, if its method has one."""
     key = _NAMING.get(method)
     if key is None or key not in params:
         return ()
@@ -124,14 +125,16 @@ def name_headers(method: str, params: Fields) -> Headers:
         name = text_decoder.decode(params[key])
     except UNREADABLE:
         return ()
+    # Most names are plain: a fast test for these, before the exact one in `encode_value`.
     if name.isascii() and name.isprintable() and " " not in name and not name.startswith(_PACKED):
-        return (("Mcp-Name", name),)  # as most are
+        return (("Mcp-Name", name),)
     return (("Mcp-Name", encode_value(name)),)
 
 
 def check_request(headers: dict[str, str], call: Call) -> None:
-    """`_meta` of a modern request is complete, and the HTTP headers agree with the body. Raises RpcError."""
+    """Check that a modern request's `_meta` is complete and agrees with its headers. Raises RpcError."""
     meta = call.meta
+    # A `_meta` checked before needs only its version compared: most requests repeat the same one.
     if not (isinstance(meta, Meta) and meta.sound and headers.get(VERSION_HEADER) == meta.version):
         version = stated_version(call)
         if version is not None and (headers.get(VERSION_HEADER) != version or version not in SUPPORTED):
@@ -162,7 +165,7 @@ def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: 
 
 
 def header_params(schema: Any) -> dict[str, Path]:
-    """Header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
+    """Return header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
     found: dict[str, Path] = {}
     used: set[str] = set()
     for path, inner in _schemas(schema):
@@ -185,9 +188,9 @@ def header_params(schema: Any) -> dict[str, Path]:
 
 
 def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """Every schema in `root`, with its path of property names; None when `properties` alone lead not there.
+    """Yield every schema in `root`, with its path of property names; None if it has no such path.
 
-    A stack and no recursion, for a schema can be nested as deeply as JSON can.
+    A stack instead of recursion, as a schema can be nested as deeply as JSON can.
     """
     waiting: list[tuple[Path | None, Any]] = [((), root)]
     while waiting:
@@ -200,7 +203,7 @@ def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
 
 
 def _inner(path: Path | None, schema: dict[str, Any]) -> Iterator[tuple[Path | None, Any]]:
-    """What `schema` holds that may be a schema. What is merely *named* x-mcp-header is no annotation."""
+    """Yield values in `schema` that may be schemas. A property that is *named* x-mcp-header is not one."""
     for key, part in schema.items():
         if key == "properties" and path is not None and isinstance(part, dict):
             yield from (((*path, name), inner) for name, inner in part.items())
@@ -211,7 +214,7 @@ def _inner(path: Path | None, schema: dict[str, Any]) -> Iterator[tuple[Path | N
 
 
 def param_headers(params: Mapping[str, Path], arguments: Any) -> list[tuple[str, str]]:
-    """The `Mcp-Param-*` headers for a call's decoded arguments; what has no value is left out."""
+    """Return the `Mcp-Param-*` headers for a call's decoded arguments; absent values are left out."""
     headers = []
     for header, path in params.items():
         text = _spell(value_at(arguments, path))
@@ -221,7 +224,7 @@ def param_headers(params: Mapping[str, Path], arguments: Any) -> list[tuple[str,
 
 
 def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], arguments: Any) -> None:
-    """Every `Mcp-Param-*` header of the tool agrees with the arguments. Raises HeaderMismatch."""
+    """Check that every `Mcp-Param-*` header of the tool agrees with the arguments. Raises HeaderMismatch."""
     for header, path in params.items():
         value = value_at(arguments, path)
         spelled = _spell(value)
@@ -238,7 +241,7 @@ def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], 
 
 
 def _spell(value: Any) -> str | None:
-    """A value as a header says it; None for null, and for objects and arrays, which no header can say."""
+    """Return a value as a header has it; None for null, objects and arrays, which no header can carry."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -247,7 +250,7 @@ def _spell(value: Any) -> str | None:
 
 
 def _same_number(text: str, value: Any) -> bool:
-    """Whether `text` is the integer `value`, spelled in another way (`42.0` for 42). Exact."""
+    """Return whether `text` is the integer `value`, spelled in another way (`42.0` for 42). Exact."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     written = _INTEGER.fullmatch(text)
@@ -255,16 +258,17 @@ def _same_number(text: str, value: Any) -> bool:
 
 
 class ToolHeaders:
-    """The annotated tools of one server. Learns from its lists, one page after the other.
+    """The annotated tools of one server, learned from its lists, page by page.
 
-    `params`: by tool, the path of the argument for each header; `params.bytes` is about what it all takes.
+    `params`: by tool, the path of the argument for each header; `params.bytes`: their approximate size.
     """
 
     def __init__(self) -> None:
         self.params: Lru[str, dict[str, Path]] = Lru(TOOL_LIMIT, TOOL_BYTES)
 
     def learn(self, result: Fields) -> list[tuple[str, str]]:
-        """Take in a page of `tools/list` and cut the invalid tools out of it (in place): which, and why."""
+        """Learn a page of `tools/list`, and remove its invalid tools in place. Return their (name, fault)."""
+        # Most servers have no annotations: one search in the bytes saves decoding the page.
         if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
             return []
         try:
@@ -275,6 +279,7 @@ class ToolHeaders:
         rejected: list[tuple[str, str]] = []
         for tool in tools:
             name, schema = text_of(tool.get("name")) or "", tool.get("inputSchema")
+            # The annotations of an earlier list may be gone now.
             self.params.discard(name)
             try:
                 params = header_params(value_of(schema)) if schema and _MARK in bytes(schema) else {}
@@ -289,36 +294,36 @@ class ToolHeaders:
         return rejected
 
     def headers_of(self, call: Call) -> tuple[tuple[str, str], ...]:
-        """The `Mcp-Param-*` headers of a tool call; none for a tool that is not known to have any."""
+        """Return the `Mcp-Param-*` headers of a tool call; none for a tool without known annotations."""
         params = self.params.get(call.text("name") or "")
         return tuple(param_headers(params, value_of(call.params.get("arguments")))) if params else ()
 
     def check(self, headers: Mapping[str, str], call: Call) -> None:
-        """The headers of a tool call say the same as its arguments. Raises HeaderMismatch."""
+        """Check that the headers of a tool call agree with its arguments. Raises HeaderMismatch."""
         params = self.params.get(call.text("name") or "") if call.method == m.TOOLS_CALL else None
         if params:
             check_param_headers(headers, params, value_of(call.params.get("arguments")))
 
 
 def read_retry_after(value: str | None, now: datetime) -> float | None:
-    """Seconds from `now` (aware), from 0 to a day; None for no value, or one that says nothing."""
+    """Return seconds from `now` (aware), from 0 to a day; None for an absent or invalid value."""
     if value is None:
         return None
     value = value.strip()
     if re.fullmatch(r"[0-9]{1,10}", value):
         return min(float(value), LONGEST_SECONDS)
-    from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers say a date
+    from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers send a date
 
     try:
         then = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if then.tzinfo is None:  # "-0000" is an unknown zone; of an HTTP date only GMT can be meant
+    if then.tzinfo is None:  # "-0000" is an unknown zone; an HTTP date can only mean GMT
         then = then.replace(tzinfo=UTC)
     return min(max((then - now).total_seconds(), 0.0), LONGEST_SECONDS)
 
 
-# Host and Origin: may this browser page, or this name of ours, be talked to? This prevents DNS rebinding.
+# Host and Origin: may this browser page, or this host name, reach the listener? Prevents DNS rebinding.
 #
 # Source: "Security Warning" of Streamable HTTP in every revision since 2025-03-26.
 
@@ -327,8 +332,8 @@ _HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^\[:]*))(?::[0-9]*)?|([^\[:]*(?::[
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _LOCAL_PAGE: Final = re.compile(r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?")
-VERDICTS: Final = 256  # kept; the same few names are asked for again and again
-VERDICT_CHARS: Final = 512  # of what is asked about; a longer name is judged anew, and no host has one
+VERDICTS: Final = 256  # kept; requests repeat the same few names
+VERDICT_CHARS: Final = 512  # of Host and Origin together; longer ones are judged anew, and no host has one
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", ""})
 
 ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
@@ -339,18 +344,18 @@ _SENT: Final = (
     *(VERSION_HEADER, SESSION_HEADER, "traceparent", "tracestate", "baggage"),
 )
 """The header fields that clients send. `Mcp-Param-…` fields and those for a gateway have no fixed names."""
-ASKED_FIELDS: Final = 32  # that a page may send besides; a tool has few annotated arguments
+ASKED_FIELDS: Final = 32  # that a page may send in addition; a tool has few annotated arguments
 ASKED_CHARACTERS: Final = 64  # of the name of one; longer names are not in use
 PREFLIGHT_SECONDS: Final = 7200  # Chromium keeps no answer for longer
 
 
 class OriginPolicy:
-    """Which Host and Origin headers one listener accepts. Stateless."""
+    """The Host and Origin headers that one listener accepts. Immutable, but for its memory of verdicts."""
 
     def __init__(
         self, host: str, allowed_hosts: Collection[str], allowed_origins: Collection[str] | None
     ) -> None:
-        """`host`: the address that is listened on. The rest is accepted besides it and the loopback names.
+        """`host`: the address of the listener. The rest is accepted besides it and the loopback names.
 
         `allowed_origins` is None for a listener that has no such setting.
 
@@ -359,7 +364,7 @@ class OriginPolicy:
         """
         self._any_host = host in _ANYWHERE and not allowed_hosts
         self._hosts = _LOOPBACK | {_normal(host)} | {_name(entry) for entry in allowed_hosts}
-        self._hosts -= {""}  # what makes no sense is nobody's
+        self._hosts -= {""}  # an invalid name or Origin, which must match no entry
         self._exact = frozenset(entry.lower() for entry in allowed_hosts)
         self._origins = frozenset(entry.lower() for entry in allowed_origins or ())
         self._remedy = (
@@ -397,7 +402,7 @@ class OriginPolicy:
         """Return the fields of the answer to an OPTIONS request that asks what a page may send.
 
         Returns None for any other OPTIONS request, and for a page that may not connect. The answer does not
-        depend on the path, so it tells strangers nothing.
+        depend on the path, so it reveals nothing to strangers.
         """
         origin = headers.get("origin", "")
         if "access-control-request-method" not in headers or not self.grants(origin):
@@ -423,13 +428,13 @@ class OriginPolicy:
 
 
 def _name(host: str) -> str:
-    """The host name in a Host header as `_normal` has it, without port; "" when it makes no sense."""
+    """Return the host name in a Host header, see `_normal`, without port; "" when it is invalid."""
     found = _HOST.fullmatch(host)
     return _normal("".join(filter(None, found.groups()))) if found is not None else ""
 
 
 def _normal(host: str) -> str:
-    """One spelling for each name and address: lower case, an IPv6 address in its short form."""
+    """Return one spelling for each name and address: lower case, an IPv6 address in its short form."""
     host = host.lower()
     if ":" not in host:
         return host

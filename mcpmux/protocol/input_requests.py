@@ -1,16 +1,16 @@
-"""What a server may ask of a client, in both eras: requests of its own, or an InputRequiredResult.
+"""Questions of a server to a client, in both eras: requests of its own, or an InputRequiredResult.
 
 | legacy | modern |
 | --- | --- |
 | a request of the server (sampling, elicitation, roots) while a call runs | an `input_required` result |
 | the client's result | `inputResponses` in the repeated call, with `requestState` |
-| the client's error | nothing of that kind; inside mcpmux an object with the member `dev.mcpmux/error` |
+| the client's error | none; inside mcpmux an object with the member `dev.mcpmux/error` |
 | error -32042 with URL elicitations | `input_required` with them, no `requestState`; see runtime/router |
 | `elicitationId` of a URL elicitation | none: left out upward, made up downward |
 
-A client is asked only what it declared: a shared session declares more to its server than each client offers,
-so what this client does not is refused for it (sampling with `tools` or `toolChoice` without
-`sampling.tools` included: the model's answer would make no sense without them).
+A client is asked only what it declared. A shared session declares more to its server than each client offers,
+so mcpmux refuses for a client what it does not offer (sampling with `tools` or `toolChoice` without
+`sampling.tools` included: the model's answer would be useless without them).
 
 Source: `basic/patterns/mrtr`, 2026-07-28; `client/sampling`, `client/elicitation`, `client/roots` of each
 revision.
@@ -43,9 +43,9 @@ RESPONSES: Final = "inputResponses"
 ERROR: Final = "dev.mcpmux/error"
 
 WITHDRAWN: Final = "dev.mcpmux/withdrawn"
-"""Inside mcpmux: the parked call `params.requestState` waits for its client no more.
+"""Inside mcpmux: the parked call `params.requestState` no longer waits for its client.
 
-With `ERROR` among the params it has ended with that, and cannot go on.
+With `ERROR` among the params it has ended with that error, and cannot go on.
 """
 
 SHARED_CAPABILITIES: Final = raw(
@@ -56,35 +56,36 @@ SHARED_CAPABILITIES: Final = raw(
         "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}},
     }
 )
-"""What a session that many clients share declares to a legacy server: whatever one of them may offer.
+"""The capabilities that a session shared by many clients declares to a legacy server: all that any may have.
 
-Some servers have tools with apps (the extension MCP Apps) only for clients that show them. To others, such a
-tool is one like any other.
+Some servers have tools with apps (the extension MCP Apps) only for clients that show them. For other
+clients, such a tool is an ordinary one.
 """
 
 ELICITATION_ID: Final = "elicitationId"
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 _NEED_TOOLS: Final = ("tools", "toolChoice")
-"""Only a client with `sampling.tools` may be asked with these."""
+"""Parameters for clients with `sampling.tools` only."""
 
 _CAPABILITY: Final = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 
 class Wish(NamedTuple):
-    """One thing that is asked of the client."""
+    """One question to the client."""
 
     method: str
     params: Fields
 
 
 def offers(capabilities: Raw | None, method: str, params: Fields) -> bool:
-    """Whether a client with these capabilities can be asked this."""
+    """Return whether a client with these capabilities can be asked this."""
     offered = value_at(value_of(capabilities), (_CAPABILITY.get(method, ""),))
     if not isinstance(offered, dict):
         return False
     if method == m.ELICIT:
         mode = text_of(params.get("mode")) or "form"
+        # An empty object means forms only: before 2025-11-25 there were no modes.
         return mode in offered or (mode == "form" and not offered)
     if method == m.CREATE_MESSAGE and not params.keys().isdisjoint(_NEED_TOOLS):
         return "tools" in offered
@@ -92,7 +93,7 @@ def offers(capabilities: Raw | None, method: str, params: Fields) -> bool:
 
 
 def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fields:
-    """The result that asks a client for what a legacy server has asked.
+    """Return the result that asks a client what a legacy server has asked.
 
     A modern client has no use for the id of a URL elicitation, or for the task that a question belongs to.
     """
@@ -103,13 +104,13 @@ def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fi
         if not legacy:
             params.pop(ELICITATION_ID, None)
         elif (related := members_of(meta).get(RELATED_TASK)) is not None:
-            params[META] = raw({RELATED_TASK: related})  # the rest belongs to the leg
+            params[META] = raw({RELATED_TASK: related})  # other members belong to the leg
         wishes[key] = {"method": request.method, "params": params}
     return {"resultType": raw("input_required"), "inputRequests": raw(wishes), STATE: raw(state)}
 
 
 def wishes_in(result: Fields) -> dict[str, Wish] | None:
-    """What an `input_required` result asks for, by key; None for any other. Raises RpcError if malformed."""
+    """Return the questions in an `input_required` result by key; None for others. Raises RpcError."""
     if text_of(result.get("resultType")) != "input_required":
         return None
     wishes = {}
@@ -123,7 +124,7 @@ def wishes_in(result: Fields) -> dict[str, Wish] | None:
 
 
 def repeated(call: Call, result: Fields, responses: Fields) -> Call:
-    """The call again, with the client's responses and the state that the result carried."""
+    """Return the call again, with the client's responses and the state in the result."""
     params = {key: value for key, value in call.params.items() if key not in (STATE, RESPONSES)}
     params[RESPONSES] = raw(responses)
     if STATE in result:
@@ -132,12 +133,12 @@ def repeated(call: Call, result: Fields, responses: Fields) -> Call:
 
 
 def error_response(error: RpcError) -> Raw:
-    """A client's error in the place of its response, on its way to a legacy server."""
+    """Return a client's error as its response, on its way to a legacy server."""
     return raw({ERROR: error_body(error)})
 
 
 def read_response(response: Raw) -> Fields | RpcError:
-    """A client's response, or the error that stands in its place. Raises ValueError when it is neither."""
+    """Return a client's response, or the error in its place. Raises ValueError when it is neither."""
     fields = decode_fields(response)
     if ERROR not in fields:
         return fields
@@ -148,7 +149,7 @@ def read_response(response: Raw) -> Fields | RpcError:
 
 
 def visits_in(error: RpcError) -> dict[str, Fields]:
-    """The URL elicitations that error -32042 names, by `elicitationId`; those that make no sense left out."""
+    """Return the URL elicitations of error -32042, by `elicitationId`, without malformed ones."""
     try:
         visits = decode_list(members_of(error.data).get("elicitations", b"[]"))
     except ValueError:
@@ -158,7 +159,7 @@ def visits_in(error: RpcError) -> dict[str, Fields]:
 
 
 def url_questions(visits: dict[str, Fields]) -> Fields:
-    """The result that asks a modern client to have URLs visited."""
+    """Return the result that asks a modern client to have URLs visited."""
     asked = {
         key: {"method": m.ELICIT, "params": {k: v for k, v in visit.items() if k != ELICITATION_ID}}
         for key, visit in visits.items()
@@ -167,7 +168,7 @@ def url_questions(visits: dict[str, Fields]) -> Fields:
 
 
 def _visit_answers(call: Call) -> dict[str, str | None]:
-    """What was decided about each visit in a call that repeats one answered by `url_questions`."""
+    """Return the decision about each visit, in a call repeated after `url_questions`."""
     try:
         responses = decode_fields(call.params.get(RESPONSES))
         return {key: text_of(decode_fields(value).get("action")) for key, value in responses.items()}
@@ -176,32 +177,33 @@ def _visit_answers(call: Call) -> dict[str, str | None]:
 
 
 def accepted_visits(call: Call) -> frozenset[str]:
-    """The ids of the visits that a repeated call says were accepted."""
+    """Return the ids of the visits that a repeated call reports as accepted."""
+    # A call with a state answers other questions: `url_questions` gives none.
     if STATE in call.params:
         return frozenset()
     return frozenset(key for key, action in _visit_answers(call).items() if action == "accept")
 
 
 def after_visits(call: Call) -> Call:
-    """A repeated call as a legacy server knows it. Raises RpcError when a visit was refused."""
+    """Return a repeated call for a legacy server. Raises RpcError when a visit was refused."""
     if any(action != "accept" for action in _visit_answers(call).values()):
         raise RpcError(INVALID_REQUEST, "the server wants a URL visited first, and that was not accepted")
     return call.with_params({key: value for key, value in call.params.items() if key != RESPONSES})
 
 
 def elicitation_ids(result: Fields) -> list[str]:
-    """The ids of the URL elicitations that an `input_required` result for a legacy client asks for."""
+    """Return the ids of the URL elicitations in an `input_required` result for a legacy client."""
     wishes = wishes_in(result) or {}
     found = [text_of(wish.params.get(ELICITATION_ID)) for wish in wishes.values() if wish.method == m.ELICIT]
     return [elicitation_id for elicitation_id in found if elicitation_id is not None]
 
 
 def first_error(call: Call) -> RpcError | None:
-    """The first error among a call's responses: a modern server cannot be told, so the call ends with it."""
+    """Return the first error in a call's responses, with which it ends: no modern server takes an error."""
     if RESPONSES not in call.params:
         return None
     try:
         found = [read_response(response) for response in decode_fields(call.params[RESPONSES]).values()]
     except ValueError:
-        return None  # malformed, which the server will say better than we can
+        return None  # malformed: the server's own error is better
     return next((error for error in found if isinstance(error, RpcError)), None)

@@ -1,4 +1,4 @@
-"""JSON text with mistakes that many programs make, as the text that they meant.
+"""Repair JSON text with mistakes that many programs make.
 
     a byte order mark at the start                          is left out
     bytes that are not UTF-8                                become U+FFFD
@@ -6,8 +6,8 @@
     a control character inside a string                     becomes its escape
     NaN, Infinity, -Infinity                                become null, as JSON.stringify writes them
 
-Promises: the rest of the text keeps its bytes; valid JSON comes back as it is. Refuses to guess: text with
-any other mistake stays malformed, and the decoder says so. It costs more than decoding, so it is used only
+Promises: the rest of the text keeps its bytes; valid JSON is returned unchanged. Refuses to guess: text with
+any other mistake stays malformed, and the decoder reports it. It costs more than decoding, so it is used only
 for text that the decoder has refused.
 
 Source: RFC 8259; "replacement of maximal subparts" in the Unicode Standard, section 3.9, for UTF-8.
@@ -20,12 +20,12 @@ import re
 from typing import Final
 
 BOM: Final = b"\xef\xbb\xbf"
-# Of one text. All others wait while it is repaired, so that these together take no more than a tenth of a
-# second; a text with more of them is no slip.
+# Limits for one text. The event loop waits while it is repaired, so all together take at most a tenth of a
+# second; a text with more mistakes is not a slip.
 REPAIR_BYTES: Final = 4 * 1024 * 1024
-REPAIR_MARKS: Final = 250_000  # quotes and backslashes, as each ends what is looked through in one go
+REPAIR_MARKS: Final = 250_000  # quotes and backslashes, as each ends a match of the patterns below
 REPAIR_LIMIT: Final = 10_000  # places that are repaired
-PIECE_BYTES: Final = 64 * 1024  # of text that are decoded at a time
+PIECE_BYTES: Final = 64 * 1024  # of text that is decoded at a time
 
 _PAIR: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # Parts of a string that need no repair. Another mistake in them is left to the decoder.
@@ -79,7 +79,7 @@ def repaired(data: bytes) -> bytes:
 
 
 def _replaced(data: bytes) -> bytes | None:
-    """Return `data` with U+FFFD for what is not UTF-8; None if that is too much."""
+    """Return `data` with U+FFFD for invalid UTF-8; None if it has more than REPAIR_LIMIT of them."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, count = bytearray(), 0
     for start in range(0, len(data), PIECE_BYTES):

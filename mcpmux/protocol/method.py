@@ -48,19 +48,19 @@ ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 UNASKED: Final = frozenset(
     {RESOURCE_UPDATED, RESOURCES_CHANGED, TOOLS_CHANGED, PROMPTS_CHANGED, TASK_STATUS, ELICITATION_COMPLETE}
 )
-"""Notifications of servers that belong to no request, whatever stream they come on."""
+"""Notifications of servers that belong to no request, on any stream."""
 
 LIST_CHANGES: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
-"""Capability → says that its lists have changed. A listen wishes for it as `<capability>ListChanged`."""
+"""Capability → the notification of its lists. A listen asks for it as `<capability>ListChanged`."""
 
 MISSED: Final = "dev.mcpmux/missed"
-"""Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
+"""From our own edge to the core, never on a wire: announcements of a server may have been lost."""
 
 HEARING: Final = "dev.mcpmux/hearing"
-"""Likewise: whether a legacy server's announcements can be heard has changed; its channel says how it is."""
+"""Likewise: a legacy server's announcements can or cannot be received any more; its channel has the state."""
 
 FORGOTTEN: Final = "dev.mcpmux/forgotten"
-"""Likewise: a legacy server refuses the stream that its session had before, as if it had forgotten that."""
+"""Likewise: a legacy server refuses the stream that its session had before, as if it had lost its session."""
 
 CREATE_MESSAGE: Final = "sampling/createMessage"
 ELICIT: Final = "elicitation/create"
@@ -82,36 +82,36 @@ LISTS: Final = {
 }
 
 PAGED: Final = {**LISTS, TASKS_LIST: ListMethod("tasks", "tasks")}
-"""Every list that comes in pages; tasks are merged like the others, but are each client's own."""
+"""Every paged list; tasks are merged like the others, but are each client's own."""
 
 CACHEABLE: Final = frozenset({*LISTS, DISCOVER, RESOURCES_READ})
 
 MAY_ASK_FOR_INPUT: Final = frozenset({PROMPTS_GET, RESOURCES_READ, TOOLS_CALL})
 
 ASKED: Final = "dev.mcpmux/asked"
-"""Likewise: a client was asked something in our own `resources/subscribe`, which lasts longer by that."""
+"""Likewise: a client was asked something during our own `resources/subscribe`, which takes longer then."""
 
 ANSWERED: Final = "dev.mcpmux/answered"
-"""Likewise: it has answered, or will not."""
+"""Likewise: the client has answered, or will not."""
 
 ASKED_DURING: Final = MAY_ASK_FOR_INPUT | {TASKS_RESULT, RESOURCES_SUBSCRIBE}
 """Requests during which a legacy server may ask its client something."""
 
 ABOUT_TASKS: Final = frozenset({TOOLS_CALL, TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE})
-"""What can make a task or is about one."""
+"""Methods that can make a task or are about one."""
 
 ABOUT_ONE_TASK: Final = frozenset({TASKS_GET, TASKS_RESULT, TASKS_CANCEL, TASKS_UPDATE})
 
 IDEMPOTENT: Final = frozenset(
     {*LISTS, DISCOVER, RESOURCES_READ, PROMPTS_GET, COMPLETE, TASKS_GET, TASKS_LIST, TASKS_RESULT}
 )
-"""Reading these twice changes nothing, so they may be sent again after a lost connection."""
+"""Requests that change nothing, so they may be sent again after a lost connection."""
 
 READ_ONLY: Final = frozenset(
     {*LISTS, DISCOVER, PING, RESOURCES_READ, PROMPTS_GET, COMPLETE, LISTEN, SET_LEVEL}
     | {RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE}
 )
-"""What changes nothing that others read. Everything else may: calls, the end of a task, what nobody knows."""
+"""Requests that change nothing for other readers. All others may: calls, ends of tasks, unknown methods."""
 
 REQUESTS: Final = READ_ONLY | ABOUT_TASKS | {INITIALIZE}
 """Every request of a client that mcpmux knows."""

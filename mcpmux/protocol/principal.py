@@ -1,7 +1,7 @@
-"""Who a client has been shown to be, and until when. Pure: how it was shown is for the edges.
+"""The proven identity of a client, and until when it holds. Pure: the edges check the proof.
 
-A principal is what sessions, listens, cursors and request states are bound to, and what access rules are
-about. Two clients with the same principal are the same somebody, however they were told, in the same view.
+Sessions, listens, cursors and request states are bound to a principal, and access rules are
+about it. Two clients with the same principal and view are the same client, by any proof.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """Somebody. `name` is unique; "" is nobody in particular. `scopes`: of OAuth, which its token carries.
+    """An identity. `name` is unique; "" is an unknown client. `scopes`: of OAuth, as its token has them.
 
-    `view`: through which it looks; "" is the one with everything.
+    `view`: the view that it uses; "" is the one with everything.
     """
 
     name: str
@@ -36,25 +36,25 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> str:
-        """What is bound to it is bound to this: its name and its view."""
+        """The key that sessions and the like are bound to: its name and its view."""
         return f"{self.view}\n{self.name}" if self.view else self.name
 
     def within(self, view: str) -> Principal:
-        """The same somebody in a view."""
+        """Return the same principal in a view."""
         return self if view == self.view else Principal(self.name, self.scopes, view)
 
 
 ANYONE: Final = Principal("")
-"""A client that nobody has asked who it is."""
+"""A client whose identity was not asked for."""
 
 
 def is_name(value: object) -> bool:
-    """Whether somebody can be called so: text of bounded length without control characters."""
+    """Return whether a value can be a principal's name: bounded text without control characters."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 class Admission(NamedTuple):
-    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in.
+    """A principal, the end of its validity (seconds since 1970, or infinity), and the setting that admits it.
 
     `resource`: the only URL that its token is for; "" for every endpoint and view.
     """
@@ -66,7 +66,7 @@ class Admission(NamedTuple):
 
 
 class Turned(McpmuxError):
-    """Somebody is not let in. `status` and `fields` are for HTTP, the text is for whoever asked."""
+    """A client is not admitted. `status` and `fields` are for HTTP, the text is for the client."""
 
     def __init__(self, status: int, sentence: str, fields: tuple[tuple[str, str], ...]) -> None:
         super().__init__(sentence)
@@ -74,13 +74,13 @@ class Turned(McpmuxError):
         self.fields = fields
 
     def as_error(self) -> Refused:
-        """The same where there is nothing but JSON-RPC."""
+        """Return the refusal for a transport that has JSON-RPC only."""
         text = str(self)
         return Refused(INVALID_REQUEST, text[:1].upper() + text[1:], "auth")
 
 
 def certified(holder: str) -> Admission:
-    """Who the holder of a certificate is. Raises Turned when it names nobody."""
+    """Return the admission of a certificate's holder. Raises Turned when it names no holder."""
     if not holder:
         raise Turned(403, "the client's certificate names nobody", ())
     return Admission(Principal(f"cert:{holder}"))

@@ -1,4 +1,4 @@
-"""JSON that is not read: raw values, and the shapes of JSON-RPC messages around them as msgspec has them.
+"""Raw JSON values, and the JSON-RPC messages around them as msgspec structs.
 
 Never compiled: a compiled class keeps too little of its annotations for msgspec.
 """
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
-    # The stubs of msgspec make it a subclass of `bytes`, which it is not. Compiled code would believe them.
+    # The stubs of msgspec make it a subclass of `bytes`, which it is not; mypyc would rely on that.
     @final
     class Raw:
         """A JSON value that msgspec decodes and encodes as it stands."""
@@ -25,12 +25,12 @@ else:
     from msgspec import Raw as Raw
 
 Fields = dict[str, Raw]
-"""A JSON object whose members nobody has read."""
+"""A JSON object whose members are still encoded."""
 
 Id = int | str
 
 SHORT_CHARS: Final = 4096
-"""Most characters of an id, a token, a method or a name of a peer. They are remembered in many places."""
+"""The limit for an id, a token, a method or a name from a peer: they are remembered in many places."""
 
 _Short = Annotated[str, Meta(max_length=SHORT_CHARS)]
 _ShortId = int | _Short
@@ -48,7 +48,7 @@ class Wire(msgspec.Struct, gc=False):
 
 
 class WireError(msgspec.Struct, gc=False):
-    """What is in `error`."""
+    """The value of `error`."""
 
     code: int
     message: str = ""
@@ -56,7 +56,7 @@ class WireError(msgspec.Struct, gc=False):
 
 
 class WireReply(msgspec.Struct, gc=False):
-    """A successful answer, read at once."""
+    """A successful answer, decoded together with its result's members."""
 
     jsonrpc: str
     id: _ShortId
@@ -66,7 +66,7 @@ class WireReply(msgspec.Struct, gc=False):
 
 
 class WireRequest(msgspec.Struct, gc=False):
-    """A request, read at once."""
+    """A request, decoded together with its parameters' members."""
 
     jsonrpc: str
     id: _ShortId
@@ -78,7 +78,7 @@ _NONE: Final = Raw(b"")
 
 
 class WireLarge(msgspec.Struct, gc=False):
-    """Members of parameters and results that may be large for a good reason; all others are passed over."""
+    """Members of parameters and results that may well be large; all others are skipped."""
 
     content: Raw = _NONE
     structuredContent: Raw = _NONE  # noqa: N815 - as MCP spells it
@@ -95,7 +95,7 @@ class WireLarge(msgspec.Struct, gc=False):
 
 
 class RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
-    """A request to be written."""
+    """A request to encode."""
 
     id: Id
     method: str
@@ -103,7 +103,7 @@ class RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
 
 class ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
-    """A successful answer to be written."""
+    """A successful answer to encode."""
 
     id: Id
     result: Mapping[str, Any]

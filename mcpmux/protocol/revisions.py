@@ -1,4 +1,4 @@
-"""The five revisions of MCP, their order, and which one two sides agree on.
+"""The five revisions of MCP, their order, and the agreement of two sides on one.
 
 Source: "Versioning and Compatibility", 2026-07-28; "Lifecycle" of the earlier revisions.
 """
@@ -22,15 +22,15 @@ SUPPORTED: Final = MODERN[::-1] + LEGACY[::-1]
 
 
 def negotiate_legacy(requested: str) -> str:
-    """The revision that `initialize` answers: the requested one, or our newest legacy one."""
+    """Return the revision for the answer to `initialize`: the requested one, or our newest legacy one."""
     return requested if requested in LEGACY else NEWEST_LEGACY
 
 
 def is_modern(revision: str) -> bool:
-    """Whether `revision` carries its version and capabilities on every request."""
+    """Return whether `revision` carries its version and capabilities on every request."""
     return revision in MODERN
 
 
 def allows_batch(revision: str) -> bool:
-    """JSON-RPC batches exist in 2025-03-26 only (a MUST there, removed in 2025-06-18)."""
+    """Return whether JSON-RPC batches exist: in 2025-03-26 only (a MUST there, removed in 2025-06-18)."""
     return revision == V_2025_03_26

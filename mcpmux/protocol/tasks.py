@@ -2,16 +2,16 @@
 
 | | core of 2025-11-25 | extension `io.modelcontextprotocol/tasks` of 2026-07-28 |
 | --- | --- | --- |
-| who decides | the client: `task` in the call; the tool says whether (`execution.taskSupport`) | the server |
+| decides | the client: `task` in the call, if the tool's `execution.taskSupport` allows it | the server |
 | made | result `{"task": {…}}` | result `{"resultType": "task", …}` |
 | times | `ttl`, `pollInterval` | `ttlMs`, `pollIntervalMs` |
 | result | `tasks/result`, which waits | in `tasks/get`, under `result` or `error` |
-| a tool result that says `isError` | status `failed` | status `completed` |
+| a tool result with `isError` | status `failed` | status `completed` |
 | questions | requests while `tasks/result` waits | `inputRequests` in `tasks/get`; `tasks/update` |
 | list | `tasks/list` | none |
 
-No form can stand for the other without waiting for something, so the core carries both. Who asks in one and
-is answered in the other is served by `runtime/tasks`.
+Neither form can be translated to the other without waiting, so the core carries both. `runtime/tasks` serves
+a client that uses one form where the server answers in the other.
 
 Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 """
@@ -33,42 +33,42 @@ from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 TASK: Final = "task"
-_COMPLETE: Final = b'"complete"'  # as most results say it
+_COMPLETE: Final = b'"complete"'  # the usual spelling
 TASK_ID: Final = "taskId"
 _EXTENSION_AT: Final = ("extensions", EXTENSION)
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 _RENAMED: Final = {"ttl": "ttlMs", "pollInterval": "pollIntervalMs"}
 _DEFAULT_POLL_MS: Final = 1000
-# Who names nothing sensible is neither flooded nor forgotten.
+# A server that gives no useful interval is asked neither too often nor too rarely.
 _POLL_BOUNDS_MS: Final = (100, 10_000)
 
 
 def knows_extension(capabilities: Raw | None) -> bool:
-    """Whether a modern client declares that it understands tasks."""
+    """Return whether a modern client declares that it understands tasks."""
     return isinstance(value_at(value_of(capabilities), _EXTENSION_AT), dict)
 
 
 def with_extension(capabilities: Raw | None) -> Raw:
-    """A client's capabilities and, beside them, the extension."""
+    """Return a client's capabilities with the extension added."""
     members = members_of(capabilities)
     return raw({**members, "extensions": {**members_of(members.get("extensions")), EXTENSION: {}}})
 
 
 def extension_missing() -> RpcError:
-    """-32021: this needs a client that understands tasks."""
+    """Return -32021: this needs a client that understands tasks."""
     data: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
     return RpcError(MISSING_CLIENT_CAPABILITY, f"Missing required client capability: {EXTENSION}", data)
 
 
 def misses_extension(error: RpcError) -> bool:
-    """Whether a server says that it can only serve a client that understands tasks."""
+    """Return whether a server's error means that it only serves clients that understand tasks."""
     required = value_at(data_of(error), ("requiredCapabilities", "extensions"))
     return error.code == MISSING_CLIENT_CAPABILITY and isinstance(required, dict) and EXTENSION in required
 
 
 def offers_tasks(facts: ServerFacts) -> bool:
-    """Whether a server makes tasks of tool calls, in the way of its own era."""
+    """Return whether a server makes tasks of tool calls, in the way of its own era."""
     if is_modern(facts.revision):
         return isinstance(value_at(facts.capabilities, _EXTENSION_AT), dict)
     call = value_at(facts.capabilities, ("tasks", "requests", "tools", "call"))
@@ -76,7 +76,7 @@ def offers_tasks(facts: ServerFacts) -> bool:
 
 
 def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[str, Any]:
-    """What a client may be told about tasks: what some server can do and reaches that client.
+    """Return the capabilities of tasks for a client: those of some server that can reach that client.
 
     A legacy client has tasks of legacy servers only; a modern one that understands them has all.
     """
@@ -92,13 +92,13 @@ def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[s
 
 
 def support_in(tool: Fields) -> str:
-    """What a tool says about tasks: `execution.taskSupport`, which is "forbidden" when nothing is said."""
+    """Return a tool's `execution.taskSupport`; "forbidden" when it is absent."""
     support = value_at(value_of(tool.get("execution")), ("taskSupport",))
     return support if isinstance(support, str) else "forbidden"
 
 
 def made_task(result: Fields) -> Fields | None:
-    """The task in a result that says that one was made, in its own form; None for any other result."""
+    """Return the task in a result that created one, in its own form; None for any other result."""
     kind = result.get("resultType")
     if kind is not None and bytes(kind) != _COMPLETE and text_of(kind) == "task":
         return result
@@ -109,11 +109,12 @@ def made_task(result: Fields) -> Fields | None:
 
 
 def upgrade_task(task: Fields) -> Fields:
-    """A legacy task as the extension has it, without what depends on its status."""
+    """Return a legacy task in the extension's form, without what depends on its status."""
     return {_RENAMED.get(key, key): value for key, value in task.items()}
 
 
 def upgrade_made(result: Fields, task: Fields) -> Fields:
+    """Return the result that created a legacy task in the extension's form."""
     rest = {key: value for key, value in result.items() if key not in (TASK, "resultType")}
     return {"resultType": raw("task"), **upgrade_task(task), **rest}
 
@@ -123,13 +124,14 @@ def _detailed(task: Fields, status: str, **details: Raw) -> Fields:
 
 
 def running(task: Fields) -> Fields:
-    """A legacy task that works, or that has been cancelled: there is nothing to add."""
+    """Return a legacy task that works or was cancelled: it has no details."""
     status = text_of(task.get("status"))
+    # No questions are known here, so the modern form, which carries them inside, cannot say that it waits.
     return _detailed(task, "working" if status == "input_required" else status or "working")
 
 
 def completed(task: Fields, result: Fields) -> Fields:
-    """A legacy task with what `tasks/result` answered, less what only that answer needs."""
+    """Return a legacy task with the result from `tasks/result`, without members for that answer only."""
     inner = {key: value for key, value in result.items() if key != "resultType"}
     meta = members_of(inner.pop(META, None))
     meta.pop(RELATED_TASK, None)
@@ -139,15 +141,17 @@ def completed(task: Fields, result: Fields) -> Fields:
 
 
 def failed(task: Fields, error: RpcError) -> Fields:
+    """Return a legacy task that failed, with its error."""
     return _detailed(task, "failed", error=raw(error_body(error)))
 
 
 def waiting(task: Fields, requests: Fields) -> Fields:
-    """A legacy task that wants to know something, with its questions."""
+    """Return a legacy task that requires input, with its questions."""
     return _detailed(task, "input_required", inputRequests=raw(requests))
 
 
 def error_in(task: Fields) -> RpcError:
+    """Return the error in a failed task."""
     found = value_of(task.get("error"))
     body: dict[str, Any] = found if isinstance(found, dict) else {}
     code = body.get("code")
@@ -156,7 +160,7 @@ def error_in(task: Fields) -> RpcError:
 
 
 def poll_seconds(task: Fields) -> float:
-    """How long to wait before asking again."""
+    """Return the seconds to wait before asking again."""
     wanted = value_of(task.get("pollIntervalMs"))
     low, high = _POLL_BOUNDS_MS
     known = isinstance(wanted, int | float) and not isinstance(wanted, bool)
@@ -164,12 +168,12 @@ def poll_seconds(task: Fields) -> float:
 
 
 def related_task(params: Fields) -> str | None:
-    """The id of the task that a message of a legacy peer belongs to."""
+    """Return the id of the task that a message of a legacy peer belongs to, or None."""
     return text_of(members_of(members_of(params.get(META)).get(RELATED_TASK)).get(TASK_ID))
 
 
 def without_task_support(result: Fields) -> Fields:
-    """A modern server's `tools/list` for a legacy client (changed in place): it makes no legacy tasks."""
+    """Remove task support from a modern server's `tools/list`, in place: it makes no legacy tasks."""
     replace_each(result, "tools", _without_support)
     return result
 
