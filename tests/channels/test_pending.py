@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -11,6 +12,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call, Event, encode_call
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.transports.waiting import Deadline
 
 CALL = Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")})
 
@@ -145,26 +147,17 @@ def test_a_closed_ticket_swallows_its_late_answer_and_progress():
     assert pending_requests.close(pending) is False  # the peer is told once
 
 
-class Renewals:
-    """A deadline that counts how often it is renewed."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.count = 0
-
-    def renew(self) -> None:
-        self.count += 1
-
-
 @pytest.mark.parametrize("wanted", [True, False])
-def test_progress_renews_the_deadline_and_goes_on_where_it_is_wanted(wanted):
+async def test_progress_renews_the_deadline_and_goes_on_where_it_is_wanted(wanted, autojump_clock):
     pending = PendingRequest(CALL if wanted else CALL.with_meta({}))
-    pending.deadline = renewals = Renewals()
-    woken = []
+    pending.deadline = deadline = Deadline(10.0, 0.0, 60.0)
+    began, woken = deadline.at, []
     pending.wake = lambda: woken.append(True)
-    for event in (progress(1), Event(m.LOG_MESSAGE, {})):
-        pending.push(event)
-    assert renewals.count == 1
+    await trio.sleep(3)
+    pending.push(Event(m.LOG_MESSAGE, {}))
+    assert deadline.at == began
+    pending.push(progress(1))
+    assert deadline.at == began + 3
     assert len(pending.events) == len(woken) == (2 if wanted else 1)
 
 
@@ -292,20 +285,14 @@ def test_progress_gets_in_among_log_messages_only():
     assert pending.events[-1] == progress(1)
 
 
-def test_the_deadline_of_a_ticket_may_move():
-    class Moving:
-        at = 5.0
-
-        def renew(self) -> None:
-            raise AssertionError
-
-    moving = Moving()
+async def test_the_deadline_of_a_request_may_move(autojump_clock):
     pending = PendingRequests().open(PendingRequest(CALL))
     assert pending.until == float("inf")
-    pending.deadline = moving
-    assert pending.until == 5
-    moving.at = 8
-    assert pending.until == 8
+    pending.deadline = deadline = Deadline(5.0, 0.0, 60.0)
+    assert pending.until == deadline.at
+    await trio.sleep(3)
+    deadline.renew()
+    assert pending.until == trio.current_time() + 5
 
 
 def test_a_ticket_that_is_cut_off_wakes_who_waits_and_the_peer_is_to_be_told():
