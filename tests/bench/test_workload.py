@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import SEVERAL, bind, draw_by, parse_operation, zipf
+from mcpmux.bench.operation import bind, draw_by, parse_operation, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
@@ -75,11 +75,6 @@ def test_a_glob_is_about_the_same_at_a_server_and_at_a_mux_in_front_of_it(glob: 
 def test_a_uri_as_an_argument_is_one_of_the_server() -> None:
     uris = {call_of('tool t {"u": "{{uri}}"}', seed=seed)[1]["arguments"]["u"] for seed in range(40)}
     assert uris == set(URIS)
-
-
-def test_lists_are_walked_and_subscriptions_taken_back() -> None:
-    methods = {verb: call_of(verb)[0] for verb in ("list", "subscribe", "read")}
-    assert [verb for verb, method in methods.items() if method in SEVERAL] == ["list", "subscribe"]
 
 
 MISTAKES = {

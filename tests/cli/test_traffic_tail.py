@@ -124,12 +124,6 @@ def test_a_compressed_file_may_have_any_name(invoke: Invoke, tmp_path: Path):
     assert (result.stderr, len(result.stdout.splitlines())) == ("", 4)
 
 
-def test_how_much_more_could_not_be_read_is_told(invoke: Invoke, tmp_path: Path):
-    (tmp_path / "x.jsonl").write_text("garbage\n" * 50)
-    result = invoke("traffic", "tail", str(tmp_path / "x.jsonl"), "--once")
-    assert result.stderr.endswith("not read: 45 more lines\n")
-
-
 @pytest.mark.process
 def test_what_is_appended_is_shown_across_rotation_until_interrupted(tmp_path: Path):
     play = Play()

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import trio
 
-from mcpmux.cli.admin_client import AdminClient
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
@@ -297,17 +296,6 @@ async def test_the_stream_of_traffic_has_every_message_as_captures_have_it():
         ]
         assert records[0]["v"] == 1
         assert SECRET not in json.dumps(records)
-
-
-async def test_the_command_line_follows_the_stream():
-    traffic = Traffic()
-    async with listening(traffic) as here, AdminClient.at(here.announced, None).watch() as records:
-        traffic.exchange()
-        found = []
-        with trio.fail_after(WAIT_SECONDS):
-            while len(found) < 4:
-                found += await anext(records)
-        assert [record.leg for record in found] == ["client", "upstream", "upstream", "client"]
 
 
 @pytest.mark.interpreted

@@ -313,21 +313,6 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
 
 
 async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
-    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
-
-    async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
-        for number in range(300):
-            with trio.fail_after(60):
-                await recorder.admit(client, number, Call("tools/call", {}, {}))
-            sink.take_all([ask(client, exchanges, "x" * 1000)])
-        assert sink.dropped == 0
-
-    records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
-    assert [record.seq for record in records] == list(range(301))
-
-
-async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_there(tmp_path: Path):
     text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
 
     async def use(sink: CaptureSink) -> None:
