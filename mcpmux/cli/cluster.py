@@ -36,8 +36,8 @@ def report_cluster(config: Config, *, as_json: bool) -> list[str]:
 async def look(config: Config) -> Survey:
     """Survey the cluster that replicas with this configuration are. Raises ConfigError."""
     try:
-        from mcpmux.cluster.encryption import ClusterSeal
         from mcpmux.cluster.redis_store import open_redis_store
+        from mcpmux.cluster.seal import ClusterSeal
         from mcpmux.cluster.survey import survey
     except ImportError as error:
         raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mcpmux import __version__
-from mcpmux.cluster.seal import Seal
+from mcpmux.cluster.store import Seal
 
 
 class Card(msgspec.Struct, array_like=True, frozen=True):

@@ -16,8 +16,7 @@ import structlog
 import trio
 
 from mcpmux.clients.session_records import StreamEvent
-from mcpmux.cluster.seal import Seal
-from mcpmux.cluster.store import Store, StoreAway
+from mcpmux.cluster.store import Seal, Store, StoreAway
 from mcpmux.mux.replay import ReplayBounds
 
 log = structlog.get_logger()

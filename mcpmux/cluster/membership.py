@@ -22,8 +22,7 @@ import structlog
 import trio
 
 from mcpmux.cluster.card import Card, Neighbour
-from mcpmux.cluster.seal import ForeignSeal, Seal
-from mcpmux.cluster.store import Member, Store, StoreAway
+from mcpmux.cluster.store import ForeignSeal, Member, Seal, Store, StoreAway
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.rewrite import Marks
 from mcpmux.transports.waiting import clock

@@ -11,9 +11,8 @@ from mcpmux.clients.service import MuxService
 from mcpmux.cluster.door import Door, Passing
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.places import StoredPlaces
-from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.sessions import StoredSessions
-from mcpmux.cluster.store import Store
+from mcpmux.cluster.store import Seal, Store
 from mcpmux.cluster.tokens import StoredTokens
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.upstreams.rate_counter import RateCounter

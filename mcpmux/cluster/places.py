@@ -7,9 +7,8 @@ other session has its place while the lease of its process holds. Without the st
 from __future__ import annotations
 
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.sessions import store_away
-from mcpmux.cluster.store import Place, Store, StoreAway
+from mcpmux.cluster.store import Place, Seal, Store, StoreAway
 from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.transports.inline import in_task
 

@@ -48,7 +48,7 @@ from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 
 if TYPE_CHECKING:
-    from mcpmux.cluster.encryption import ClusterSeal
+    from mcpmux.cluster.seal import ClusterSeal
 
 log = structlog.get_logger()
 

@@ -16,13 +16,13 @@ from mcpmux.clients.http_answer import refuse, refuse_with
 from mcpmux.clients.service import MuxService
 from mcpmux.cluster.calls import HandedCalls
 from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.herald import Herald
 from mcpmux.cluster.letter import HandedRequest, News
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
+from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.state import INSIDE, LEFT, OUTSIDE, SILENT, ReplicaState
 from mcpmux.cluster.store import Store
 from mcpmux.config import Config

@@ -1,37 +1,56 @@
-"""How values lie in a store: bound to what they are, under what name, and for which principal."""
+"""Seals what lies in the store, and signs what replicas say to each other, both with the cluster's key.
+
+It needs `cryptography`, so workers, which share a store in memory (`OpenSeal`), do not import this module.
+
+A reader of the store learns how much there is, and nothing of what it is: names are keyed hashes, values are
+encrypted (AES-256-GCM) with a key of their own kind and name. What is sealed for one principal opens for
+nobody else.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+import hmac
+import secrets
 
-import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from mcpmux.errors import McpmuxError
+from mcpmux.cluster.store import ForeignSeal
 
-
-class ForeignSeal(McpmuxError):
-    """It was sealed for somebody else, with another key, or as something else."""
-
-
-class Seal(Protocol):
-    """ClusterSeal says what each does."""
-
-    def name(self, kind: str, text: str) -> str: ...
-    def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes: ...
-    def open(self, kind: str, name: str, sealed: bytes, principal: str = "") -> bytes: ...
+NONCE_BYTES = 12
+NAME_DIGITS = 32
 
 
-class OpenSeal:
-    """For a store in the memory of mcpmux itself, which nobody else reads: nothing is encrypted."""
+class ClusterSeal:
+    """A `Seal` that also signs. `key`: what all replicas have in common."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = hashlib.sha256(b"mcpmux cluster" + key).digest()
 
     def name(self, kind: str, text: str) -> str:
-        return f"{kind} {text}"
+        return self._digest("name", kind, text).hex()[:NAME_DIGITS]
 
     def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes:
-        return msgspec.msgpack.encode((kind, name, principal, data))
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return nonce + self._cipher(kind, name).encrypt(nonce, data, principal.encode())
 
     def open(self, kind: str, name: str, sealed: bytes, principal: str = "") -> bytes:
-        *bound, data = msgspec.msgpack.decode(sealed, type=tuple[str, str, str, bytes])
-        if bound != [kind, name, principal]:
-            raise ForeignSeal(f"this {kind} was sealed for somebody else")
-        return data
+        nonce, data = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        try:
+            return self._cipher(kind, name).decrypt(nonce, data, principal.encode())
+        except (InvalidTag, ValueError):
+            raise ForeignSeal(f"this {kind} was sealed for somebody else, or with another key") from None
+
+    def sign(self, data: bytes) -> str:
+        """Return the signature of what one replica says to another."""
+        return hmac.new(self._digest("sign", "", ""), data, hashlib.sha256).hexdigest()
+
+    def is_signed(self, data: bytes, signature: str) -> bool:
+        return signature.isascii() and hmac.compare_digest(self.sign(data), signature)
+
+    def _cipher(self, kind: str, name: str) -> AESGCM:
+        return AESGCM(self._digest("seal", kind, name))
+
+    def _digest(self, purpose: str, kind: str, text: str) -> bytes:
+        return hmac.new(self._key, f"{purpose}\0{kind}\0{text}".encode(), hashlib.sha256).digest()

@@ -22,8 +22,7 @@ from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEven
 from mcpmux.cluster.events import KIND as EVENT
 from mcpmux.cluster.events import EventWriter, StoredEvents
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.seal import ForeignSeal, Seal
-from mcpmux.cluster.store import Store, StoreAway, StoredSession
+from mcpmux.cluster.store import ForeignSeal, Seal, Store, StoreAway, StoredSession
 from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import Busy

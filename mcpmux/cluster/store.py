@@ -9,20 +9,34 @@ itself, after its time.
 
 All values are sealed by whoever has them kept; a store knows names, ids and times only. Times are in seconds,
 and those of one store: no clocks of replicas are compared.
+
+Here are the contracts of stores and seals, and both for what stays in the memory of mcpmux itself. Others are
+in `redis_store` and `seal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from mcpmux.errors import McpmuxError
+from mcpmux.protocol.codes import Busy
+
+V = TypeVar("V")
 
 ENDED_KEPT: Final = 86_400.0  # seconds; a store remembers for a day that an id has ended, and refuses it
+SWEEP_FROM: Final = 64  # entries of a store in memory; a look at fewer saves nothing
 
 
 class StoreAway(McpmuxError):
     """The store did not answer in time, or could not do it. What was asked for may have been done."""
+
+    def refusal(self) -> Busy:
+        """Return what a client is told whose request needs the store."""
+        return Busy(f"the store of the cluster is away ({self})", "cluster.url")
 
 
 class Member(NamedTuple):
@@ -135,3 +149,227 @@ class Store(Protocol):
 
     async def version(self) -> str:
         """What the store is, for people, such as "redis 7.0.15"."""
+
+
+class ForeignSeal(McpmuxError):
+    """It was sealed for somebody else, with another key, or as something else."""
+
+
+class Seal(Protocol):
+    """How values lie in a store: bound to what they are, under what name, and for which principal."""
+
+    def name(self, kind: str, text: str) -> str:
+        """Return what something is called in the store."""
+
+    def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes:
+        """Return what is to lie in the store under a name. `principal`: the key of the one it is for."""
+
+    def open(self, kind: str, name: str, sealed: bytes, principal: str = "") -> bytes:
+        """Return what was sealed as that kind, under that name, for that principal. Raises ForeignSeal."""
+
+
+# In the memory of this process
+
+
+class OpenSeal:
+    """For a store in the memory of mcpmux itself, which no one else reads: nothing is encrypted."""
+
+    def name(self, kind: str, text: str) -> str:
+        return f"{kind} {text}"
+
+    def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes:
+        return msgspec.msgpack.encode((kind, name, principal, data))
+
+    def open(self, kind: str, name: str, sealed: bytes, principal: str = "") -> bytes:
+        *bound, data = msgspec.msgpack.decode(sealed, type=tuple[str, str, str, bytes])
+        if bound != [kind, name, principal]:
+            raise ForeignSeal(f"this {kind} was sealed for somebody else")
+        return data
+
+
+class _Expiring(Generic[V]):
+    """Values by name, each until its time. When there are twice as many, those that ended are dropped."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[V, float]] = {}
+        self._sweep_at = SWEEP_FROM
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: str, now: float) -> V | None:
+        value, ends = self._entries.get(name, (None, now))
+        return value if ends > now else None
+
+    def put(self, name: str, value: V, ends: float, now: float) -> None:
+        self._entries[name] = value, ends
+        if len(self._entries) >= self._sweep_at:
+            self.sweep(now)
+            self._sweep_at = max(SWEEP_FROM, 2 * len(self._entries))
+
+    def put_longer(self, name: str, value: V, ends: float, now: float) -> None:
+        """The same, but it lasts no shorter than the value of before."""
+        _, before = self._entries.get(name, (None, ends))
+        self.put(name, value, max(ends, before), now)
+
+    def replace(self, name: str, value: V) -> None:
+        """Another value, until the same time."""
+        self._entries[name] = value, self._entries[name][1]
+
+    def discard(self, name: str) -> None:
+        self._entries.pop(name, None)
+
+    def sweep(self, now: float) -> list[str]:
+        """Drop what has ended. Returns the names."""
+        gone = [name for name, (_, ends) in self._entries.items() if ends <= now]
+        for name in gone:
+            del self._entries[name]
+        return gone
+
+    def sorted(self) -> list[tuple[str, V]]:
+        """All that was not dropped, by name."""
+        return [(name, value) for name, (value, _) in sorted(self._entries.items())]
+
+    def left(self, now: float) -> list[tuple[str, V, float]]:
+        """All that is in force, by name, with the time that is left."""
+        entries = sorted(self._entries.items())
+        return [(name, value, ends - now) for name, (value, ends) in entries if ends > now]
+
+
+class MemoryStore:
+    """A `Store` in the memory of this process. `clock`: seconds of any clock that never goes back.
+
+    It is never away, and nothing in it waits: its methods are async only by name. What is not kept on is
+    forgotten after its time, so memory is bounded by what is in force.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.away: str | None = None  # never
+        self.commands = 0  # nothing is sent
+        self.lag: float | None = 0.0
+        self._clock = clock
+        self._members: _Expiring[bytes] = _Expiring()
+        self._ended: _Expiring[bool] = _Expiring()
+        self._sessions: _Expiring[StoredSession] = _Expiring()
+        self._events: _Expiring[deque[bytes]] = _Expiring()
+        self._full_at: _Expiring[float] = _Expiring()
+        self._places: _Expiring[dict[Place, float]] = _Expiring()  # and when each ends, by their group
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._members)} members, {len(self._sessions)} sessions)"
+
+    async def renew(
+        self, replica: str, card: bytes, seconds: float, *, joining: bool
+    ) -> Sequence[Member] | None:
+        now = self._clock()
+        for gone in self._members.sweep(now):
+            self._ended.put(gone, True, now + ENDED_KEPT, now)
+        if self._members.get(replica, now) is None and (not joining or self._ended.get(replica, now)):
+            self._ended.put(replica, True, now + ENDED_KEPT, now)
+            return None
+        self._members.put(replica, card, now + seconds, now)
+        return [Member(*entry) for entry in self._members.sorted()]
+
+    async def members(self) -> Roll:
+        now = self._clock()
+        return Roll(now, [Lease(*entry) for entry in self._members.left(now)])
+
+    async def leave(self, replica: str) -> None:
+        now = self._clock()
+        self._members.discard(replica)
+        self._ended.put(replica, True, now + ENDED_KEPT, now)
+
+    async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
+        now = self._clock()
+        before = self._sessions.get(name, now)
+        if before is not None and before.owner != session.owner:
+            return False
+        self._sessions.put(name, session, now + seconds, now)
+        return True
+
+    async def find(self, name: str) -> StoredSession | None:
+        return self._sessions.get(name, self._clock())
+
+    async def claim(self, name: str, owner: str, before: str) -> bool:
+        session = self._owned(name, before, self._clock())
+        if session is None:
+            return False
+        self._sessions.replace(name, session._replace(owner=owner))
+        return True
+
+    async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
+        now = self._clock()
+        return {name for name in names if self._keep(name, owner, now + seconds, now)}
+
+    def _keep(self, name: str, owner: str, ends: float, now: float) -> bool:
+        session, events = self._owned(name, owner, now), self._events.get(name, now)
+        if session is None:
+            return False
+        self._sessions.put(name, session, ends, now)
+        if events is not None:
+            self._events.put(name, events, ends, now)
+        return True
+
+    async def end(self, name: str, owner: str) -> None:
+        if self._owned(name, owner, self._clock()) is not None:
+            self._sessions.discard(name)
+            self._events.discard(name)
+
+    async def append(self, name: str, events: Sequence[bytes], most: int, seconds: float) -> None:
+        now = self._clock()
+        kept = deque(self._events.get(name, now) or (), maxlen=most)
+        kept.extend(events)
+        self._events.put(name, kept, now + seconds, now)
+
+    async def events(self, name: str) -> Sequence[bytes]:
+        return tuple(self._events.get(name, self._clock()) or ())
+
+    async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
+        now = self._clock()
+        full_at = [self._full_at.get(each.name, now) or now for each in buckets]
+        waits = [full - now - each.room for full, each in zip(full_at, buckets, strict=True)]
+        number = max(range(len(waits)), key=waits.__getitem__, default=None)
+        if number is not None and waits[number] > 0:
+            return number, waits[number]
+        for full, each in zip(full_at, buckets, strict=True):
+            self._full_at.put(each.name, full + each.interval, full + each.interval, now)
+        return None
+
+    async def take_place(self, place: Place, most: int, seconds: float) -> bool:
+        now = self._clock()
+        taken = self._places.get(place.group, now) or {}
+        if place not in taken and len(taken) >= most:
+            for each in [each for each, ends in taken.items() if self._is_free(each, ends, now)]:
+                del taken[each]
+            if len(taken) >= most:
+                return False
+        self._take(place, now + seconds, now)
+        return True
+
+    async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
+        now = self._clock()
+        for place in places:
+            self._take(place, now + seconds, now)
+
+    async def leave_places(self, places: Sequence[Place]) -> None:
+        now = self._clock()
+        for place in places:
+            taken = self._places.get(place.group, now) or {}
+            taken.pop(place, None)
+            if not taken:
+                self._places.discard(place.group)
+
+    def _take(self, place: Place, ends: float, now: float) -> None:
+        taken = self._places.get(place.group, now) or {}
+        taken[place] = ends
+        self._places.put_longer(place.group, taken, ends, now)
+
+    def _is_free(self, place: Place, ends: float, now: float) -> bool:
+        return ends <= now or (place.owner != "" and self._members.get(place.owner, now) is None)
+
+    async def version(self) -> str:
+        return "memory of this process"
+
+    def _owned(self, name: str, owner: str, now: float) -> StoredSession | None:
+        session = self._sessions.get(name, now)
+        return session if session is not None and session.owner == owner else None

@@ -15,10 +15,9 @@ import msgspec
 
 from mcpmux import __version__
 from mcpmux.cluster.card import Card
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.port import FRESH_SECONDS
-from mcpmux.cluster.seal import ForeignSeal
-from mcpmux.cluster.store import Roll, Store, StoreAway
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import ForeignSeal, Roll, Store, StoreAway
 
 HERE: Final = "this machine"
 

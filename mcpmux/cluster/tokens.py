@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcpmux.cluster.seal import Seal
-from mcpmux.cluster.store import Bucket, Store, StoreAway
+from mcpmux.cluster.store import Bucket, Seal, Store, StoreAway
 from mcpmux.mux.rate import Counted, Exceeded
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.rate_counter import RateCounter

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from mcpmux.cluster.card import Card
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.redis_store import open_redis_store
+from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from tests.cli.invoking import Invoke

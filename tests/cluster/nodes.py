@@ -11,9 +11,8 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
-from mcpmux.cluster.store import Store, StoreAway
+from mcpmux.cluster.store import MemoryStore, Store, StoreAway
 from mcpmux.config import Caching, Config, HttpListener, Limits, Listeners, Merging, Secret
 from mcpmux.config.auth import AccessRule, Auth
 from mcpmux.config.cluster import Cluster

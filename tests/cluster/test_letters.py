@@ -14,11 +14,11 @@ import trio
 import trustme
 
 from mcpmux.cluster.card import Card, Neighbour
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.letter import Letter, ListenWanted, News
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.port import FRESH_SECONDS, MISDIRECTED, PATH, SENDER, SIGNATURE, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
 from mcpmux.config.cluster import Cluster, ReplicaListener
 from mcpmux.errors import RemoteProtocolError, TransportError

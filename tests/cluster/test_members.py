@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.redis_store import open_redis_store
-from mcpmux.cluster.store import Store
+from mcpmux.cluster.store import MemoryStore, Store
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from tests.cluster.redis_server import RedisServer

@@ -7,10 +7,9 @@ from typing import cast
 import trio
 from structlog.testing import capture_logs
 
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.store import Store
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import MemoryStore, Store
 from tests.cluster.nodes import LEASE, Line
 
 STRANGER = "another replica has another `cursor_key`, or is not of this version"

@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cluster.card import Card, Neighbour
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.letter import HandedRequest, ListenWanted
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import RemoteProtocolError, TransportError

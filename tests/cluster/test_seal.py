@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.cluster.encryption import ClusterSeal
-from mcpmux.cluster.seal import ForeignSeal, OpenSeal, Seal
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import ForeignSeal, OpenSeal, Seal
 
 SEALS: list[Seal] = [ClusterSeal(b"one key of a cluster"), OpenSeal()]
 texts = st.text(max_size=20)

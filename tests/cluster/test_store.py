@@ -13,9 +13,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.redis_store import open_redis_store
-from mcpmux.cluster.store import Bucket, Member, Place, Store, StoredSession
+from mcpmux.cluster.store import Bucket, Member, MemoryStore, Place, Store, StoredSession
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit

@@ -27,12 +27,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mcpmux.clients.session_records import MovedElsewhere
 from mcpmux.cluster import redis_script as script
 from mcpmux.cluster.card import Card
-from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.redis_store import RedisStore
-from mcpmux.cluster.store import Bucket, Place, StoreAway, StoredSession
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import Bucket, MemoryStore, Place, StoreAway, StoredSession
 from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import Limits, Secret
 from mcpmux.config.cluster import Cluster

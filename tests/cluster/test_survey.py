@@ -8,9 +8,8 @@ import pytest
 
 from mcpmux import __version__
 from mcpmux.cluster.card import Card
-from mcpmux.cluster.encryption import ClusterSeal
-from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.store import Lease, Roll
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import Lease, MemoryStore, Roll
 from mcpmux.cluster.survey import find_clocks_apart, find_other_versions, read_roll, survey
 from tests.cluster.nodes import KEY, LEASE
 from tests.cluster.replicas import open_replicas

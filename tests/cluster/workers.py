@@ -20,7 +20,7 @@ from mcpmux.app.workers.channel import ControlChannel, map_counters
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.supervisor import _accept
 from mcpmux.app.workers.worker import Worker
-from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import Config
 from mcpmux.transports.handing import ConnectionChannel, Note
 from mcpmux.transports.http.client import HttpPool

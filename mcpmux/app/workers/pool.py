@@ -34,7 +34,7 @@ import trio
 from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
 from mcpmux.app.workers.shared_store import STORE, MemberStore
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
-from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of

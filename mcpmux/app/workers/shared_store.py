@@ -14,11 +14,9 @@ from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.letter import HandedRequest
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.port import Outcome
-from mcpmux.cluster.seal import OpenSeal
-from mcpmux.cluster.store import Store, StoreAway
+from mcpmux.cluster.store import MemoryStore, OpenSeal, Store, StoreAway
 from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Call, Notify

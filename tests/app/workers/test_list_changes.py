@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.app.workers.pool import WorkerPool, WorkerProcess
 from mcpmux.app.workers.shared_store import MemberStore
-from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
 CHANGED = ("notifications/tools/list_changed", "docs")

@@ -12,7 +12,7 @@ import trio.testing
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.app.workers.pool import HUNG_SECONDS, SILENT_SECONDS, WorkerPool, WorkerProcess
 from mcpmux.app.workers.shared_store import MemberStore
-from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
