@@ -49,7 +49,7 @@ from mcpmux.transports.waiting import ReadinessPoller
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
     from mcpmux.cluster.door import Door as ReplicaDoor
-    from mcpmux.cluster.node import Node
+    from mcpmux.cluster.replica import Node
 
 log = structlog.get_logger()
 

@@ -31,8 +31,7 @@ from mcpmux.transports.wall import leaves_of
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
-    from mcpmux.cluster.node import Node
-    from mcpmux.cluster.replica import Replica
+    from mcpmux.cluster.replica import Node, Replica
 
 log = structlog.get_logger()
 
@@ -133,9 +132,13 @@ async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Repl
     try:
         from mcpmux.cluster.redis_store import open_redis_store
         from mcpmux.cluster.replica import open_replica
+        from mcpmux.cluster.seal import ClusterSeal
     except ImportError as error:
         raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None
-    async with open_redis_store(config.cluster) as store, open_replica(config, store, bodies) as replica:
+    async with (
+        open_redis_store(config.cluster) as store,
+        open_replica(config, store, ClusterSeal.of(config), bodies) as replica,
+    ):
         yield replica
 
 

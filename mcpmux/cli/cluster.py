@@ -41,7 +41,5 @@ async def look(config: Config) -> Survey:
         from mcpmux.cluster.survey import survey
     except ImportError as error:
         raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None
-    key = config.merging.cursor_key
-    assert key is not None
     async with open_redis_store(config.cluster) as store:
-        return await survey(store, ClusterSeal(key.reveal().encode()))
+        return await survey(store, ClusterSeal.of(config))

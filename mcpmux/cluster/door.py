@@ -1,7 +1,8 @@
-"""In front of an HTTP endpoint: what another replica has is answered by that one (see also `calls`).
+"""What another replica has to answer goes there: over HTTP the whole request, else the call in it.
 
-Who has it is told by the id in front of what a request names. A session may have moved since: the store knows
-where. Nothing is asked of the store for what is here, nor for what is where its id says.
+Which replica that is, is told by the id in front of what a request names: a session, a parked call, a task. A
+session may have moved since: the store knows where. Nothing is asked of the store for what is here, nor for
+what is where its id says.
 
 When a replica goes while it works on a request, the request is made again somewhere else if that changes
 nothing; if not, its client is told that it may have been carried out.
@@ -11,48 +12,77 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable
-from contextlib import suppress
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, TypeAlias
 
+import structlog
 import trio
 
-from mcpmux.clients.http_answer import headers_of, status_of
+from mcpmux.clients.http_answer import HttpNotify, headers_of, respond, status_of
 from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere
-from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.letter import HandedRequest
+from mcpmux.cluster.letter import HandedCall, HandedRequest, Neighbour
 from mcpmux.cluster.membership import RENEWALS, Membership
-from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome
-from mcpmux.cluster.sessions import StoredSessions, store_away
+from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome, ReplicaClient
+from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store, StoreAway
-from mcpmux.errors import RpcError, TransportClosed
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import Busy, lost_with_process
 from mcpmux.protocol.envelope import BadMessage, Message, Request, decode_message, encode_error
 from mcpmux.protocol.headers import SESSION_HEADER
+from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.protocol.raw_json import Id
+from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import encode_event
 
+log = structlog.get_logger()
+
 MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say: some 3 MB, as we chose both ids
 ATTEMPTS: Final = 8  # with the pauses between them longer than a lease
 PAUSE_SECONDS: Final = 1.0  # at most, until the store was asked again
+ID: Final = 1  # of the only request on a connection between replicas
+
+HandOver: TypeAlias = Callable[[Neighbour, HandedRequest, HttpReply], Awaitable[Outcome]]
+"""Has another process answer a request. A reply that was begun is not finished if it is LOST."""
 
 
-class Passing(Protocol):
-    """How requests get to another process."""
+class AnswersForOthers:
+    """Counts what is answered here for clients of other replicas."""
 
-    async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
-        """Have another process answer a request. A reply that was begun is not finished if it is LOST."""
+    def __init__(self) -> None:
+        self._answering = 0
+        self._change = trio.lowlevel.ParkingLot()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count what is done inside."""
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            self._change.unpark_all()
+
+    async def drained(self) -> None:
+        """Wait until nothing is answered here for others. To a replica that has left nothing more comes."""
+        while self._answering:
+            await self._change.park()
 
 
-class Door:
-    """`handle` answers requests of clients, `deliver` those that other replicas have handed over."""
+class Door(AnswersForOthers):
+    """Stands in front of an HTTP endpoint: `handle` answers requests of clients, here or elsewhere.
+
+    `deliver` answers those that other replicas have handed over.
+    """
 
     def __init__(
         self,
@@ -61,14 +91,13 @@ class Door:
         sessions: StoredSessions,
         members: Membership,
         store: Store,
-        passing: Passing,
+        pass_on: HandOver,
     ) -> None:
+        super().__init__()
         self._listener = listener
         self._endpoint, self._sessions = endpoint, sessions
-        self._members, self._store, self._passing = members, store, passing
+        self._members, self._store, self._pass_on = members, store, pass_on
         self._moved: OrderedDict[str, str] = OrderedDict()  # sessions -> ids of their owners
-        self._delivered = 0  # requests that are answered here for others
-        self._change = trio.lowlevel.ParkingLot()
         self._streams: set[trio.CancelScope] = set()  # that clients opened, and other replicas write
 
     def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
@@ -89,17 +118,8 @@ class Door:
     async def deliver(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer a request that is for this replica, as another one thinks; say so if it is not."""
         await in_task()
-        self._delivered += 1
-        try:
+        with self.answering():
             await self._deliver(request, reply)
-        finally:
-            self._delivered -= 1
-            self._change.unpark_all()
-
-    async def drained(self) -> None:
-        """Wait until nothing is answered here for other replicas. To one that has left nothing more comes."""
-        while self._delivered:
-            await self._change.park()
 
     def let_go(self) -> None:
         """We are stopping: streams that stay open end here, so that their clients resume them elsewhere."""
@@ -123,7 +143,7 @@ class Door:
         if self._members.is_left:
             raise MovedElsewhere("this replica is about to end")
         if not await self._members.inside():
-            raise store_away(self._members.trouble)
+            raise StoreAway(self._members.trouble).refusal()
 
     async def _find_and_answer(
         self, owner: str, session_id: str | None, request: HttpRequest, reply: HttpReply
@@ -156,18 +176,18 @@ class Door:
                     await trio.sleep(self._members.lease / RENEWALS)
             raise Busy("the replica that has this session cannot be reached", "cluster.lease")
         except StoreAway as away:
-            await self._refuse(request, reply, store_away(away))
+            await self._refuse(request, reply, away.refusal())
         except RpcError as error:
             await self._refuse(request, reply, error)
 
     async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         with suppress(TransportClosed), self._members.relying_on(there):
             if handed.method != "GET":
-                return await self._passing.hand_over(there, handed, reply)
+                return await self._pass_on(there, handed, reply)
             with trio.CancelScope() as scope:
                 self._streams.add(scope)
                 try:
-                    return await self._passing.hand_over(there, handed, reply)
+                    return await self._pass_on(there, handed, reply)
                 finally:
                     self._streams.discard(scope)
         return Outcome.LOST  # as the client sees it
@@ -213,6 +233,65 @@ class Door:
 
     async def _refuse(self, request: HttpRequest, reply: HttpReply, error: RpcError) -> None:
         await reply.send(status_of(error), headers_of(error), encode_error(_id_in(request), error))
+
+
+class HandedCalls(AnswersForOthers):
+    """Calls of clients whose connection stays here: WebSocket, TCP, Unix sockets, standard input and output.
+
+    Who the client is, the other replica believes. Everything else is its own affair: access rules, limits,
+    and records of the exchange. `attach` has to follow before anything is answered.
+    """
+
+    def __init__(self, members: Membership, client: ReplicaClient) -> None:
+        super().__init__()
+        self._members, self._client = members, client
+        self._service: MuxService
+
+    def attach(self, service: MuxService) -> None:
+        """This answers calls of other replicas, and asks us about those of its own clients."""
+        self._service = service
+        service.elsewhere = self._hand_over
+
+    async def _hand_over(self, owner: str, call: Call, notify: Notify) -> Fields | None:
+        """See Elsewhere."""
+        await in_task()
+        members = self._members
+        for _ in range(ATTEMPTS):
+            there = await self._find(owner)
+            if there is None:
+                return None
+            try:
+                with members.relying_on(there):
+                    return await self._client.exchange(there, call, notify)
+            except (TransportError, RemoteProtocolError) as error:
+                log.info("a call was not answered", replica=there.card.name, reason=str(error))
+                if STATE in call.params and not was_unsent(error):  # with it nothing can be asked twice
+                    raise lost_with_process(done=None) from None
+            await trio.sleep(members.lease / RENEWALS)
+        raise Busy("the replica that has it cannot be reached", "cluster.lease")
+
+    async def _find(self, owner: str) -> Neighbour | None:
+        """The other replica with that id. Raises Busy."""
+        members = self._members
+        if owner in members.marks.own:
+            return None
+        if owner not in members.neighbours:
+            try:
+                await members.is_gone(owner)  # or it has just come
+            except StoreAway as away:
+                raise away.refusal() from None
+        return members.neighbours.get(owner)
+
+    async def answer(self, handed: HandedCall, reply: HttpReply) -> None:
+        """Answer a call of another replica's client."""
+        await in_task()
+        self._members.heed()
+        with self.answering():
+            await respond(Request(ID, handed.method), reply, self._work(handed.call(), reply), streams=True)
+
+    async def _work(self, call: Call, reply: HttpReply) -> Fields:
+        # A coroutine, as `answer` of the service may raise at once: `respond` takes what its work raises.
+        return await self._service.answer(ID, call, HttpNotify(reply, True))
 
 
 def _message_in(request: HttpRequest) -> Message | None:

@@ -15,8 +15,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.letter import News
+from mcpmux.cluster.letter import Neighbour, News
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import ReplicaClient
 from mcpmux.errors import RemoteProtocolError, TransportError

@@ -1,15 +1,88 @@
-"""What replicas say to each other."""
+"""What replicas say of themselves and to each other: values only.
+
+They are apart from those who exchange them, as a module with what msgspec decodes cannot be compiled.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from mcpmux import __version__
+from mcpmux.cluster.store import Seal
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, encode
 from mcpmux.protocol.principal import Principal
 from mcpmux.transports.http.message import HttpRequest
+
+INSIDE: Final = "inside"  # its lease holds
+OUTSIDE: Final = "outside"  # it has none: requests that need the store are refused
+LEFT: Final = "left"  # it stops; others go on with its sessions
+SILENT: Final = "silent"  # it has a lease, and does not answer the replica that asked it
+
+
+class Card(msgspec.Struct, array_like=True, frozen=True):
+    """What a replica says of itself. `url`: of its port; `ids`: those of before, whose leases have ended.
+
+    `at`: its own clock when it asked for its lease, in seconds since 1970; `lease`: for so many seconds.
+    """
+
+    name: str
+    url: str
+    version: str = __version__
+    ids: tuple[str, ...] = ()
+    at: float = 0.0
+    lease: float = 0.0
+
+    def seal(self, seal: Seal, replica: str) -> bytes:
+        """As it lies in the store, for the id `replica`."""
+        return seal.seal("replica", replica, msgspec.msgpack.encode(self))
+
+    @classmethod
+    def open(cls, seal: Seal, replica: str, sealed: bytes) -> Card:
+        """Raises ForeignSeal, msgspec.DecodeError."""
+        return msgspec.msgpack.decode(seal.open("replica", replica, sealed), type=cls)
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """Another replica, under the id that is in force."""
+
+    replica: str
+    card: Card
+
+
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica. `id`: the one that is in force; `state`: one of the above; `trouble`: why it is not well.
+
+    `since`: when it was started, in seconds since 1970. `store_away`: it got no answer when it asked last.
+    `owned`: upstreams at which it subscribes for all. `sessions`: legacy sessions that are there now;
+    `taken_over`: those that came from replicas that had gone. `handed_over` and `handed_in`: requests that
+    others have answered for it, and it for others. `commands`: to the store. `lag_ms`: how long the store
+    took for its last answer. `events_waiting`: of streams, for the store. `lease_seconds`: that its lease
+    still holds. `others`: replicas that it knows to be there. All counts are since the start.
+
+    Of a silent one only `name`, `id`, `url` and `version` are known, and the numbers mean nothing.
+    """
+
+    name: str
+    id: str
+    url: str
+    version: str
+    state: str
+    trouble: str | None = None
+    since: float | None = None
+    store_away: bool = False
+    others: int = 0
+    owned: int = 0
+    sessions: int = 0
+    taken_over: int = 0
+    handed_over: int = 0
+    handed_in: int = 0
+    commands: int = 0
+    lag_ms: float | None = None
+    events_waiting: int = 0
+    lease_seconds: float = 0.0
 
 
 class HandedRequest(msgspec.Struct, array_like=True, tag="request", frozen=True):

@@ -12,6 +12,7 @@ stream that another one replaces tells what it has, and ends.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -21,7 +22,6 @@ import trio
 
 from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.owner import owner_of
 from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ReplicaClient
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
@@ -39,6 +39,7 @@ from mcpmux.upstreams.upstream import Upstream
 
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
 LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end
+WEIGHT_BYTES: Final = 8
 SETTLE_LEASES: Final = 2  # until all replicas have forgotten, when one of them does not answer
 
 
@@ -170,3 +171,18 @@ def _acknowledgement(honoured: frozenset[str], *, goes_on: bool) -> Event:
 
 def _encode(event: Event) -> bytes:
     return encode_event(encode_notification(event.method, event.params))
+
+
+def owner_of(name: str, replicas: Collection[str]) -> str:
+    """Return the id of the replica that owns `name`. Raises ValueError when there are no replicas.
+
+    Rendezvous hashing: each replica has a weight for each name, and the heaviest owns it. So all that know
+    the same replicas agree without a word; when one goes only what it owned moves, and one that comes takes
+    its share from all others alike.
+    """
+    return max(replicas, key=lambda replica: (_weight(name, replica), replica))
+
+
+def _weight(name: str, replica: str) -> bytes:
+    # Not `hash`, which is another one in each process.
+    return hashlib.blake2b(f"{name}\n{replica}".encode(), digest_size=WEIGHT_BYTES).digest()

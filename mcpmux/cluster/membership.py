@@ -21,7 +21,7 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.cluster.card import Card, Neighbour
+from mcpmux.cluster.letter import Card, Neighbour
 from mcpmux.cluster.store import ForeignSeal, Member, Seal, Store, StoreAway
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.rewrite import Marks

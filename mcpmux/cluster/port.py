@@ -22,10 +22,18 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.letter import Content, HandedCall, HandedRequest, Letter, ListenWanted, News, StateWanted
+from mcpmux.cluster.letter import (
+    Content,
+    HandedCall,
+    HandedRequest,
+    Letter,
+    ListenWanted,
+    Neighbour,
+    News,
+    ReplicaState,
+    StateWanted,
+)
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import ClientTls, Limits
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.protocol.call import Call, Event, Notify

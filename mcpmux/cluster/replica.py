@@ -1,30 +1,34 @@
-"""One replica of a cluster: a node with a port, and what it tells the others."""
+"""One process among several that serve the same clients: its lease, and what it shares with the others.
+
+A worker is a `Node`, whose store is in the memory of the supervisor. A `Replica` has a port as well, and
+tells the others what changes here.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
 from mcpmux import __version__
 from mcpmux.clients.http_answer import refuse, refuse_with
+from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.service import MuxService
-from mcpmux.cluster.calls import HandedCalls
-from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.counts import StoredPlaces, StoredTokens
+from mcpmux.cluster.door import Door, HandedCalls, HandOver
 from mcpmux.cluster.herald import Herald
-from mcpmux.cluster.letter import HandedRequest, News
+from mcpmux.cluster.letter import INSIDE, LEFT, OUTSIDE, SILENT, HandedRequest, Neighbour, News, ReplicaState
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.node import Node
 from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
-from mcpmux.cluster.seal import ClusterSeal
-from mcpmux.cluster.state import INSIDE, LEFT, OUTSIDE, SILENT, ReplicaState
-from mcpmux.cluster.store import Store
+from mcpmux.cluster.sessions import StoredSessions
+from mcpmux.cluster.store import Seal, Store
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -35,27 +39,101 @@ from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.upstreams.rate_counter import RateCounter
 
+if TYPE_CHECKING:  # workers, which import this, need no `cryptography`
+    from mcpmux.cluster.seal import ClusterSeal
+
 log = structlog.get_logger()
 
+LEAVE_SECONDS = 2.0  # to tell the store that we go
 ASK_SECONDS = 2.0  # for another replica to say how it is; somebody waits to see it
 NAME_BYTES = 2  # of randomness in a name that is made up
+
+
+class Node:
+    """What a process shares with others that serve the same clients, be it a worker or a replica.
+
+    `attach` has to follow before anything is served.
+    """
+
+    def __init__(
+        self, store: Store, seal: Seal, members: Membership, hand_over: HandOver, session_idle: float
+    ) -> None:
+        """`session_idle`: seconds after which a session ends."""
+        self.members = members
+        self._store, self._seal, self._hand_over = store, seal, hand_over
+        self._seconds = session_idle
+        self._places = StoredPlaces(store, seal, members, session_idle)
+        self._sessions: list[StoredSessions] = []
+        self._doors: dict[int, Door] = {}
+        self._service: MuxService
+        self.members.on_return = self._regain
+
+    def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
+        """This is what the process serves."""
+        self.members.on_gone = hub.others_lost
+        hub.others_lost()  # one whose clients come here may have gone before
+        self._service = service
+        service.session_counter.count = self._places
+        rates.take_together = StoredTokens(self._store, self._seal, rates).take
+
+    def sessions_of(self, listener: int) -> StoredSessions:
+        """The sessions of the listener with that number. `run` has to run."""
+        sessions = StoredSessions(
+            listener, self._store, self._seal, self.members, self._service, self._seconds
+        )
+        self._sessions.append(sessions)
+        return sessions
+
+    def door_of(self, listener: int, endpoint: HttpEndpoint, sessions: StoredSessions) -> Door:
+        """What stands in front of the endpoint of that listener."""
+        door = Door(listener, endpoint, sessions, self.members, self._store, self._hand_over)
+        self._doors[listener] = door
+        return door
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be a member until cancelled. Started when the store was asked once."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._places.run, name="places in the store")
+            await nursery.start(self.members.run, name="lease")
+            task_status.started()
+
+    async def leave(self) -> None:
+        """We are stopping: others go on with the sessions."""
+        if self.members.is_left:
+            return
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
+            for sessions in self._sessions:
+                await sessions.events.written()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
+            await self.members.leave()
+        for door in self._doors.values():
+            door.let_go()
+
+    async def _regain(self, before: Collection[str]) -> None:
+        for sessions in self._sessions:
+            await sessions.regain(before)
+        await self._places.regain()
 
 
 class Replica(Node):
     """One mcpmux of several that share nothing but the store. `port` answers the others."""
 
     def __init__(
-        self, config: Config, store: Store, url: str, certificates: TlsContexts, nursery: trio.Nursery
+        self,
+        config: Config,
+        store: Store,
+        seal: ClusterSeal,
+        url: str,
+        certificates: TlsContexts,
+        nursery: trio.Nursery,
     ) -> None:
         """`url`: where others reach the port. `certificates`: of the port, and towards others."""
         self._nursery = nursery
-        cluster, key = config.cluster, config.merging.cursor_key
-        assert key is not None
-        seal = ClusterSeal(key.reveal().encode())
+        cluster = config.cluster
         name = cluster.replica or f"replica-{secrets.token_hex(NAME_BYTES)}"
         members = Membership(store, seal, name, url, cluster.lease)
         self._client = ReplicaClient(seal, certificates, cluster.peers, config.limits)
-        super().__init__(store, seal, members, self._client, config.limits.session_idle)
+        super().__init__(store, seal, members, self._client.hand_over, config.limits.session_idle)
         self.herald = Herald(members, self._client)
         self.listens = Listens(members, self._client)
         self.calls = HandedCalls(members, self._client)
@@ -174,7 +252,7 @@ class Replica(Node):
 
 @asynccontextmanager
 async def open_replica(
-    config: Config, store: Store, bodies: BodyBudget | None = None
+    config: Config, store: Store, seal: ClusterSeal, bodies: BodyBudget | None = None
 ) -> AsyncIterator[Replica]:
     """Open the port of this replica, and be a member. Raises TransportError, ConfigError.
 
@@ -186,7 +264,7 @@ async def open_replica(
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     url = listener.url or f"{'http' if tls is None else 'https'}://{host}:{port}"
     async with trio.open_nursery() as nursery:
-        replica = Replica(config, store, url, certificates, nursery)
+        replica = Replica(config, store, seal, url, certificates, nursery)
         serve = partial(
             serve_http,
             sockets,

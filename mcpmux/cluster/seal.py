@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from mcpmux.cluster.store import ForeignSeal
+from mcpmux.config import Config
 
 NONCE_BYTES = 12
 NAME_DIGITS = 32
@@ -27,6 +28,12 @@ class ClusterSeal:
 
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.sha256(b"mcpmux cluster" + key).digest()
+
+    @classmethod
+    def of(cls, config: Config) -> ClusterSeal:
+        """Return the seal of a configuration, which has a `cursor_key` if it has a cluster."""
+        assert config.merging.cursor_key is not None
+        return cls(config.merging.cursor_key.reveal().encode())
 
     def name(self, kind: str, text: str) -> str:
         return self._digest("name", kind, text).hex()[:NAME_DIGITS]

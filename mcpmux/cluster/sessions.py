@@ -8,9 +8,11 @@ has its own sessions again only by the same claim; those that another one has ta
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 
 import msgspec
 import structlog
@@ -19,12 +21,11 @@ import trio
 from mcpmux.clients.legacy_session import LegacySession, Session
 from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEvent
-from mcpmux.cluster.events import KIND as EVENT
-from mcpmux.cluster.events import EventWriter, StoredEvents
+from mcpmux.cluster.counts import KEPT_LONGER, Upkeep
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.store import ForeignSeal, Seal, Store, StoreAway, StoredSession
-from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.errors import RpcError
+from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.session_facts import SessionFacts
@@ -32,15 +33,127 @@ from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
 
-KIND = "session"
+SESSION, EVENT = "session", "event"  # kinds of what is sealed
 CLAIMS_AT_ONCE = 64
 EPOCHS_SKIPPED = 4096  # at most, by one who takes a session over
-SETTING = "cluster.url"
+WAITING_BYTES = 16 * 2**20  # of events that are not in the store yet
+EVENT_BYTES = 100  # that an event takes besides its data, about
+BATCH = 256  # events that are written together
+PAUSE_SECONDS = 0.5  # until the store is tried again
 
 
-def store_away(reason: object) -> Busy:
-    """What a client is told whose request needs the store."""
-    return Busy(f"the store of the cluster is away ({reason})", SETTING)
+class EventWriter:
+    """Writes the events of all sessions of a listener to the store. `run` has to run.
+
+    They are there for the replica that goes on with a session; while its own lives, clients are told from its
+    memory. So nothing waits for them but a call that is about to promise its client that it can be asked for
+    later. When the store is away they wait, within bounds; beyond them the oldest are left out.
+    """
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        """`seconds` for which they are kept."""
+        self._store, self._seconds = store, seconds
+        self._waiting: deque[tuple[str, bytes, int]] = deque()
+        self._bytes = 0
+        self._put = self._written = 0  # how many so far; what is left out counts as written
+        self._is_away = self._leaves_out = False
+        self._arrival = trio.Event()
+        self._progress = trio.lowlevel.ParkingLot()
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not in the store yet."""
+        return len(self._waiting)
+
+    def put(self, name: str, sealed: bytes, most: int) -> None:
+        """An event of the session of that name, of which the newest `most` are kept. Never waits."""
+        self._waiting.append((name, sealed, most))
+        self._bytes += len(sealed) + EVENT_BYTES
+        self._put += 1
+        while self._bytes > WAITING_BYTES:
+            self._take()
+            if not self._leaves_out:
+                self._leaves_out = True
+                log.warning("events of streams are left out, too many wait for the store")
+        self._arrival.set()
+
+    def _take(self) -> None:
+        _, sealed, _ = self._waiting.popleft()
+        self._bytes -= len(sealed) + EVENT_BYTES
+        self._written += 1
+
+    async def written(self) -> bool:
+        """Wait until all of before are in the store; False when it is away."""
+        until = self._put
+        while self._written < until and not self._is_away:
+            await self._progress.park()
+        return not self._is_away
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._arrival.wait()
+            self._arrival = trio.Event()
+            while self._waiting:
+                await self._write_some()
+
+    async def _write_some(self) -> None:
+        batch: dict[str, list[bytes]] = {}
+        bounds: dict[str, int] = {}
+        for name, sealed, most in islice(self._waiting, BATCH):
+            batch.setdefault(name, []).append(sealed)
+            bounds[name] = most
+        until = self._written + sum(map(len, batch.values()))
+        failures: list[StoreAway] = []
+        async with trio.open_nursery() as nursery:
+            for name, events in batch.items():
+                nursery.start_soon(self._append, name, events, bounds[name], failures)
+        if failures and not self._is_away:
+            log.warning("events of streams wait for the store", reason=str(failures[0]))
+        self._is_away = bool(failures)
+        if failures:
+            self._progress.unpark_all()
+            await trio.sleep(PAUSE_SECONDS)
+        else:
+            self._leaves_out = False
+            while self._waiting and self._written < until:  # some may have been left out meanwhile
+                self._take()
+            self._progress.unpark_all()
+
+    async def _append(self, name: str, events: list[bytes], most: int, failures: list[StoreAway]) -> None:
+        try:
+            await self._store.append(name, events, most, self._seconds)
+        except StoreAway as away:
+            failures.append(away)
+
+
+class StoredEvents:
+    """The events of one session. Implements EventKeeper. As many are kept as a replica keeps itself."""
+
+    def __init__(
+        self, name: str, principal: str, seal: Seal, writer: EventWriter, before: Sequence[bytes] = ()
+    ) -> None:
+        """`name`: of the session in the store. `principal`: its key. `before`: events that are there."""
+        self._name, self._principal = name, principal
+        self._seal, self._writer = seal, writer
+        self._bounds = ReplayBounds()
+        self._sizes = deque(map(len, before))
+        self._bytes = sum(self._sizes)
+
+    def keep(self, event: StreamEvent) -> None:
+        """See EventKeeper."""
+        data = self._seal.seal(EVENT, self._name, msgspec.msgpack.encode(event), self._principal)
+        self._sizes.append(len(data))
+        self._bytes += len(data)
+        while len(self._sizes) > 1 and (
+            self._bytes > self._bounds.bytes or len(self._sizes) > self._bounds.events
+        ):
+            self._bytes -= self._sizes.popleft()
+        self._writer.put(self._name, data, len(self._sizes))
+
+    async def kept(self) -> bool:
+        """See EventKeeper."""
+        return await self._writer.written()
 
 
 class StoredSessions:
@@ -75,7 +188,7 @@ class StoredSessions:
 
     def name_of(self, session_id: str) -> str:
         """What the session is called in the store."""
-        return self._seal.name(KIND, f"{self._listener} {session_id}")
+        return self._seal.name(SESSION, f"{self._listener} {session_id}")
 
     async def begin(self, session_id: str, session: Session) -> None:
         """See SessionRecords."""
@@ -95,20 +208,20 @@ class StoredSessions:
         if not await self._is_saved(self.name_of(session_id), session.facts(), session.principal):
             if not self._members.is_left:  # else what is in hand can still be finished
                 self._lose(session_id)
-            raise Busy("the session goes on at another replica", SETTING)
+            raise Busy("the session goes on at another replica", "cluster.url")
 
     async def _is_saved(self, name: str, facts: SessionFacts, principal: Principal) -> bool:
         """Save what is known of a session. False when it is another replica's. Raises Busy."""
-        sealed = self._seal.seal(KIND, name, msgspec.msgpack.encode(facts), principal.key)
+        sealed = self._seal.seal(SESSION, name, msgspec.msgpack.encode(facts), principal.key)
         members = self._members
         # One that has left finishes what it has in hand: whoever claims the session later finds this, too.
         if not await members.inside() and not members.is_left:
-            raise store_away(members.trouble)
+            raise StoreAway(members.trouble).refusal()
         try:
             kept = StoredSession(members.replica, sealed)
             return await self._store.save(name, kept, self._seconds * KEPT_LONGER)
         except StoreAway as away:
-            raise store_away(away) from None
+            raise away.refusal() from None
 
     async def recover(self, session_id: str, principal: Principal) -> Recovered | None:
         """See SessionRecords."""
@@ -116,10 +229,10 @@ class StoredSessions:
             raise MovedElsewhere("this replica is about to end")
         try:
             if not await self._members.inside():
-                raise store_away(self._members.trouble)
+                raise StoreAway(self._members.trouble).refusal()
             return await self._recover(session_id, principal)
         except StoreAway as away:
-            raise store_away(away) from None
+            raise away.refusal() from None
 
     async def _recover(self, session_id: str, principal: Principal) -> Recovered | None:
         name = self.name_of(session_id)
@@ -127,7 +240,7 @@ class StoredSessions:
         if kept is None:
             return None
         try:
-            data = self._seal.open(KIND, name, kept.facts, principal.key)
+            data = self._seal.open(SESSION, name, kept.facts, principal.key)
             facts = msgspec.msgpack.decode(data, type=SessionFacts)
         except (ForeignSeal, msgspec.DecodeError):
             return None

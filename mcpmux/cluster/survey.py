@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mcpmux import __version__
-from mcpmux.cluster.card import Card
+from mcpmux.cluster.letter import Card
 from mcpmux.cluster.port import FRESH_SECONDS
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import ForeignSeal, Roll, Store, StoreAway

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from mcpmux.cluster.state import ReplicaState
+from mcpmux.cluster.letter import ReplicaState
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
 from tests.peers.server import ScriptedServer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.cluster.card import Card
+from mcpmux.cluster.letter import Card
 from mcpmux.cluster.redis_store import open_redis_store
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.config import Secret

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.cluster.node import Node
+from mcpmux.cluster.replica import Node
 from mcpmux.cluster.store import MemoryStore, Store, StoreAway
 from mcpmux.config import Caching, Config, HttpListener, Limits, Listeners, Merging, Secret
 from mcpmux.config.auth import AccessRule, Auth

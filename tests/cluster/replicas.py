@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import trio
 
 from mcpmux import app
 from mcpmux.app.listeners import Serving, make_gate, serve_listener
 from mcpmux.cluster.replica import open_replica
+from mcpmux.cluster.seal import ClusterSeal
+from mcpmux.cluster.store import Store
 from mcpmux.config import Config
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
@@ -34,18 +36,19 @@ class Replicas(Members):
         try:
             async with AsyncExitStack() as stack:
                 scope = stack.enter_context(trio.CancelScope())
-                node = await stack.enter_async_context(open_replica(config, line))  # type: ignore[arg-type]
+                opened = open_replica(config, cast("Store", line), ClusterSeal.of(config))
+                node = await stack.enter_async_context(opened)
                 if name in self.ids:
                     node.members.marks.become(self.ids[name])
                 marks, generations = node.members.marks, node.herald.generations
-                opened = app.open_mux(
+                muxed = app.open_mux(
                     config,
                     world.open_channel,
                     marks=marks,
                     generations=generations,
                     replicas=node.listens,
                 )
-                mux = world.mux = await stack.enter_async_context(opened)
+                mux = world.mux = await stack.enter_async_context(muxed)
                 node.attach(mux.service, mux.hub, mux.rates)
                 node.members.on_members = mux.share
                 node.listens.attach(mux.hub, mux.upstreams)

@@ -13,8 +13,7 @@ import pytest
 import trio
 import trustme
 
-from mcpmux.cluster.card import Card, Neighbour
-from mcpmux.cluster.letter import Letter, ListenWanted, News
+from mcpmux.cluster.letter import Card, Letter, ListenWanted, Neighbour, News
 from mcpmux.cluster.port import FRESH_SECONDS, MISDIRECTED, PATH, SENDER, SIGNATURE, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.cluster.seal import ClusterSeal
@@ -41,7 +40,9 @@ async def open_alone(bodies: BodyBudget | None = None, **listener: Any) -> Async
         cluster=Cluster(url=Secret("redis://unused"), listener=ReplicaListener(**listener)),
     )
     with trio.fail_after(PATIENCE):
-        async with open_replica(config, MemoryStore(trio.current_time), bodies) as replica:
+        async with open_replica(
+            config, MemoryStore(trio.current_time), ClusterSeal.of(config), bodies
+        ) as replica:
             yield replica
 
 

@@ -12,8 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mcpmux.channels.channel import ignore_event
-from mcpmux.cluster.card import Card, Neighbour
-from mcpmux.cluster.letter import HandedRequest, ListenWanted
+from mcpmux.cluster.letter import Card, HandedRequest, ListenWanted, Neighbour
 from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.cluster.seal import ClusterSeal
@@ -53,7 +52,7 @@ async def open_alone() -> AsyncIterator[Replica]:
         cluster=Cluster(url=Secret("redis://unused"), replica="a"),
     )
     with trio.fail_after(PATIENCE):
-        async with open_replica(config, MemoryStore(trio.current_time)) as replica:
+        async with open_replica(config, MemoryStore(trio.current_time), ClusterSeal.of(config)) as replica:
             yield replica
 
 

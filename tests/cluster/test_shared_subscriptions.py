@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mcpmux.cluster.letter import ListenWanted
-from mcpmux.cluster.owner import owner_of
+from mcpmux.cluster.listens import owner_of
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.upstreams import shared_listening

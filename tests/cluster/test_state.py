@@ -10,8 +10,7 @@ import trio
 
 from mcpmux import __version__
 from mcpmux.cluster import replica
-from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.state import ReplicaState
+from mcpmux.cluster.letter import Neighbour, ReplicaState
 from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import Replicas, open_replicas

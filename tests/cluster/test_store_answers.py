@@ -26,10 +26,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mcpmux.clients.session_records import MovedElsewhere
 from mcpmux.cluster import redis_script as script
-from mcpmux.cluster.card import Card
+from mcpmux.cluster.letter import Card
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.node import Node
 from mcpmux.cluster.redis_store import RedisStore
+from mcpmux.cluster.replica import Node
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import Bucket, MemoryStore, Place, StoreAway, StoredSession
 from mcpmux.cluster.store_url import parse_store_url

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mcpmux import __version__
-from mcpmux.cluster.card import Card
+from mcpmux.cluster.letter import Card
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import Lease, MemoryStore, Roll
 from mcpmux.cluster.survey import find_clocks_apart, find_other_versions, read_roll, survey

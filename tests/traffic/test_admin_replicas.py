@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mcpmux.cluster.state import ReplicaState
+from mcpmux.cluster.letter import ReplicaState
 from mcpmux.traffic.telemetry import prometheus
 from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
 from tests.cluster.nodes import LEASE

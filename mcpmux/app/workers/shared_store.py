@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, cast
 
 from mcpmux.app.workers.channel import ControlChannel
-from mcpmux.cluster.card import Neighbour
-from mcpmux.cluster.letter import HandedRequest
+from mcpmux.cluster.letter import HandedRequest, Neighbour
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.node import Node
 from mcpmux.cluster.port import Outcome
+from mcpmux.cluster.replica import Node
 from mcpmux.cluster.store import MemoryStore, OpenSeal, Store, StoreAway
 from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportClosed
@@ -70,13 +69,10 @@ class MemberStore:
             await self._store.leave(self._member)
 
 
-class ConnectionPassing:
-    """Has another worker answer a request by giving it the connection."""
-
-    async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
-        """See Passing. The address of a worker is its number."""
-        reply.pass_on(int(to.card.url))
-        return Outcome.ANSWERED
+async def pass_connection(to: Neighbour, _handed: HandedRequest, reply: HttpReply) -> Outcome:
+    """Have another worker answer a request by giving it the connection. See HandOver."""
+    reply.pass_on(int(to.card.url))  # the address of a worker is its number
+    return Outcome.ANSWERED
 
 
 async def refuse_foreign(members: Membership, owner: str, call: Call, _notify: Notify) -> Fields | None:
@@ -104,4 +100,4 @@ def make_node(number: int, control: ControlChannel, limits: Limits) -> Node:
     """Worker `number` among the others."""
     store, seal = cast(Store, SupervisorStore(control)), OpenSeal()
     members = Membership(store, seal, f"worker {number}", str(number), ids=f"{number}w", is_told_of=False)
-    return Node(store, seal, members, ConnectionPassing(), limits.session_idle)
+    return Node(store, seal, members, pass_connection, limits.session_idle)

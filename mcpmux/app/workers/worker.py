@@ -26,7 +26,7 @@ from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
 from mcpmux.app.workers.shared_store import make_node, refuse_foreign
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
-from mcpmux.cluster.node import Node
+from mcpmux.cluster.replica import Node
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs

@@ -40,7 +40,7 @@ from typing import Annotated, Any
 import msgspec
 import trio
 
-from mcpmux.cluster.state import LEFT
+from mcpmux.cluster.letter import LEFT
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE, decode_fields

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpmux.cluster.state import ReplicaState
+from mcpmux.cluster.letter import ReplicaState
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.runtime.notification_hub import NotificationHub

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from mcpmux import __version__
-from mcpmux.cluster.state import INSIDE, ReplicaState
+from mcpmux.cluster.letter import INSIDE, ReplicaState
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.cluster.owner import owner_of
+from mcpmux.cluster.listens import owner_of
 
 replica_ids = st.integers(0, 16**10 - 1).map("{:010x}".format)
 ids = st.sets(replica_ids, min_size=2, max_size=20)

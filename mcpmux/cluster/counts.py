@@ -1,18 +1,69 @@
-"""The sessions of each principal, counted in the store for all processes together.
+"""What all processes count together, in the store: sessions of each principal, and tokens of rate limits.
 
 A session that others may go on with has its place for as long as its record is kept, whoever has it then. Any
 other session has its place while the lease of its process holds. Without the store no session begins.
+
+When the store is away each replica counts tokens for itself, in buckets of its own: limits hold less exactly
+then, and nobody is refused for that.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+import trio
+
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.sessions import store_away
-from mcpmux.cluster.store import Place, Seal, Store, StoreAway
-from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
+from mcpmux.cluster.store import Bucket, Place, Seal, Store, StoreAway
+from mcpmux.mux.rate import Counted, Exceeded
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.rate_counter import RateCounter
+
+log = structlog.get_logger()
+
+KEPT_LONGER: Final = 2.0  # times `session_idle`, in which what is kept is renewed twice
 
 GROUP, SESSION = "sessions of a principal", "counted session"  # kinds of names
+
+Act = Callable[[], Awaitable[None]]
+"""Tells the store something. Raises StoreAway; it is tried again then."""
+
+
+class Upkeep:
+    """Of one kind of things. `run` has to run.
+
+    `keep` is awaited twice in `seconds`, which is `session_idle`, and `remove` soon after `remove_soon`. They
+    never run at the same time, so nothing is kept that is being removed.
+    """
+
+    def __init__(self, members: Membership, seconds: float, keep: Act, remove: Act) -> None:
+        self._members, self._seconds = members, seconds
+        self._keep, self._remove = keep, remove
+        self._end = trio.Event()
+
+    def remove_soon(self) -> None:
+        """Something has ended. Never waits."""
+        self._end.set()
+
+    async def run(self) -> None:
+        """Keep and remove until cancelled."""
+        keep_at = trio.current_time() + self._seconds / 2
+        while True:
+            with trio.move_on_at(keep_at):
+                await self._end.wait()
+            self._end = trio.Event()
+            try:
+                await self._remove()
+                if trio.current_time() >= keep_at:
+                    await self._keep()
+                    keep_at = trio.current_time() + self._seconds / 2
+            except StoreAway as away:
+                log.debug("what the store keeps is not renewed now", reason=str(away))
+                await self._members.changed(math.inf)
+                self._end.set()
 
 
 class StoredPlaces:
@@ -43,14 +94,14 @@ class StoredPlaces:
         await in_task()
         members = self._members
         if not await members.inside() and not members.is_left:
-            raise store_away(members.trouble)
+            raise StoreAway(members.trouble).refusal()
         place = self._place_of(session_id, principal, lasting=lasting)
         try:
             is_taken = await self._store.take_place(place, most, self._seconds)
         except BaseException as error:
             self._free(place)  # it may have been taken
             if isinstance(error, StoreAway):
-                raise store_away(error) from None
+                raise error.refusal() from None
             raise
         if is_taken:
             self._here[session_id] = place
@@ -92,3 +143,29 @@ class StoredPlaces:
             left = list(self._left)
             await self._store.leave_places(left)
             self._left.difference_update(left)
+
+
+class StoredTokens:
+    """`take` is for `RateCounter.take_together`."""
+
+    def __init__(self, store: Store, seal: Seal, rates: RateCounter) -> None:
+        self._store, self._seal, self._rates = store, seal, rates
+
+    async def take(self, counted: Sequence[Counted]) -> Exceeded | None:
+        """Take a token out of each bucket, unless one has none."""
+        await in_task()
+        buckets = [Bucket(self._name_of(each), each.interval, each.room) for each in counted]
+        try:
+            refused = await self._store.take(buckets)
+        except StoreAway:
+            return self._rates.take_here(counted)
+        if refused is None:
+            return None
+        number, seconds = refused
+        return Exceeded(counted[number].setting, counted[number].limit, seconds)
+
+    def _name_of(self, counted: Counted) -> str:
+        # With its numbers: after a change of the limit there are other buckets.
+        limit = counted.limit
+        numbers = f"{limit.requests} {limit.per:g} {limit.burst}"
+        return self._seal.name("bucket", "\0".join((counted.setting, numbers, *counted.key)))
