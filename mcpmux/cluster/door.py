@@ -11,7 +11,6 @@ nothing; if not, its client is told that it may have been carried out.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
@@ -29,6 +28,7 @@ from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome, ReplicaClient
 from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
@@ -46,7 +46,8 @@ from mcpmux.transports.sse import encode_event
 
 log = structlog.get_logger()
 
-MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say: some 3 MB, as we chose both ids
+MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say
+MOVED_BYTES: Final = 4 * 2**20  # of them: enough, as we chose both ids
 ATTEMPTS: Final = 8  # with the pauses between them longer than a lease
 PAUSE_SECONDS: Final = 1.0  # at most, until the store was asked again
 ID: Final = 1  # of the only request on a connection between replicas
@@ -97,7 +98,7 @@ class Door(AnswersForOthers):
         self._listener = listener
         self._endpoint, self._sessions = endpoint, sessions
         self._members, self._store, self._pass_on = members, store, pass_on
-        self._moved: OrderedDict[str, str] = OrderedDict()  # sessions -> ids of their owners
+        self._moved: Lru[str, str] = Lru(MOVED_KEPT, MOVED_BYTES)  # sessions -> ids of their owners
         self._streams: set[trio.CancelScope] = set()  # that clients opened, and other replicas write
 
     def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
@@ -131,19 +132,12 @@ class Door(AnswersForOthers):
         session_id = request.headers.get(SESSION_HEADER)
         try:
             if session_id in self._endpoint.sessions:
-                await self._require_lease()
+                await self._sessions.require_lease()
             await self._endpoint.handle(request, reply)
         except MovedElsewhere:
             await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
         except RpcError as error:
             await self._refuse(request, reply, error)
-
-    async def _require_lease(self) -> None:
-        """Wait until the sessions here are certainly ours. Raises Busy, MovedElsewhere."""
-        if self._members.is_left:
-            raise MovedElsewhere("this replica is about to end")
-        if not await self._members.inside():
-            raise StoreAway(self._members.trouble).refusal()
 
     async def _find_and_answer(
         self, owner: str, session_id: str | None, request: HttpRequest, reply: HttpReply
@@ -166,7 +160,7 @@ class Door(AnswersForOthers):
                 if outcome is Outcome.ANSWERED:
                     return
                 if session_id is not None:
-                    self._moved.pop(session_id, None)
+                    self._moved.discard(session_id)
                     owner = ""  # the store knows
                 if outcome is Outcome.LOST and (reply.started or not _is_repeatable(request)):
                     await self._end_lost(request, reply)
@@ -199,11 +193,9 @@ class Door(AnswersForOthers):
         """
         members = self._members
         if session_id is None:
-            if owner not in members.neighbours:
-                await members.is_gone(owner)  # or it has just come
-            return members.neighbours.get(owner)
+            return await members.find(owner)
         if session_id in self._endpoint.sessions and not members.is_left:
-            await self._require_lease()
+            await self._sessions.require_lease()
             return None
         there = members.neighbours.get(self._moved.get(session_id, owner))
         if there is not None:
@@ -213,8 +205,6 @@ class Door(AnswersForOthers):
             return None
         if kept.owner not in members.marks.own and not await members.is_gone(kept.owner):
             self._moved[session_id] = kept.owner
-            if len(self._moved) > MOVED_KEPT:
-                self._moved.popitem(last=False)
             return members.neighbours.get(kept.owner)
         if members.is_left and members.others:
             return random.choice(members.others)  # whoever gets it first goes on with it
@@ -257,7 +247,10 @@ class HandedCalls(AnswersForOthers):
         await in_task()
         members = self._members
         for _ in range(ATTEMPTS):
-            there = await self._find(owner)
+            try:
+                there = await members.find(owner)
+            except StoreAway as away:
+                raise away.refusal() from None
             if there is None:
                 return None
             try:
@@ -269,18 +262,6 @@ class HandedCalls(AnswersForOthers):
                     raise lost_with_process(done=None) from None
             await trio.sleep(members.lease / RENEWALS)
         raise Busy("the replica that has it cannot be reached", "cluster.lease")
-
-    async def _find(self, owner: str) -> Neighbour | None:
-        """The other replica with that id. Raises Busy."""
-        members = self._members
-        if owner in members.marks.own:
-            return None
-        if owner not in members.neighbours:
-            try:
-                await members.is_gone(owner)  # or it has just come
-            except StoreAway as away:
-                raise away.refusal() from None
-        return members.neighbours.get(owner)
 
     async def answer(self, handed: HandedCall, reply: HttpReply) -> None:
         """Answer a call of another replica's client."""

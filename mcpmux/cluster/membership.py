@@ -1,11 +1,10 @@
 """This replica among the others: its lease, and who else has one.
 
-    outside --the store has heard of its id--> regaining --its sessions are its own again--> inside
-    inside --the lease was not renewed in time--> outside, under another id
-    inside --leave--> left
+Its states are those of MemberState, and change as the table TRANSITIONS says.
 
-Inside, the replica may do what nobody else may do at the same time. Whether it is inside is a matter of its
-own clock, which goes on while the process is stopped: its lease is over for it no later than for the store.
+A member is inside while its lease holds, and may then do what only one replica may do at a time. Whether it
+holds is a matter of its own clock, which goes on while the process is stopped: its lease is over for it no
+later than for the store.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Final
 
 import msgspec
@@ -24,16 +24,126 @@ import trio
 from mcpmux.cluster.letter import Card, Neighbour
 from mcpmux.cluster.store import ForeignSeal, Member, Seal, Store, StoreAway
 from mcpmux.errors import TransportClosed
+from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import Marks
 from mcpmux.transports.waiting import clock
 
 log = structlog.get_logger()
 
 ID_BYTES: Final = 5  # of randomness
-GONE_KEPT: Final = 1000
+GONE_KEPT: Final = 1000  # ids that are not in force any more
+GONE_BYTES: Final = 2**20  # of them; ours are short, but what the store names is anything
 LEASE_SECONDS: Final = 3.0
 RENEWALS: Final = 3  # in the time of one lease
 NOT_ASKED: Final = "it has not been asked yet"
+
+
+class MemberState(Enum):
+    """How far a replica is on its way into the cluster."""
+
+    JOINING = auto()  # the store has not heard of the id in force
+    RETURNING = auto()  # it has, but what is here may lie there under an id of before
+    MEMBER = auto()  # it is inside while its lease holds
+    LEFT = auto()  # it has ended its lease itself, and stays outside
+
+
+class MemberStep(Enum):
+    """What may happen to a replica."""
+
+    GRANTED = auto()  # the store has given a lease to the id in force
+    REFUSED = auto()  # for the store that id has ended: the replica joins again under another one
+    REGAINED = auto()  # what is here lies in the store under the id in force
+    LEAVING = auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[MemberState, MemberStep], MemberState]] = {
+    (MemberState.JOINING, MemberStep.GRANTED): MemberState.RETURNING,
+    (MemberState.RETURNING, MemberStep.REGAINED): MemberState.MEMBER,
+    (MemberState.RETURNING, MemberStep.REFUSED): MemberState.JOINING,
+    (MemberState.MEMBER, MemberStep.REFUSED): MemberState.JOINING,
+    **{(each, MemberStep.LEAVING): MemberState.LEFT for each in MemberState},
+}
+"""All other steps change nothing: what the store answers after a replica has left does not bring it back."""
+
+
+class Standing:
+    """The state of a replica, and when that ends. Pure: times are of the replica's own clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.state = MemberState.JOINING
+        self._ends = self._known_at = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<Standing {self.state.name} until {self._ends:g}>"
+
+    def take(self, step: MemberStep, ends: float = -math.inf) -> None:
+        """Go on to the next state. `ends`: when the lease ends that the store has granted."""
+        self.state = TRANSITIONS.get((self.state, step), self.state)
+        self._ends = ends if self.state is MemberState.MEMBER else -math.inf
+        if step is MemberStep.REGAINED:
+            # By then each of the others has asked the store, and so heard of this id, or has no lease itself.
+            self._known_at = ends
+
+    def seconds_left(self, now: float) -> float:
+        """Return for how long the lease holds, 0 if it does not."""
+        return max(0.0, self._ends - now)
+
+    def is_inside(self, now: float) -> bool:
+        return now < self._ends
+
+    def is_told_of_changes(self, now: float) -> bool:
+        """Return whether all others that are inside know of this replica, so that it misses nothing."""
+        return self._known_at <= now < self._ends
+
+
+class Peers:
+    """The other replicas, as the store told of them last. Pure.
+
+    `neighbours`: by each id that they have or had. `living`: the ids in force of all members, this one among
+    them, and those whose cards cannot be read.
+    """
+
+    def __init__(self) -> None:
+        self.neighbours: dict[str, Neighbour] = {}
+        self.living: Collection[str] = ()
+        self.gone: Lru[str, None] = Lru(GONE_KEPT, GONE_BYTES)  # ids that were in force, of late
+
+    def __repr__(self) -> str:
+        return f"<Peers {len(self.all)} of {len(self.living)} members>"
+
+    @property
+    def all(self) -> list[Neighbour]:
+        """All other replicas, once each."""
+        return [each for replica, each in self.neighbours.items() if replica == each.replica]
+
+    def meet(self, living: Collection[str], neighbours: dict[str, Neighbour]) -> list[Neighbour]:
+        """Take who is there now. Returns those that have gone since."""
+        lost = [each for each in self.all if each.replica not in neighbours]
+        self.living, self.neighbours = living, neighbours
+        for each in lost:
+            self.gone[each.replica] = None
+        return lost
+
+
+def read_cards(
+    members: Collection[Member], seal: Seal, own: Collection[str]
+) -> tuple[dict[str, Neighbour], frozenset[str]]:
+    """Return the other replicas by each id that they have or had, and the ids whose cards cannot be read.
+
+    `own`: all ids of this replica; a store that failed over may still have one that it had before.
+    """
+    neighbours: dict[str, Neighbour] = {}
+    strangers: list[str] = []
+    for replica, sealed in members:
+        if replica in own:
+            continue
+        try:
+            card = Card.open(seal, replica, sealed)
+        except (ForeignSeal, msgspec.DecodeError):
+            strangers.append(replica)
+            continue
+        neighbours.update(dict.fromkeys((replica, *card.ids), Neighbour(replica, card)))
+    return neighbours, frozenset(strangers)
 
 
 async def _nothing(_ids: Collection[str]) -> None:
@@ -41,7 +151,7 @@ async def _nothing(_ids: Collection[str]) -> None:
 
 
 class Membership:
-    """`run` has to run. `neighbours`: the others, by each id that they have or had.
+    """Asks the store, and waits for what it answers. `run` has to run.
 
     `on_return` is awaited with the ids of before when the replica is known under another one, before it is
     inside. `on_members` is called with the number of members, this one among them, when it is another than
@@ -64,24 +174,16 @@ class Membership:
 
         `ids`: what they begin with. `is_told_of`: in the log.
         """
-        self._ids = ids
-        self._is_told_of = is_told_of
-        self._store = store
-        self._seal = seal
-        self._name, self._url = name, url
+        self._store, self._seal = store, seal
+        self.card = Card(name, url, lease=lease)  # what the others are told, but for ids and the time
         self.lease = lease
+        self._ids, self._is_told_of = ids, is_told_of
         self.marks = Marks(self._new_id())
-        self._is_known = False  # the store has heard of this id
-        self._has_returned = False  # and its sessions are its own again
-        self._until = self._young_until = -math.inf
-        self._is_left = False
-        self._gone: dict[str, None] = {}  # ids that are not in force any more; of late
-        self._asked_at = -math.inf  # when the store was last asked with success
-        self.neighbours: dict[str, Neighbour] = {}
-        self._relying: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
-        self._living: set[str] = set()  # all ids in force, also of those that we do not understand
-        self.trouble: str | None = NOT_ASKED
+        self._standing, self._peers = Standing(), Peers()
         self._strangers: frozenset[str] = frozenset()  # ids of members that we have told of in the log
+        self._relying: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
+        self.trouble: str | None = NOT_ASKED
+        self._asked_at = -math.inf  # when the store was last asked with success
         self._clock = clock()
         self._turn = trio.Lock()
         self._change = trio.lowlevel.ParkingLot()
@@ -91,12 +193,15 @@ class Membership:
         self.on_members: Callable[[int], None] = lambda _number: None
         self.on_gone: Callable[[float], None] = lambda _seconds: None
 
+    def __repr__(self) -> str:
+        return f"<Membership of {self.replica} {self._standing!r} {self._peers!r}>"
+
     def _new_id(self) -> str:
         return self._ids + secrets.token_hex(ID_BYTES)
 
     def _tell(self, event: str, **facts: object) -> None:
         if self._is_told_of:
-            log.info(event, replica=self._name, **facts)
+            log.info(event, replica=self.card.name, **facts)
 
     @property
     def replica(self) -> str:
@@ -105,21 +210,26 @@ class Membership:
 
     @property
     def is_inside(self) -> bool:
-        return self._clock() < self._until
+        return self._standing.is_inside(self._clock())
 
     @property
     def seconds_left(self) -> float:
         """Of the lease."""
-        return max(0.0, self._until - trio.current_time())
+        return self._standing.seconds_left(self._clock())
 
     @property
     def is_left(self) -> bool:
-        return self._is_left
+        return self._standing.state is MemberState.LEFT
+
+    @property
+    def neighbours(self) -> Mapping[str, Neighbour]:
+        """The other replicas, by each id that they have or had."""
+        return self._peers.neighbours
 
     @property
     def others(self) -> list[Neighbour]:
         """All other replicas, once each."""
-        return [each for replica, each in self.neighbours.items() if replica == each.replica]
+        return self._peers.all
 
     @contextmanager
     def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
@@ -152,14 +262,14 @@ class Membership:
 
     def heed(self) -> None:
         """Look at the clock: what is remembered may be wrong while the others do not all know of us."""
-        if not self._young_until <= self._clock() < self._until:
+        if not self._standing.is_told_of_changes(self._clock()):
             self.on_loss()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew the lease until cancelled. Started when the store was asked once, whatever it said."""
         await self.renew()
         task_status.started()
-        while not self._is_left:
+        while not self.is_left:
             with trio.move_on_after(self.lease / RENEWALS):
                 await self._hurry.wait()
             self._hurry = trio.Event()
@@ -173,7 +283,7 @@ class Membership:
         """Ask for a lease now. Afterwards `neighbours` are those of now, if the store answers."""
         began = trio.current_time()
         async with self._turn:
-            if self._is_left or self._asked_at >= began:  # somebody else has asked meanwhile
+            if self.is_left or self._asked_at >= began:  # another task has asked meanwhile
                 return
             try:
                 await self._renew()
@@ -189,86 +299,74 @@ class Membership:
         self._change.unpark_all()
 
     async def _renew(self) -> None:
-        """Raises StoreAway."""
+        """Have the store renew the lease; under another id if it refuses this one. Raises StoreAway."""
+        standing = self._standing
         for _ in range(2):
-            began = trio.current_time()
-            before = tuple(self._ids_before())
-            card = Card(self._name, self._url, ids=before, at=time.time(), lease=self.lease)
+            asked_at, before = trio.current_time(), self.marks.own.keys() - {self.replica}
+            # The time is that of all machines: `mcpmux check` finds out by it whether their clocks agree.
+            card = msgspec.structs.replace(self.card, ids=tuple(before), at=time.time())
             sealed = card.seal(self._seal, self.replica)
-            joining = not self._is_known
+            joining = standing.state is MemberState.JOINING
             members = await self._store.renew(self.replica, sealed, self.lease, joining=joining)
             if members is None:
+                if self.is_left:  # while the store was asked, so that the id has ended
+                    return
                 self._lapse()
                 continue
             self._meet(members)
-            self._asked_at, self._is_known = began, True
-            if not self._has_returned:
-                await self.on_return(self._ids_before())
-                # By then the others have heard of this id, or have no lease themselves.
-                self._has_returned, self._young_until = True, began + self.lease
-            self._until = began + self.lease
+            # From when it was asked, not answered: so it ends here no later than for the store.
+            self._asked_at, ends = asked_at, asked_at + self.lease
+            standing.take(MemberStep.GRANTED, ends)
+            if standing.state is MemberState.RETURNING:
+                await self.on_return(before)
+                standing.take(MemberStep.REGAINED, ends)
             return
 
-    def _ids_before(self) -> set[str]:
-        return self.marks.own.keys() - {self.replica}
-
     def _lapse(self) -> None:
-        log.warning("the lease of this replica has ended", replica=self._name)
-        self._note_gone(self.replica)
-        self._until, self._is_known, self._has_returned = -math.inf, False, False
+        log.warning("the lease of this replica has ended", replica=self.card.name)
+        self._peers.gone[self.replica] = None
+        self._standing.take(MemberStep.REFUSED)
         self.heed()
         self.marks.become(self._new_id())
 
     def _meet(self, members: Collection[Member]) -> None:
-        before, self._living = len(self._living), {member.replica for member in members}
-        if len(self._living) != before:
-            self.on_members(len(self._living))
-        found: dict[str, Neighbour] = {}
-        strangers = set[str]()
-        for member in members:
-            # A store that failed over may still have an id which this replica had before.
-            if member.replica == self.replica or member.replica in self.marks.own:
-                continue
-            try:
-                card = Card.open(self._seal, member.replica, member.card)
-            except (ForeignSeal, msgspec.DecodeError):
-                if member.replica not in self._strangers:
-                    log.error("another replica has another `cursor_key`, or is not of this version")
-                strangers.add(member.replica)
-                continue
-            for each in (member.replica, *card.ids):
-                found[each] = Neighbour(member.replica, card)
-        self._strangers = frozenset(strangers)
-        lost = {each.replica for each in self.others} - found.keys()
-        for replica in lost:
-            self._tell("a replica has gone", gone=self.neighbours[replica].card.name)
-            self._note_gone(replica)
-        self.neighbours = found
+        number = len(self._peers.living)
+        neighbours, strangers = read_cards(members, self._seal, self.marks.own)
+        lost = self._peers.meet({each.replica for each in members}, neighbours)
+        if len(self._peers.living) != number:
+            self.on_members(len(self._peers.living))
+        for _ in strangers - self._strangers:
+            log.error("another replica has another `cursor_key`, or is not of this version")
+        self._strangers = strangers
+        for each in lost:
+            self._tell("a replica has gone", gone=each.card.name)
         if lost:
             self.on_loss()
             # When the store was last asked its lease still held, perhaps for no longer.
             self.on_gone(trio.current_time() - self._asked_at + self.lease)
 
+    async def find(self, replica: str) -> Neighbour | None:
+        """Return the other replica that has or had an id, None when it has gone. Raises StoreAway."""
+        if replica not in self.neighbours:
+            await self.is_gone(replica)  # or it has just come
+        return self.neighbours.get(replica)
+
     async def is_gone(self, replica: str) -> bool:
-        """Whether an id is not in force any more, and never will be. Raises StoreAway.
+        """Return whether an id is not in force any more, and never will be. Raises StoreAway.
 
         It has to be one that owns something already: one that is about to join is not known to the store.
         """
-        if replica in self._gone or (replica in self.marks.own and replica != self.replica):
-            return True
         if replica == self.replica:
             return False
+        if replica in self.marks.own or replica in self._peers.gone:
+            return True
         await self.renew()
         if self.trouble is not None:
             raise StoreAway(self.trouble)
-        if replica not in self._living:
-            self._note_gone(replica)
-        return replica in self._gone
-
-    def _note_gone(self, replica: str) -> None:
-        if len(self._gone) >= GONE_KEPT:
-            del self._gone[next(iter(self._gone))]
-        self._gone[replica] = None
+        if replica in self._peers.living:
+            return False
+        self._peers.gone[replica] = None
+        return True
 
     async def changed(self, seconds: float) -> None:
         """Wait until the store was asked again, for so long at most."""
@@ -276,18 +374,19 @@ class Membership:
             await self._change.park()
 
     async def inside(self) -> bool:
-        """Wait to be inside until the store was asked once more; whether it is."""
+        """Wait to be inside until the store was asked once more. Returns whether it is."""
         with trio.move_on_after(self.lease / RENEWALS):
-            while not self.is_inside and not self._is_left:
+            while not self.is_inside and not self.is_left:
                 await self._change.park()
         return self.is_inside
 
     async def leave(self) -> None:
         """End the lease: others take over at once. Nothing happens when the store is away."""
-        if self._is_left:
+        if self.is_left:
             return
-        self._is_left, self._until = True, -math.inf
-        if self._is_known:
+        is_known = self._standing.state is not MemberState.JOINING
+        self._standing.take(MemberStep.LEAVING)
+        if is_known:
             try:
                 await self._store.leave(self.replica)
             except StoreAway as away:

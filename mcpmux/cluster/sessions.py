@@ -225,14 +225,18 @@ class StoredSessions:
 
     async def recover(self, session_id: str, principal: Principal) -> Recovered | None:
         """See SessionRecords."""
-        if self._members.is_left:
-            raise MovedElsewhere("this replica is about to end")
+        await self.require_lease()
         try:
-            if not await self._members.inside():
-                raise StoreAway(self._members.trouble).refusal()
             return await self._recover(session_id, principal)
         except StoreAway as away:
             raise away.refusal() from None
+
+    async def require_lease(self) -> None:
+        """Wait until the sessions here are certainly ours. Raises Busy, MovedElsewhere."""
+        if self._members.is_left:
+            raise MovedElsewhere("this replica is about to end")
+        if not await self._members.inside():
+            raise StoreAway(self._members.trouble).refusal()
 
     async def _recover(self, session_id: str, principal: Principal) -> Recovered | None:
         name = self.name_of(session_id)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from mcpmux.channels.tap import EXCHANGE
 from mcpmux.config.views import Selector, View, ViewOverride
 from tests.browser.browser import Browser, Page, open_page
-from tests.cluster.replicas import open_replicas
+from tests.cluster.replicas import move, open_replicas
 from tests.peers.server import CACHE, ScriptedServer
 from tests.traffic.admin_world import Listening, Traffic, listening
 
@@ -583,7 +583,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         assert alpha.startswith("alphainside") and beta.startswith("betainside")
         for words in ("Legacy sessions0", "Others1", "Lease", replicas["beta"].node.members.replica):
             assert words in beta
-        replicas["beta"].node.members._url = "http://127.0.0.1:1"
+        move(replicas["beta"].node, "http://127.0.0.1:1")
         silent = "document.querySelector('#view-replicas .card[data-state=silent]')"
         await page.wait(f"{silent}?.textContent.includes('connection refused')")
         assert "Legacy sessions" not in await page.run(f"{silent}.textContent")

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import trio
 
 from mcpmux import app
@@ -75,6 +76,11 @@ class Replicas(Members):
                 await trio.sleep_forever()
         finally:
             ended.set()
+
+
+def move(node: Any, url: str) -> None:
+    """Have a replica tell the others another address from its next lease on."""
+    node.members.card = msgspec.structs.replace(node.members.card, url=url)
 
 
 @asynccontextmanager

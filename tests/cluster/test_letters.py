@@ -50,7 +50,7 @@ async def post(replica: Replica, letter: Letter, *, body: bytes | None = None, k
     """The status that a letter is answered with; `body`: what arrives in its place."""
     said = msgspec.msgpack.encode(letter)
     signature = ((SIGNATURE, ClusterSeal(key).sign(said)),)
-    with HttpPool(HttpOrigin.from_url(replica.members._url)) as pool:
+    with HttpPool(HttpOrigin.from_url(replica.members.card.url)) as pool:
         response = await pool.send(
             "POST", PATH, (), said if body is None else body, idempotent=False, more=signature
         )
@@ -124,7 +124,7 @@ async def test_the_head_of_a_large_letter_shows_that_a_replica_writes_it(key, la
         at = repr(time.time() - late)
         signature = ClusterSeal(key).sign(f"head {replica.members.replica} {at} {length}".encode())
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{SENDER}: {at} {signature}\r\nContent-Length: {LENGTH}"
-        port = HttpOrigin.from_url(replica.members._url).port
+        port = HttpOrigin.from_url(replica.members.card.url).port
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(f"{head}\r\n\r\n".encode())
             await stream.send_eof()  # and nothing of the letter
@@ -136,7 +136,7 @@ async def test_the_head_of_a_large_letter_shows_that_a_replica_writes_it(key, la
 async def test_large_letters_count_in_the_budget_for_bodies():
     bodies = BodyBudget(SMALL_BODY)
     async with open_alone(bodies) as replica:
-        there = Neighbour(replica.members.replica, Card("a", replica.members._url))
+        there = Neighbour(replica.members.replica, Card("a", replica.members.card.url))
         client = ReplicaClient(ClusterSeal(KEY), TlsContexts(), ClientTls(), Limits())
         await client.tell(there, LARGE)
         assert bodies.take(1)  # for a client's request
@@ -156,7 +156,7 @@ async def test_a_port_with_an_authority_wants_a_certificate_of_others(tmp_path: 
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(one))
     tls = ServerTls(certificate=str(one), client_ca=str(ca))
     async with open_alone(tls=tls) as replica:
-        there = Neighbour(replica.members.replica, Card("a", replica.members._url))
+        there = Neighbour(replica.members.replica, Card("a", replica.members.card.url))
         assert there.card.url.startswith("https://")
         shown = ClientTls(ca=str(ca), certificate=str(one))
         for peers, is_heard in ((shown, True), (ClientTls(ca=str(ca)), False), (ClientTls(), False)):

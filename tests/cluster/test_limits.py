@@ -11,7 +11,7 @@ import trio
 from mcpmux.config import Http, Stdio
 from mcpmux.config.auth import Auth, StaticToken
 from tests.cluster.nodes import LEASE, Member
-from tests.cluster.replicas import Replicas, open_replicas
+from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.peers.http_client import Answer, request
 from tests.peers.revision import MODERN, Json
 from tests.peers.server import ScriptedServer
@@ -257,7 +257,7 @@ async def test_a_session_that_another_replica_has_taken_is_not_counted_by_the_on
         a, b = await start_limited(replicas, "ab")
         session = await begun(a, "ann")
         a.line.is_cut = True
-        a.node.members._url = "http://127.0.0.1:9"
+        move(a.node, "http://127.0.0.1:9")
         while (await b.client.send(request("ping"), session)).status != 200 or not len(b.node._places):
             await b.node.members.changed(LEASE)
         a.line.is_cut = False

@@ -69,7 +69,7 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
         handed = HandedRequest.of(
             0, HttpRequest("POST", "/mcp", "", {}, b"{}", "127.0.0.1:1", False, True, "")
         )
-        neighbour = Neighbour(to or replica.members.replica, Card("a", replica.members._url))
+        neighbour = Neighbour(to or replica.members.replica, Card("a", replica.members.card.url))
         with capture_logs() as logs:
             outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
         client.close()

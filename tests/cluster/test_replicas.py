@@ -21,7 +21,7 @@ from mcpmux.config.model import RateLimit
 from mcpmux.mux.replay import EPOCH
 from mcpmux.runtime import notification_hub
 from tests.cluster.nodes import LEASE, sessions_at
-from tests.cluster.replicas import open_replicas
+from tests.cluster.replicas import move, open_replicas
 from tests.cluster.test_nodes import (
     ABLE,
     INFO,
@@ -315,7 +315,7 @@ async def test_a_session_that_another_replica_has_taken_is_not_served_by_the_one
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         replicas["a"].line.is_cut = True
-        replicas["a"].node.members._url = "http://127.0.0.1:9"
+        move(replicas["a"].node, "http://127.0.0.1:9")
         while (await listed(replicas["b"].client, session)).status != 200 or not sessions_at(replicas["b"]):
             await replicas["b"].node.members.changed(LEASE)
         replicas["a"].line.is_cut = False

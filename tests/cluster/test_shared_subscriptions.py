@@ -20,7 +20,7 @@ from mcpmux.upstreams import shared_listening
 from mcpmux.upstreams.registry import UpstreamRegistry, era_session_key
 from mcpmux.upstreams.shared_listening import REPLACES
 from tests.cluster.nodes import LEASE, Member
-from tests.cluster.replicas import Replicas, open_replicas
+from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.cluster.test_nodes import listen
 from tests.peers.http_client import request
 from tests.peers.revision import MODERN, Json
@@ -250,14 +250,14 @@ def own(replica: Member) -> set[str]:
 async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(revision):
     async with open_docs(revision, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
-        owner.node.members._url = "http://127.0.0.1:9"  # nobody listens there
+        move(owner.node, "http://127.0.0.1:9")  # nobody listens there
         await owner.node.members.renew()
         await other.node.members.renew()
         async with clients_of(other) as (client,):
             assert docs.subscribed("memo:1") == {other.name}
             await docs.update("memo:1")
             assert await client.updates(URI) == [URI]
-            owner.node.members._url = owner.node._url
+            move(owner.node, owner.node._url)
             await owner.node.members.renew()
             await until_shared(docs)
             await client.subscribe("docs+memo:2")

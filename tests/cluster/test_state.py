@@ -13,7 +13,7 @@ from mcpmux.cluster import replica
 from mcpmux.cluster.letter import Neighbour, ReplicaState
 from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE
-from tests.cluster.replicas import Replicas, open_replicas
+from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.peers.http_client import request
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
@@ -101,8 +101,8 @@ async def test_one_that_does_not_answer_is_listed_with_the_reason(monkeypatch: p
     async with open_replicas(**servers("abc")) as replicas, trio.open_nursery() as nursery:
         (deaf,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, never, [deaf])
-        replicas["b"].node.members._url = "http://127.0.0.1:1"
-        replicas["c"].node.members._url = f"http://127.0.0.1:{deaf.socket.getsockname()[1]}"
+        move(replicas["b"].node, "http://127.0.0.1:1")
+        move(replicas["c"].node, f"http://127.0.0.1:{deaf.socket.getsockname()[1]}")
         for name in "bca":
             await replicas[name].node.members.renew()
         began = trio.current_time()

@@ -9,7 +9,7 @@ from mcpmux.cluster.letter import ReplicaState
 from mcpmux.traffic.telemetry import prometheus
 from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
 from tests.cluster.nodes import LEASE
-from tests.cluster.replicas import open_replicas
+from tests.cluster.replicas import move, open_replicas
 from tests.peers.http_client import request
 from tests.peers.revision import Json
 from tests.peers.server import ScriptedServer
@@ -37,7 +37,7 @@ async def test_all_replicas_are_told_this_one_first():
             ("a", "inside", 1),
         ]
         assert a["id"] == replicas["a"].node.members.replica
-        replicas["a"].node.members._url = "http://127.0.0.1:1"
+        move(replicas["a"].node, "http://127.0.0.1:1")
         await replicas["a"].node.members.renew()
         await replicas["b"].node.members.renew()
         _, a = (await get(here, "/api/replicas"))["replicas"]

@@ -81,12 +81,9 @@ async def refuse_foreign(members: Membership, owner: str, call: Call, _notify: N
     Raises RpcError when another worker has what the call is about.
     """
     await in_task()
-    if owner in members.marks.own:
-        return None
+    there = None
     with suppress(StoreAway):
-        if owner not in members.neighbours:
-            await members.is_gone(owner)  # or it has just come
-    there = members.neighbours.get(owner)
+        there = await members.find(owner)
     if there is None:
         return None
     what = "call" if STATE in call.params else "task"
