@@ -13,7 +13,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,7 @@ from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, 
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.sse_streams import EventStream
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 
@@ -207,49 +209,44 @@ class ReplicaClient:
 
     async def tell(self, to: Neighbour, news: News) -> None:
         """Returns when another replica has heeded the news. Raises TransportError, RemoteProtocolError."""
-        response = await self._post(to, news)
-        try:
-            if response.status != 204:
-                raise RemoteProtocolError(f"it refuses news: {(await response.read())[:200].decode()}")
-        finally:
-            response.release()
+        async with self._asked(to, news, 204):
+            pass
 
     async def ask_state(self, to: Neighbour) -> ReplicaState:
-        """How another replica is. Raises TransportError, RemoteProtocolError."""
-        response = await self._post(to, StateWanted())
-        try:
-            said = await response.read()
-            if response.status != 200:
-                raise RemoteProtocolError(f"it refuses to tell: {said[:200].decode()}")
-            return msgspec.json.decode(said, type=ReplicaState)
-        except (UnicodeDecodeError, msgspec.DecodeError):
-            raise RemoteProtocolError("it does not answer as a replica does") from None
-        finally:
-            response.release()
+        """Return how another replica is. Raises TransportError, RemoteProtocolError."""
+        async with self._asked(to, StateWanted()) as response:
+            return msgspec.json.decode(await response.read(), type=ReplicaState)
 
     async def listen(
         self, to: Neighbour, wanted: ListenWanted, silence: float, hear: Callable[[Event], None]
     ) -> None:
-        """Hear what another replica tells of resources, until it ends that.
+        """Pass on what another replica tells of resources, until it ends that.
 
         Raises TransportError, also when nothing comes for `silence` seconds, and RemoteProtocolError.
         """
         with trio.move_on_after(silence) as patience:
-            response = await self._post(to, wanted)
-            try:
-                if response.status != 200:
-                    raise RemoteProtocolError(f"it refuses to tell: {(await response.read())[:200].decode()}")
+            async with self._asked(to, wanted) as response:
                 decoder = SseDecoder(self._limits.body_bytes)
                 while part := await response.receive_some():
+                    # Any bytes will do: the owner sends comments for as long as it has nothing to tell.
                     patience.deadline = trio.current_time() + silence
                     for event in decoder.feed(part):
                         hear(_event_in(event.data))
-            except UnicodeDecodeError:
-                raise RemoteProtocolError("it does not answer as a replica does") from None
-            finally:
-                response.release()
             return
         raise TransportClosed(f"it said nothing for {silence:g} s")
+
+    @asynccontextmanager
+    async def _asked(self, to: Neighbour, content: Content, status: int = 200) -> AsyncIterator[HttpResponse]:
+        """Have an answer with that status. Raises TransportError, RemoteProtocolError."""
+        response = await self._post(to, content)
+        try:
+            if response.status != status:
+                raise RemoteProtocolError(f"it refuses: {(await response.read())[:200].decode()}")
+            yield response
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            raise RemoteProtocolError("it does not answer as a replica does") from None
+        finally:
+            response.release()
 
     async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         """Have another replica answer a request. A reply that was begun is not finished if it is LOST."""
@@ -287,14 +284,10 @@ class ReplicaClient:
             self.handed_over += 1
             if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
                 return _result_in(await response.read())
-            decoder = SseDecoder(self._limits.body_bytes)
-            while part := await response.receive_some():
-                for event in decoder.feed(part):
-                    said = _message_in(event.data)
-                    if not isinstance(said, Notification):
-                        return _result_in(event.data)
-                    await notify(Event(said.method, decode_fields(said.params)))
-            raise TransportClosed("its answer is not complete")
+            events = EventStream(response, SseDecoder(self._limits.body_bytes))
+            while isinstance(said := _message_in((event := await events.next()).data), Notification):
+                await notify(Event(said.method, decode_fields(said.params)))
+            return _result_in(event.data)
         finally:
             response.release()
 

@@ -89,7 +89,7 @@ OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
         (OPEN + chunk(b":\n\n"), "said nothing"),
         (OPEN + chunk(b"data: {}\n\n"), "as a replica does"),
         (OPEN + chunk(b"data: \xff\n\n"), "as a replica does"),
-        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "refuses to tell: no"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "it refuses: no"),
     ],
 )
 async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said, reason):
@@ -108,7 +108,7 @@ JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\
     [
         (JSON, "as a replica does"),
         (OPEN + chunk(b"data: {}\n\n"), "as a replica does"),
-        (OPEN + b"0\r\n\r\n", "not complete"),
+        (OPEN + b"0\r\n\r\n", "has ended"),
         (b"HTTP/1.1 403 Forbidden\r\nMcpmux-Refused: 1\r\nContent-Length: 2\r\n\r\nno", "no"),
     ],
 )

@@ -126,5 +126,5 @@ async def test_a_state_that_was_refused_is_no_state():
         (known,) = replicas["a"].node.members.others
         client = replicas["a"].node._client
         assert (await client.ask_state(known)).name == "b"
-        with pytest.raises(RemoteProtocolError, match="it refuses to tell: it is for another replica"):
+        with pytest.raises(RemoteProtocolError, match="it refuses: it is for another replica"):
             await client.ask_state(Neighbour("nobody", known.card))
