@@ -40,10 +40,6 @@ class Herald:
         self._wish = trio.Event()
         self._done = trio.lowlevel.ParkingLot()
 
-    def forget_all(self) -> None:
-        """Nothing that is remembered here may be used any more."""
-        self.generations.lose_all()
-
     def hear(self, news: News) -> None:
         """Another replica says what has changed."""
         self.generations.count_elsewhere([slot for slot in news.slots if 0 <= slot < SLOTS])

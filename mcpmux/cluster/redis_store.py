@@ -36,35 +36,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 import structlog
 import trio
 from coredis import Redis, RedisCluster, Sentinel, SentinelConnectionPool
+from coredis import exceptions as errors
 from coredis.client import Client
 from coredis.connection import TCPLocation
-from coredis.exceptions import (
-    AuthenticationFailureError,
-    AuthenticationRequiredError,
-    BusyLoadingError,
-    NoScriptError,
-    PrimaryNotFoundError,
-    ReadOnlyError,
-    RedisClusterError,
-    ResponseError,
-)
 from coredis.retry import NoRetryPolicy
 
-from mcpmux.cluster.redis_script import (
-    APPEND,
-    CLAIM,
-    END,
-    KEEP,
-    KEEP_PLACES,
-    LEAVE,
-    LEAVE_PLACES,
-    MEMBERS,
-    RENEW,
-    SAVE,
-    TAKE,
-    TAKE_PLACE,
-    Script,
-)
+from mcpmux.cluster import redis_script as scripts
 from mcpmux.cluster.store import ENDED_KEPT, Bucket, Lease, Member, Place, Roll, StoreAway, StoredSession
 from mcpmux.cluster.store_url import StoreUrl, Topology, parse_store_url
 from mcpmux.config import ClientTls, Secret
@@ -327,20 +304,20 @@ class RedisStore:
     async def _run_script(
         self,
         client: Client[bytes],
-        script: Script,
+        script: scripts.Script,
         keys: Sequence[str],
         arguments: Sequence[str | bytes | int],
     ) -> Any:
         self.commands += 1
         try:
             return await client.evalsha(script.digest, keys, arguments)
-        except NoScriptError:
+        except errors.NoScriptError:
             self.commands += 1
             return await client.eval(script.source, keys, arguments)
 
     async def _ask_script(
         self,
-        script: Script,
+        script: scripts.Script,
         keys: Sequence[str],
         *arguments: str | bytes | int,
         read: Callable[[Any], T] = bool,  # type: ignore[assignment]  # the usual T
@@ -356,7 +333,7 @@ class RedisStore:
         self, replica: str, card: bytes, seconds: float, *, joining: bool
     ) -> Sequence[Member] | None:
         return await self._ask_script(
-            RENEW,
+            scripts.RENEW,
             self._member_keys,
             replica,
             card,
@@ -373,7 +350,7 @@ class RedisStore:
         return sorted(Member(name.decode(), bytes(card)) for name, card in pairs if self._is_id(name))
 
     async def members(self) -> Roll:
-        return await self._ask_script(MEMBERS, self._member_keys[:2], read=self._read_roll)
+        return await self._ask_script(scripts.MEMBERS, self._member_keys[:2], read=self._read_roll)
 
     def _read_roll(self, answer: Any) -> Roll:
         now, *found = answer
@@ -397,10 +374,10 @@ class RedisStore:
         return False
 
     async def leave(self, replica: str) -> None:
-        await self._ask_script(LEAVE, self._member_keys, replica, _milliseconds(ENDED_KEPT))
+        await self._ask_script(scripts.LEAVE, self._member_keys, replica, _milliseconds(ENDED_KEPT))
 
     async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
-        return await self._ask_script(SAVE, self._keys(name)[:1], *session, _milliseconds(seconds))
+        return await self._ask_script(scripts.SAVE, self._keys(name)[:1], *session, _milliseconds(seconds))
 
     async def find(self, name: str) -> StoredSession | None:
         return await self._ask(partial(self._find, name))
@@ -411,7 +388,7 @@ class RedisStore:
         return _read(_read_kept, (owner, facts), self._keys(name)[0])
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
-        return await self._ask_script(CLAIM, self._keys(name)[:1], owner, before)
+        return await self._ask_script(scripts.CLAIM, self._keys(name)[:1], owner, before)
 
     async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
         return await self._ask(partial(self._keep, names, owner, seconds))
@@ -427,7 +404,7 @@ class RedisStore:
                 kept |= await self._keep_apart(client, batch, arguments)
             else:
                 keys = [key for name in batch for key in self._keys(name)]
-                flags = await self._run_script(client, KEEP, keys, arguments)
+                flags = await self._run_script(client, scripts.KEEP, keys, arguments)
                 kept |= {name for name, flag in zip(batch, flags, strict=True) if flag}
         return kept
 
@@ -438,15 +415,15 @@ class RedisStore:
         pool, kept = client.connection_pool, set()
         nodes = defaultdict(list)
         for name in names:
-            command = client.evalsha(KEEP.digest, self._keys(name), arguments)
+            command = client.evalsha(scripts.KEEP.digest, self._keys(name), arguments)
             nodes[pool.cluster_layout.node_for_request(command)].append((name, command))
         for node, commands in nodes.items():
             self.commands += len(commands)
             async with pool.acquire(node=node) as connection:
                 batch = connection.create_request_batch([command for _, command in commands])
             for (name, _), answer in zip(commands, await batch, strict=True):
-                if isinstance(answer, ResponseError):  # it has moved, or the script is to be sent
-                    answer = await self._run_script(client, KEEP, self._keys(name), arguments)
+                if isinstance(answer, errors.ResponseError):  # it has moved, or the script is to be sent
+                    answer = await self._run_script(client, scripts.KEEP, self._keys(name), arguments)
                 if isinstance(answer, BaseException):
                     raise answer
                 if answer == [1]:
@@ -454,10 +431,10 @@ class RedisStore:
         return kept
 
     async def end(self, name: str, owner: str) -> None:
-        await self._ask_script(END, self._keys(name), owner)
+        await self._ask_script(scripts.END, self._keys(name), owner)
 
     async def append(self, name: str, events: Sequence[bytes], most: int, seconds: float) -> None:
-        await self._ask_script(APPEND, self._keys(name)[1:], most, _milliseconds(seconds), *events)
+        await self._ask_script(scripts.APPEND, self._keys(name)[1:], most, _milliseconds(seconds), *events)
 
     async def events(self, name: str) -> Sequence[bytes]:
         return await self._ask(partial(self._read_events, name))
@@ -475,20 +452,20 @@ class RedisStore:
             return None
         keys = [f"{{{self._prefix}.rate}}:{each.name}" for each in buckets]
         times = [repr(seconds) for each in buckets for seconds in (each.interval, each.room)]
-        return await self._ask_script(TAKE, keys, *times, read=partial(_read_refusal, buckets))
+        return await self._ask_script(scripts.TAKE, keys, *times, read=partial(_read_refusal, buckets))
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
         keys = (self._place_key(place), self._member_keys[0])
-        return await self._ask_script(TAKE_PLACE, keys, _text_of(place), most, _milliseconds(seconds))
+        return await self._ask_script(scripts.TAKE_PLACE, keys, _text_of(place), most, _milliseconds(seconds))
 
     async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
-        await self._ask(partial(self._run_on_places, KEEP_PLACES, places, _milliseconds(seconds)))
+        await self._ask(partial(self._run_on_places, scripts.KEEP_PLACES, places, _milliseconds(seconds)))
 
     async def leave_places(self, places: Sequence[Place]) -> None:
-        await self._ask(partial(self._run_on_places, LEAVE_PLACES, places, 0))
+        await self._ask(partial(self._run_on_places, scripts.LEAVE_PLACES, places, 0))
 
     async def _run_on_places(
-        self, script: Script, places: Sequence[Place], expiry: int, client: Client[bytes]
+        self, script: scripts.Script, places: Sequence[Place], expiry: int, client: Client[bytes]
     ) -> None:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
@@ -565,8 +542,8 @@ def _is_refusal(error: BaseException) -> bool:
     """Return whether a server answered: another connection changes nothing."""
     if isinstance(error, _BadAnswer):
         return True
-    cause = next((each for each in _causes(error) if isinstance(each, ResponseError)), None)
-    if cause is None or isinstance(cause, ReadOnlyError | RedisClusterError):
+    cause = next((each for each in _causes(error) if isinstance(each, errors.ResponseError)), None)
+    if cause is None or isinstance(cause, errors.ReadOnlyError | errors.RedisClusterError):
         return False
     return "READONLY" not in str(cause)  # so a script of Redis 6 tells it
 
@@ -576,13 +553,13 @@ def _explain(error: BaseException, timeout: float) -> str:
     causes = list(_causes(error))
     for cause in causes:
         match cause:
-            case AuthenticationRequiredError():
+            case errors.AuthenticationRequiredError():
                 return "wants a password; set `password` in [cluster]"
-            case AuthenticationFailureError():
+            case errors.AuthenticationFailureError():
                 return "refuses the `username` and `password` of [cluster]"
-            case PrimaryNotFoundError():
+            case errors.PrimaryNotFoundError():
                 return f"cannot be reached: no Sentinel answers that knows its primary ({cause})"
-            case BusyLoadingError() | ResponseError():
+            case errors.BusyLoadingError() | errors.ResponseError():
                 return f"refuses: {cause}"
             case ssl.SSLError():
                 return f"cannot be reached: {explain_server(cause)}"

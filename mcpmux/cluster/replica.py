@@ -141,7 +141,7 @@ class Replica(Node):
         self.port = ReplicaPort(seal, members, *answers)
         self._name, self._url, self._since = name, url, time.time()
         self._hub: NotificationHub
-        members.on_loss = self.herald.forget_all
+        members.on_loss = self.herald.generations.lose_all
 
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
         super().attach(service, hub, rates)
