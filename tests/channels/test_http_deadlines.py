@@ -259,22 +259,6 @@ async def test_waiting_for_a_connection_counts(autojump_clock):
         await world.nothing_is_left()
 
 
-async def test_each_has_its_own_time_and_only_the_late_ones_are_cut_off(autojump_clock, way):
-    took = {}
-
-    async with served_by(silent, way) as world:
-
-        async def ask(seconds) -> None:
-            took[seconds] = await world.overdue(Deadline(seconds, 0, 60))
-
-        async with trio.open_nursery() as nursery:
-            for seconds in (7, 3, 20, 4):
-                nursery.start_soon(ask, seconds)
-        await world.nothing_is_left()
-    assert len(took) == 4
-    assert all(0 <= spent - seconds <= LATE for seconds, spent in took.items()), took
-
-
 async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(autojump_clock, way):
     asked = []
 
@@ -291,27 +275,6 @@ async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(auto
             await trio.sleep(300)
         assert len(asked) == 3
         assert len(set(map(id, asked))) == 1
-
-
-async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, way):
-    async def progress(peer) -> None:
-        asked = await peer.next()
-        token = asked["params"]["_meta"][PROGRESS_TOKEN]
-        await peer.say(STREAM)
-        for step in range(3):
-            await trio.sleep(8)
-            await peer.tell(method="notifications/progress", params={PROGRESS_TOKEN: token, "progress": step})
-        await silent(peer)
-
-    async with served_by(progress, way) as world:
-        deadline = Deadline(10, 0, 30)
-
-        async def renew(_event: object) -> None:
-            deadline.renew()
-
-        took = await world.overdue(deadline, WITH_PROGRESS, renew)
-        assert 30 <= took <= 30 + LATE
-        assert deadline.exhausted
 
 
 async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autojump_clock, way):

@@ -158,17 +158,6 @@ async def test_call_that_is_taken_back_is_answered_with_nothing(held, revision, 
 
 
 @REVISIONS
-async def test_ending_the_session_ends_its_calls(held, revision, monkeypatch):
-    monkeypatch.setattr(http_session, "PRIMING_SECONDS", 1000)
-    async with in_session(held, revision) as (client, session), trio.open_nursery() as nursery:
-        for number in range(3):
-            nursery.start_soon(client.send, call(number), session)
-        await seen(held.started)
-        assert (await client.send(b"", session, "DELETE")).status == 204
-        await seen(held.cancelled)
-
-
-@REVISIONS
 async def test_call_ends_with_everything_when_mcpmux_stops_at_once(held, revision, monkeypatch):
     monkeypatch.setattr(http_session, "PRIMING_SECONDS", 1000)
     with trio.CancelScope() as everything:

@@ -253,28 +253,6 @@ async def test_a_cancelled_call_reaches_the_upstream_and_is_not_answered():
             assert await stream.response.receive_some() == b""
 
 
-async def test_a_cancelled_read_reaches_the_upstream_and_is_answered_with_nothing():
-    steps = Steps(1)
-    answers = []
-    server = ScriptedServer(handlers={"resources/read": steps})
-    async with open_endpoint({"x": server, "docs": docs()}) as client:
-        session = await client.initialize()
-
-        async def read() -> None:
-            answers.append(await client.send(request("resources/read", {"uri": "x+a:b"}, 7), session))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            with trio.fail_after(60):
-                await steps.started.wait()
-            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
-            assert (await client.send(cancel, session)).status == 202
-            with trio.fail_after(60):
-                await steps.cancelled.wait()
-        assert answers[0].status == 202
-        assert (await client.send(request("ping", {}, 7), session)).last["result"] == {}
-
-
 async def test_ending_the_session_ends_its_calls_and_streams():
     steps = Steps(1)
     async with open_endpoint(servers(steps)) as client:

@@ -103,43 +103,6 @@ async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(a
         assert repr(link.deadlines) == "<DeadlineSweeper of 0>"
 
 
-async def test_each_exchange_has_its_own_deadline(autojump_clock, kind):
-    async with open_world(kind) as (link, _peer), trio.open_nursery() as nursery:
-        took: dict[int, float] = {}
-
-        async def ask(seconds: int) -> None:
-            took[seconds] = await overdue(link, Deadline(seconds, 0, 60))
-
-        for seconds in (7, 1, 30, 3):
-            nursery.start_soon(ask, seconds)
-    assert all(0 <= spent - seconds <= 2 * SWEEP_SECONDS for seconds, spent in took.items()), took
-
-
-async def test_progress_renews_the_deadline_up_to_the_maximum(autojump_clock, kind):
-    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
-        deadline = Deadline(10, 0, 30)
-
-        async def renew(_event: object) -> None:
-            deadline.renew()
-
-        async def progress() -> None:
-            asked = await peer.next()
-            token = asked["params"]["_meta"][PROGRESS_TOKEN]
-            for step in range(10):
-                await trio.sleep(8)
-                await peer.say(
-                    method="notifications/progress", params={PROGRESS_TOKEN: token, "progress": step}
-                )
-
-        nursery.start_soon(progress)
-        began = trio.current_time()
-        with pytest.raises(Overdue):
-            await link.exchange(Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")}), renew, deadline)
-        assert 30 <= trio.current_time() - began <= 30 + 2 * SWEEP_SECONDS
-        assert deadline.exhausted
-        nursery.cancel_scope.cancel()
-
-
 async def test_a_peer_that_does_not_read_holds_nobody_past_the_deadline(autojump_clock):
     stuck = Stuck()
     large = Call("tools/call", {"text": raw("x" * QUEUE_BYTES)}, {})
@@ -175,16 +138,3 @@ async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autoju
             call = Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")})
             await link.exchange(call, never, Deadline(10, 0, 60))
         assert trio.current_time() - began == pytest.approx(10)
-
-
-async def test_without_a_term_an_exchange_waits_as_long_as_it_takes(autojump_clock, kind):
-    async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
-
-        async def answer() -> None:
-            asked = await peer.next()
-            await trio.sleep(1000)
-            await peer.say(id=asked["id"], result={})
-
-        nursery.start_soon(answer)
-        assert await link.exchange(CALL, unheard) == {}
-        assert trio.current_time() >= 1000

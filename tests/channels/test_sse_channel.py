@@ -162,20 +162,6 @@ async def test_an_address_elsewhere_is_refused_in_words(endpoint, words, transpo
     assert "POST /messages/" not in conversation(face)
 
 
-async def test_progress_comes_before_the_answer():
-    async def call(server: Any, params: Json, _message: Json) -> Json:
-        token = params["_meta"]["progressToken"]
-        for step in (1, 2):
-            progress = {"progressToken": token, "progress": step}
-            await server.send({"method": "notifications/progress", "params": progress})
-        return {"content": []}
-
-    events: list[Event] = []
-    async with open_stage(docs(tools_call=call)) as (_, mux):
-        await ask(mux, "tools/call", {"name": "t"}, events)
-    assert [decode_any(event.params["progress"]) for event in events] == [1, 2]
-
-
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize("holds", [False, True], ids=["202 at once", "answers when done"])
 async def test_a_question_is_asked_and_its_answer_posted(method, holds):
@@ -201,26 +187,6 @@ async def test_an_update_of_a_subscribed_resource_is_heard():
             await trio.lowlevel.checkpoint()
         await server.update("memo:1")
         assert text_of((await outbox.take()).params["uri"]) == "memo:1"
-
-
-async def test_a_cancelled_call_is_cancelled_at_the_server():
-    started, cancelled = trio.Event(), trio.Event()
-
-    async def hang(_server: Any, _params: Json, _message: Json) -> Json:
-        started.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-        raise AssertionError
-
-    async with open_stage(docs(tools_call=hang)) as (_, mux):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask, mux, "tools/call", {"name": "t"})
-            await started.wait()
-            nursery.cancel_scope.cancel()
-        await cancelled.wait()
-        assert await read_text(mux) == "hello"
 
 
 async def test_a_ping_of_the_server_is_answered():
@@ -338,16 +304,3 @@ async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):
         await connection.closed.wait()
         assert await read_text(mux) == "hello"
         assert len(new._server.seen) > 0
-
-
-async def test_many_calls_at_once_get_their_own_answers():
-    async def call(_server: Any, params: Json, _message: Json) -> Json:
-        return {"content": [{"type": "text", "text": params["arguments"]["n"]}]}
-
-    async def one(mux: app.Mux, n: str) -> None:
-        result = await ask(mux, "tools/call", {"name": "t", "arguments": {"n": n}})
-        assert result["content"][0]["text"] == n
-
-    async with open_stage(docs(tools_call=call)) as (_, mux), trio.open_nursery() as nursery:
-        for n in range(200):
-            nursery.start_soon(partial(one, mux, str(n)))
