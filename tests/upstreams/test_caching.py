@@ -747,7 +747,3 @@ async def test_a_listen_that_breaks_off_ends_what_it_would_have_told(autojump_cl
         for _ in range(2):
             await client.request("resources/list")
         assert docs.asked["resources/list"] == 4
-
-
-def test_the_scripted_servers_announce():
-    assert all(options["listChanged"] for options in OFFERS.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from mcpmux.upstreams import connection
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.web import JSON, TOOLS, Web, initialize
-from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, patience, saying
+from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, saying
 from tests.runtime.web_world import exchange, open_web
 from tests.runtime.world import open_world
 
@@ -44,16 +43,19 @@ async def test_a_server_that_refuses_a_version_which_it_lists_is_asked_again():
         assert web.methods() == ["server/discover", "server/discover", "resources/read"]
 
 
-async def test_a_server_that_keeps_refusing_it_is_spoken_to_in_an_older_one():
+@pytest.mark.parametrize(
+    ("listed", "discovers"), [(["2025-11-25", NEWEST], 2), (["2025-11-25"], 1)], ids=["listed", "not listed"]
+)
+async def test_a_server_that_keeps_refusing_a_version_is_spoken_to_in_an_older_one(listed, discovers):
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message["method"] == "server/discover":
-            await refuse_version(reply, message, "2025-11-25", NEWEST)
+            await refuse_version(reply, message, *listed)
         elif not await initialize(web, request, message, reply) and message["method"] == "resources/read":
             await web.answer(reply, message, {"contents": []})
 
     async with open_web(script) as (web, mux):
         assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
-        assert web.methods()[:3] == ["server/discover", "server/discover", "initialize"]
+        assert web.methods()[: discovers + 1] == ["server/discover"] * discovers + ["initialize"]
 
 
 @pytest.mark.parametrize(
@@ -194,21 +196,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def cases(*tables: dict[str, Any]) -> Any:
     merged = {name: value for table in tables for name, value in table.items()}
     return [pytest.param(value, id=name) for name, value in merged.items()]
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("case", cases(NO_ANSWER, DENIED))
-async def test_what_is_no_mcp_server_is_told_with_its_cause(case: tuple[Bad, str]):
-    bad, words = case
-
-    async def script(_web: Web, _request: Any, message: Json, reply: Any) -> None:
-        await bad(message, reply)
-
-    async with open_web(script, **patience(words)) as (_, mux):
-        with pytest.raises(RpcError) as failure:
-            await exchange(mux, "resources/read", {"uri": "a:1"})
-        assert re.search(words, failure.value.in_full)
-        assert failure.value.message.startswith("Upstream 'web' ")
 
 
 @pytest.mark.usefixtures("hasty")
