@@ -180,14 +180,6 @@ def test_what_was_kept_is_found_until_its_time_is_over():
     assert len(cache) == cache.bytes == 0
 
 
-def test_what_is_private_is_never_found_by_another():
-    cache = Cache(MAX_BYTES, MAX_ENTRIES)
-    keep(cache, TOOLS, "alice")
-    assert cache.find(TOOLS, ("bob",), 0) is None
-    assert cache.find(TOOLS, (None,), 0) is None
-    assert cache.find(TOOLS, ("alice",), 0) is not None
-
-
 def test_the_least_used_goes_first():
     cache = Cache(MAX_BYTES, 2)
     one, two, three = (CacheKey("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mcpmux.errors import McpmuxError
 from mcpmux.mux import seal
 from mcpmux.mux.seal import CURSOR_LIMIT, CursorSeal, InvalidCursor, Position
 
@@ -139,10 +138,6 @@ def test_cursors_too_long_to_be_combined_are_refused_when_sealed(huge: str):
 def test_a_cursor_longer_than_any_that_was_sealed_is_not_even_looked_at():
     assert "longer than any" in refuse("tools/list", "A" * (CURSOR_LIMIT + 1))
     assert "not given out" in refuse("tools/list", "A" * CURSOR_LIMIT)
-
-
-def test_what_is_no_cursor_is_an_error_of_ours():
-    assert issubclass(InvalidCursor, McpmuxError)
 
 
 # Cycles

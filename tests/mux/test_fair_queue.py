@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,29 +28,9 @@ def turns(queue):
     return [queue.leave() for _ in range(queue.waiting)]
 
 
-def test_free_slot_is_taken_without_waiting():
-    queue = FairQueue[Any](2, 10)
-    assert (queue.enter(), queue.enter(), queue.enter()) == (True, True, False)
-    assert queue.leave() is None
-    assert queue.enter()
-
-
 def test_clients_take_turns_and_each_keeps_its_order():
     waiting = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)]
     assert turns(filled(1, 10, waiting)) == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]
-
-
-def test_slot_is_handed_over_and_never_free_in_between():
-    queue = filled(1, 10, [("a", 1)])
-    assert queue.leave() == ("a", 1)
-    assert not queue.enter()
-    assert queue.leave() is None
-    assert queue.running == 0
-
-
-def test_full_queue_refuses_the_client_that_fills_it():
-    queue = filled(1, 3, [("a", 1), ("a", 2), ("a", 3)])
-    assert queue.enqueue("a", ("a", 4)) == ("a", 4)
 
 
 def test_newcomer_takes_the_place_of_the_newest_of_whoever_has_most():
@@ -60,42 +39,12 @@ def test_newcomer_takes_the_place_of_the_newest_of_whoever_has_most():
     assert turns(queue) == [("a", 1), ("b", 1), ("c", 1), ("a", 2)]
 
 
-def test_queue_without_room_refuses():
-    queue = filled(1, 0, [])
-    assert queue.enqueue("a", ("a", 1)) == ("a", 1)
-
-
-def test_more_clients_than_room_are_refused_without_taking_places_of_equals():
-    queue = filled(1, 2, [("a", 1), ("b", 1)])
-    assert queue.enqueue("c", ("c", 1)) == ("c", 1)
-
-
 def test_withdrawn_gets_no_turn_and_says_so_once():
     queue = filled(1, 10, [("a", 1), ("a", 2), ("b", 1)])
     assert queue.withdraw("a", ("a", 1))
     assert not queue.withdraw("a", ("a", 1))
     assert not queue.withdraw("z", ("z", 1))
     assert turns(queue) == [("a", 2), ("b", 1)]
-
-
-def test_part_that_grows_is_given_to_who_waits_at_once_and_in_turn():
-    queue = filled(6, 12, [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
-    assert queue.divide(3) == []
-    assert [queue.leave() for _ in range(4)] == [None] * 4  # two run, which is its part now
-    assert queue.divide(2) == [("a", 1)]
-    assert queue.divide(1) == [("b", 1), ("c", 1), ("a", 2)]
-    assert (queue.running, queue.waiting, queue.enter()) == (6, 0, False)
-
-
-def test_part_that_shrinks_cuts_off_nothing_that_runs_or_waits():
-    waiting = [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
-    queue = filled(4, 4, waiting)
-    assert queue.divide(4) == []
-    assert (queue.slots, queue.room, queue.running, queue.waiting) == (1, 1, 4, 4)
-    assert not queue.enter()
-    assert queue.enqueue("a", ("a", 3)) == ("a", 3)
-    assert [queue.leave() for _ in range(4)] == [None, None, None, ("a", 1)]
-    assert turns(queue) == [("b", 1), ("a", 2), ("b", 2)]
 
 
 @given(slots=st.integers(1, 100), room=st.integers(0, 100), parts=st.integers(1, 40))
@@ -108,16 +57,6 @@ def test_parts_are_the_whole_and_less_than_one_more_each(slots, room, parts):
     assert room <= queue.room * parts < room + parts
     queue.divide(1)
     assert (queue.slots, queue.room) == (slots, room)
-
-
-@pytest.mark.parametrize("flood", [100, 10_000])
-def test_flood_does_not_delay_another_client(flood):
-    """Ten of b are served within twenty turns, whatever a has before them."""
-    queue = filled(1, flood + 10, [("a", number) for number in range(flood)])
-    for number in range(10):
-        assert queue.enqueue("b", ("b", number)) is None
-    served = [queue.leave() for _ in range(20)]
-    assert [item for item in served if item[0] == "b"] == [("b", number) for number in range(10)]
 
 
 @given(

@@ -202,13 +202,6 @@ def test_a_long_list_that_begins_again_is_cut_there_on_a_later_page(count: int, 
     assert outcome.failures[-1] == ("", BEGINS_AGAIN.text)
 
 
-@given(st.integers(1, 30))
-def test_an_empty_cursor_for_ever_shows_each_item_once(page_size: int):
-    outcome = walk_names(lambda _: ["x", "y"], page_size, cursor="")
-    assert outcome.items == ["x", "y"]
-    assert outcome.failures[-1] == ("", BEGINS_AGAIN.text)
-
-
 @given(st.integers(1, 60))
 def test_an_item_that_comes_again_on_the_next_page_is_dropped_and_told(page_size: int):
     table = [[f"{page}.{number}" for number in range(20)] for page in range(3)]
@@ -233,10 +226,6 @@ def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
     cursor = hashlib.shake_256(b"").hexdigest(FOLLOWING_LIMIT // 2)
     names = [f"tool{number}" for number in range(1000)]
     SEAL.seal("tools/list", [Position(f"upstream-{each}", cursor).tell(names, names) for each in range(30)])
-
-
-def test_nothing_is_wanted_of_no_upstreams():
-    assert Walk([], 10).done
 
 
 @given(upstreams(), st.integers(1, 30), st.integers(1, 8))

@@ -99,18 +99,6 @@ def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(give
 
 
 @few
-@given(st.lists(rules, min_size=1, max_size=5), st.randoms(), texts)
-def test_the_order_of_rules_means_nothing(given_rules, random, target):
-    shuffled = list(given_rules)
-    random.shuffle(shuffled)
-    one, other = policy(*given_rules), policy(*shuffled)
-    for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
-        assert one.allows(principal, upstream, method, target) == other.allows(
-            principal, upstream, method, target
-        )
-
-
-@few
 @given(st.lists(rules, min_size=1, max_size=4), rules, texts | st.none())
 def test_one_more_rule_moves_access_one_way_only(given_rules, more, target):
     before, after = policy(*given_rules), policy(*given_rules, more)

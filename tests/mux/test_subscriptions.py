@@ -125,16 +125,6 @@ def test_a_subscriber_does_not_hear_of_a_longer_name(base: str, tail: str):
     assert subscriptions.audience("x", base + tail) == {}
 
 
-@given(bases, bases)
-def test_the_audience_of_a_uri_listens_to_it_or_above_it(subscribed: str, updated: str):
-    subscriptions: Subscriptions[str] = Subscriptions()
-    subscriptions.add("ann", "x", subscribed)
-    if subscriptions.audience("x", updated):
-        rest = updated.removeprefix(subscribed)
-        assert rest != updated or not subscribed
-        assert not rest or rest[0] in "/?#" or subscribed.endswith("/")
-
-
 def test_the_nearest_subscribed_uri_is_the_one_heard_through():
     subscriptions: Subscriptions[str] = Subscriptions()
     for uri in ("file:///a", "file:///a/b", "file:///a/b/"):
