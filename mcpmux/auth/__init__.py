@@ -1,1 +1,1 @@
-"""Who a client is: tokens, certificates, and what is told to those who show nothing that counts."""
+"""Identify clients by tokens and certificates, refuse others, and get tokens for upstreams."""

@@ -1,7 +1,7 @@
-"""A person's login at the authorization server of one upstream: the authorization code grant with PKCE.
+"""Log a person in at the authorization server of one upstream: the authorization code grant with PKCE.
 
-An answer counts only with our `state` and, where the server sends one, its own `iss`. The browser comes back
-to a page on this machine alone, which shows nothing of what was received.
+An answer counts only with our `state` and, where the server sends one, its own `iss`. The browser returns
+to a page on this machine only, which shows nothing that was received.
 
 Source: RFC 6749, section 4.1; RFC 7591, sections 2 and 3; RFC 7636; RFC 8252, section 7.3; RFC 9207, section
 2.4; "Client Registration", "Authorization Flow Steps" and "Authorization Response Validation", 2026-07-28.
@@ -40,7 +40,7 @@ from mcpmux.transports.http.server_connection import HttpReply
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1
 OFFLINE = "offline_access"
-PROBE = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'  # whatever it asks, it is asked without a token
+PROBE = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'  # any request will do: it goes without a token
 PROBE_FIELDS = (("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"))
 
 HOST = "127.0.0.1"
@@ -72,9 +72,9 @@ async def log_in(
     try:
         kept = await trio.to_thread.run_sync(file.load)
     except StoreTrouble:
-        kept = None  # a new one takes its place
+        kept = None  # a new one will replace it
     scopes = _choose_scopes(found, config, kept, more)
-    # The port of the registration that is kept comes first: the server may know no other.
+    # The port of the kept registration comes first: the server may know no other redirect URI.
     known_uri = kept.client.redirect_uri if kept is not None else None
     ports = [config.redirect_port] if config.redirect_port else [urlsplit(known_uri or "").port or 0, 0]
     async with await _listen(ports) as listener:
@@ -93,7 +93,7 @@ async def log_in(
             "resource": found.resource,
             "scope": " ".join(scopes),
         }
-        http.origin_of(endpoint)  # nobody is sent elsewhere
+        http.origin_of(endpoint)  # checks the URL before the browser is sent there
         url = add_params_to_uri(endpoint, [(key, value) for key, value in asked.items() if value])
         said = await _wait_for_browser(listener, redirect_uri, asked["state"], partial(show, url), seconds)
     if said is None:
@@ -112,7 +112,7 @@ async def log_in(
 
 
 async def _challenge_of(http: OAuthHttp) -> Challenge:
-    """What an upstream says to a request without a token."""
+    """Return an upstream's challenge to a request without a token."""
     probe = await http.ask(http.url, PROBE_FIELDS, PROBE)
     return read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
 
@@ -122,14 +122,16 @@ def _choose_scopes(
 ) -> tuple[str, ...]:
     wanted = [*(config.scopes or found.scopes), *more]
     if kept is not None and kept.issuer == found.server.issuer:
-        wanted += kept.wanted  # what was refused for want of a scope, "Step-Up Authorization Flow"
+        wanted += kept.wanted  # what a request was refused for lack of, "Step-Up Authorization Flow"
+    # Without this scope some servers give no refresh token.
     if OFFLINE in (found.server.scopes_supported or ()):
         wanted.append(OFFLINE)
     return tuple(dict.fromkeys(wanted))
 
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
-    """The code in an answer whose `state` and issuer are right. Raises Denied, RemoteProtocolError."""
+    """Return the code in an answer with the right `state` and issuer. Raises Denied, RemoteProtocolError."""
+    # The issuer comes first, before even an error is believed: this prevents mix-up attacks (RFC 9207).
     issuer = said.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise RemoteProtocolError(f"the answer does not say that it is of {server.issuer}: it is not used")
@@ -143,7 +145,7 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
 
 
 async def _listen(ports: Sequence[int]) -> trio.SocketListener:
-    """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
+    """Listen on the first available of these loopback ports, 0 for any. Raises TransportError."""
     for port in ports:
         try:
             return (await trio.open_tcp_listeners(port, host=HOST))[0]
@@ -155,13 +157,14 @@ async def _listen(ports: Sequence[int]) -> trio.SocketListener:
 async def _wait_for_browser(
     listener: trio.SocketListener, url: str, state: str, show: Callable[[], Awaitable[None]], seconds: float
 ) -> dict[str, str] | None:
-    """The members of what the browser brings to `url` with our `state`; None: nothing in time."""
+    """Return the query that the browser brings to `url` with our `state`; None after `seconds`."""
     said: dict[str, str] = {}
     came = trio.Event()
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
         members = _members(request.query)
         status, text = 200, "mcpmux has its answer. You can close this page and go back to the terminal."
+        # The Host header is part of the comparison: a page of another name must not reach this one.
         if (request.method, f"http://{request.headers.get('host')}{request.path}") != ("GET", url):
             status, text = 404, "There is nothing here."
         elif not hmac.compare_digest(members.get("state", "").encode(), state.encode()):
@@ -183,7 +186,7 @@ async def _wait_for_browser(
 
 
 def _members(query: str) -> dict[str, str]:
-    """Each member once; none when one is there twice or there are too many (RFC 6749, section 3.1)."""
+    """Return each member; {} when one is repeated or there are too many (RFC 6749, section 3.1)."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_MEMBERS, errors="strict")
     except ValueError:
@@ -196,14 +199,14 @@ def _page(_status: int, text: str, _limit: str = "") -> tuple[HeaderFields, byte
     return PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode()
 
 
-# mcpmux as a client of the server: known by hand, by its own URL, or registered now, in the order of "Client
-# Registration".
+# mcpmux as a client of the server: configured, known by its own URL, or registered now, in the order of
+# "Client Registration".
 
 
 def _known_client(
     config: OAuth, server: AuthorizationServer, redirect_uri: str, kept: Login | None
 ) -> OAuthClient | None:
-    """The client that mcpmux is there already; None when it has to register."""
+    """Return the client that mcpmux already is at the server; None when it has to register."""
     if config.client_id is not None:
         return configured_client(config, server)
     if config.client_metadata_url is not None and server.client_id_metadata_document_supported:
@@ -224,7 +227,7 @@ class _Registered(msgspec.Struct):
 async def _register(
     http: OAuthHttp, server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
 ) -> OAuthClient:
-    """Register with the authorization server. Raises RemoteProtocolError that says what else there is."""
+    """Register with the authorization server. Raises RemoteProtocolError, which names the alternative."""
     if server.registration_endpoint is None:
         raise RemoteProtocolError(
             f"{server.issuer} registers no clients by itself: register mcpmux there, "
@@ -252,5 +255,6 @@ async def _register(
         raise RemoteProtocolError(
             f"{server.issuer} does not register mcpmux (status {answer.status}): {printable(words)}"
         )
+    # The server may choose another method than the one asked for.
     method = made.token_endpoint_auth_method or method
     return OAuthClient(made.client_id, made.client_secret, method, redirect_uri)

@@ -1,7 +1,7 @@
-"""Bearer tokens in HTTP: those that clients show, those of the configuration, and asking for one. Pure.
+"""Read, check and write bearer tokens and challenges in HTTP. Pure.
 
-A token is taken from the Authorization header alone: in a URL it would end up in logs. Of tokens that are
-given out by hand only hashes are kept. A plain SHA-256 is enough for 256 random bits.
+A token is only read from the Authorization header: in a URL it would end up in logs. Of configured tokens
+only hashes are kept. A plain SHA-256 is enough for 256 random bits.
 
 Source: RFC 6750, sections 2.1 and 3; RFC 9110, section 11.6.1; RFC 9728, section 5.1.
 """
@@ -19,10 +19,10 @@ from mcpmux.protocol.principal import Admission, Principal
 
 MOST_CHARACTERS = 32 * 1024  # of a token; those of real servers have a few thousand
 TOKEN_BYTES = 32  # of randomness
-PREFIX = "mcpmux_"  # so that people and scanners recognise one that has leaked
+PREFIX = "mcpmux_"  # so that people and scanners recognise a leaked token
 LEAST_CHARACTERS = 32  # of a token made elsewhere: shorter ones may be words
 
-CHALLENGE_CHARACTERS = 8192  # of WWW-Authenticate that are looked at
+CHALLENGE_CHARACTERS = 8192  # of WWW-Authenticate that are read
 MOST_SCOPES = 64  # in a challenge
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -33,11 +33,11 @@ _SCOPE = re.compile(SCOPE.pattern)
 
 
 class BadToken(Exception):
-    """What was shown is no token, or none that counts. The text is for whoever showed it."""
+    """Not a token, or an invalid one. The text is for the client that sent it."""
 
 
 def read_bearer(headers: Mapping[str, str]) -> str | None:
-    """The token in a request's headers (lower-case names); None when none is shown. Raises BadToken."""
+    """Return the token in a request's headers (lower-case names), or None. Raises BadToken."""
     value = headers.get("authorization")
     if value is None:
         return None
@@ -53,12 +53,13 @@ def read_bearer(headers: Mapping[str, str]) -> str | None:
 
 
 def hash_token(token: str) -> str:
-    """What stands in the configuration for a token."""
+    """Return the hash of a token for the configuration."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def admit_holder(digest: str, tokens: Mapping[str, StaticToken]) -> Admission | None:
-    """Who has the token of that hash. Takes the same time wherever in the list it is, or if it is not."""
+    """Return the holder of the token with this hash, or None, in constant time for the list."""
+    # No early end: the time must not depend on the place of a match.
     found = None
     for name, known in tokens.items():
         if hmac.compare_digest(known.sha256, digest):
@@ -75,7 +76,7 @@ def write_challenge(
     error: str | None = None,
     description: str | None = None,
 ) -> str:
-    """The value of WWW-Authenticate. `metadata_url`: of the protected resource, if it has metadata."""
+    """Return a value for WWW-Authenticate. `metadata_url`: of the protected resource, if it has metadata."""
     parts: Iterable[tuple[str, str | None]] = (
         ("realm", "mcpmux" if metadata_url is None else None),
         ("error", error),
@@ -88,9 +89,9 @@ def write_challenge(
 
 
 class Challenge(NamedTuple):
-    """`error`: such as "insufficient_scope"; `scopes`: that are needed; `metadata_url`: of the resource.
+    """`error`: such as "insufficient_scope"; `scopes`: those needed; `metadata_url`: of the resource.
 
-    `description`: what the server says to its client about the error.
+    `description`: the server's text for its client about the error.
     """
 
     error: str | None = None
@@ -100,7 +101,7 @@ class Challenge(NamedTuple):
 
 
 def read_challenge(value: str) -> Challenge:
-    """The first Bearer challenge in WWW-Authenticate, as far as it can be read; there may be others."""
+    """Return the readable parts of the first Bearer challenge in WWW-Authenticate, which may have others."""
     found: dict[str, str] = {}
     scheme = ""
     for match in _PART.finditer(value[:CHALLENGE_CHARACTERS]):
@@ -119,6 +120,6 @@ def read_challenge(value: str) -> Challenge:
 
 
 def read_scopes(text: str) -> tuple[str, ...]:
-    """The scopes in a list with spaces between them, each once."""
+    """Return the scopes in a space-separated list, each once, at most MOST_SCOPES."""
     scopes = dict.fromkeys(each for each in text.split(" ") if _SCOPE.fullmatch(each))
     return tuple(scopes)[:MOST_SCOPES]

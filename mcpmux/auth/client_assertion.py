@@ -1,6 +1,6 @@
-"""What shows an authorization server who mcpmux is, without a secret: `private_key_jwt`.
+"""Authenticate mcpmux to an authorization server without a secret, by `private_key_jwt`.
 
-A JWT signed with the private key of the configuration. It is good for this server alone, once, and for
+A JWT signed with the private key of the configuration. It is valid for this server only, once, and for
 LIFE_SECONDS. By joserfc: without it, importing this module raises ConfigError.
 
 Source: RFC 7523, sections 2.2 and 3; RFC 8414, section 2; the extension OAuth Client Credentials.
@@ -34,14 +34,14 @@ _EC: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 def sign_assertion(
     private_key: Secret, client_id: str, server: AuthorizationServer, now: float
 ) -> dict[str, str]:
-    """The parameters of a token request that say who asks. Raises TransportError for what is no such key."""
+    """Return the parameters that authenticate a token request. Raises TransportError for an invalid key."""
     key = _read_key(private_key.reveal())
     algorithm = _algorithm_for(key, server)
     header = {"alg": algorithm} if key.kid is None else {"alg": algorithm, "kid": key.kid}
     claims = {
         "iss": client_id,
         "sub": client_id,
-        "aud": server.issuer,  # its token endpoint would do, too, but may be another's
+        "aud": server.issuer,  # its token endpoint would be valid, too, but may be another server's
         "jti": secrets.token_urlsafe(),
         "iat": int(now),
         "exp": int(now) + LIFE_SECONDS,
@@ -66,6 +66,8 @@ def _read_key(text: str) -> RSAKey | ECKey:
 
 def _algorithm_for(key: RSAKey | ECKey, server: AuthorizationServer) -> str:
     if isinstance(key, ECKey):
+        # An EC key fits exactly one algorithm, so there is no choice.
         return _EC.get(key.curve_name, "ES256")
+    # Without a list in its metadata, RS256 is the algorithm that a server most likely takes.
     taken = server.token_endpoint_auth_signing_alg_values_supported or _RSA
     return next((algorithm for algorithm in _RSA if algorithm in taken), _RSA[0])

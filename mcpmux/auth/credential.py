@@ -1,7 +1,7 @@
-"""What an upstream is shown: an access token, fetched before it is needed and again before it expires.
+"""Keep an access token for an upstream, fetched before it is needed and again before it expires.
 
-However many requests wait, there is one token request at a time, and whoever waits may leave. A token that is
-good is used while a new one cannot be had. A token is in no log and no repr.
+For any number of waiting requests there is one token request at a time, and any of them may be cancelled. A
+valid token stays in use while no new one can be got. A token is in no log and no repr.
 
 Rules
   * A token is renewed AHEAD_SECONDS before it expires, sooner if its life is short.
@@ -30,10 +30,10 @@ AHEAD_SECONDS: Final = 60.0
 AHEAD_SHARE: Final = 0.2  # of a token's life, when that is less
 RENEW_SECONDS: Final = 45.0  # for all requests of one renewal: discovery and the token
 RETRY_SECONDS = 5.0
-NEW_SECONDS: Final = 30.0  # so long a token counts as made a moment ago
+NEW_SECONDS: Final = 30.0  # after which a refused token may be renewed again
 
 REFUSES_TOKEN: Final = frozenset({401, 403})
-"""Statuses that say something of a token: no good, or not for this."""
+"""Statuses that are about a token: invalid, or not enough for this request."""
 
 Header = tuple[tuple[str, str], ...]
 Clock = Callable[[], float]
@@ -50,19 +50,19 @@ class Credential(ABC):
     _clock: Clock
     advice: str | None = field(default=None, init=False)
     _header: Header = field(default=(), init=False)
-    _due: float = field(default=-math.inf, init=False)  # when it is to be renewed
-    _until: float = field(default=-math.inf, init=False)  # when it expires
+    _due: float = field(default=-math.inf, init=False)  # the time of its renewal
+    _until: float = field(default=-math.inf, init=False)  # the time at which it expires
     _made: float = field(default=-math.inf, init=False)
     _trouble: TransportError | None = field(default=None, init=False)
-    _again: float = field(default=-math.inf, init=False)  # no renewal before, after one that failed
+    _again: float = field(default=-math.inf, init=False)  # no renewal before, after a failed one
     _turn: trio.Lock = field(default_factory=trio.Lock, init=False)
 
     def header_now(self) -> Header:
-        """The Authorization header, () when it has to be waited for."""
+        """Return the Authorization header, or () when it needs a renewal first."""
         return self._header if self._clock() < self._due else ()
 
     async def header(self) -> Header:
-        """The Authorization header. Raises TransportError when there is none to be had."""
+        """Return the Authorization header. Raises TransportError when no token can be got."""
         async with self._turn:
             may_ask = self._clock() >= self._again
             if self.header_now() or (may_ask and await self._attempt(self._renew)):
@@ -70,26 +70,27 @@ class Credential(ABC):
             assert self._trouble is not None
             if not self._header or self._clock() >= self._until:
                 raise self._trouble.anew()
-            self._due = min(self._again, self._until)  # the old one is still good
+            self._due = min(self._again, self._until)  # the old one is still valid
             return self._header
 
     async def refused(self, shown: Header, status: int, said: str) -> bool:
-        """A request that carried `shown` was refused with WWW-Authenticate `said`; whether to repeat it.
+        """Handle the refusal of a request with the header `shown`. Return whether to repeat the request.
 
-        A request that is refused so was not carried out (RFC 9110, section 15.5.2), so any may be repeated.
+        `said`: the value of WWW-Authenticate. A request that is refused so was not carried out (RFC 9110,
+        section 15.5.2), so any may be repeated.
         """
         challenge = read_challenge(said)
         if status == 403 and challenge.error != "insufficient_scope":
             return False
         async with self._turn:
             if self._header and self._header != shown:
-                return True  # somebody else has renewed it meanwhile
+                return True  # another request has renewed it meanwhile
             renewed = await self._attempt(lambda: self._answer(challenge, status))
             self.advice = None if renewed or self._trouble is None else str(self._trouble)
             return renewed
 
     async def _answer(self, challenge: Challenge, status: int) -> bool:
-        """Raises McpmuxError."""
+        """Renew or extend the token after a refusal. Raises McpmuxError."""
         if status == 403:
             return await self._step_up(challenge)
         if self._clock() - self._made < NEW_SECONDS:
@@ -112,7 +113,7 @@ class Credential(ABC):
             log.info("new token for an upstream", upstream=self.name, seconds=seconds)
 
     async def _attempt(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
-        # Done whole: a client that leaves must not take a refresh token along that was used up.
+        # Shielded: a client that leaves must not cancel a request that has used up a refresh token.
         trouble = TransportError(f"no token came within {RENEW_SECONDS:g} s")
         try:
             with trio.move_on_after(RENEW_SECONDS, shield=True):
@@ -129,8 +130,8 @@ class Credential(ABC):
 
     @abstractmethod
     async def _renew(self, challenge: Challenge | None = None) -> None:
-        """Get another token; `challenge` when the one before was refused. Raises McpmuxError."""
+        """Get another token; `challenge`: when the previous one was refused. Raises McpmuxError."""
 
     @abstractmethod
     async def _step_up(self, challenge: Challenge) -> bool:
-        """Get a token with more scopes. Raises McpmuxError that says what to do."""
+        """Get a token with more scopes. Raises McpmuxError, which names the remedy."""

@@ -1,9 +1,9 @@
-"""The authorization server of an upstream: how it may be asked, and how it is found. And what mcpmux says of
-itself as a resource.
+"""Find the authorization server of an upstream, with requests that cannot be misdirected, and publish
+mcpmux's own resource metadata.
 
 An upstream's metadata names URLs, and it is not trusted:
 
-  * Hosts that the configuration names may be asked, wherever they are.
+  * Hosts that the configuration names may be asked, at any address.
   * Others may be asked at public addresses; at private ones, or on this machine, only if a host of the
     configuration is at such an address, too.
   * Link-local addresses and the well-known ones of cloud metadata are never asked.
@@ -12,8 +12,8 @@ An upstream's metadata names URLs, and it is not trusted:
   * The metadata of a resource or a server must be its own.
 
 Requests are bounded in time and size. A name is resolved once: `WebClient` connects to the address that was
-judged. Behind a proxy, which resolves names itself, only addresses in URLs are judged. Redirects are not
-followed anywhere.
+checked. Behind a proxy, which resolves names itself, only addresses in URLs are checked. Redirects are never
+followed.
 
 Source: RFC 8414, sections 2, 3.1 and 3.3; OpenID Connect Discovery 1.0, section 4; RFC 9207, section 3; RFC
 9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata
@@ -43,7 +43,7 @@ from mcpmux.transports.http.route import HttpOrigin, as_http, choose_proxy, is_l
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import Find, WebAnswer, WebClient
 
-FETCH_SECONDS = 10.0  # for one answer; clients wait for it
+FETCH_SECONDS = 10.0  # for one answer, as clients wait for it
 HEAD_BYTES = 16 * 1024
 BODY_BYTES = 512 * 1024  # far more than the keys of any provider
 
@@ -53,7 +53,7 @@ NO_PROXY = Secret("")
 Address = IPv4Address | IPv6Address
 
 PUBLIC, PRIVATE, LOOPBACK, METADATA = "public", "private", "loopback", "link-local or cloud metadata"
-"""Where an address leads."""
+"""The kinds of networks that an address is in."""
 
 _NEVER_ASKED = tuple(
     map(
@@ -73,13 +73,14 @@ _RESOURCE = "/.well-known/oauth-protected-resource"
 log = structlog.get_logger()
 
 
-# How it is asked.
+# Requests to the authorization server.
 
 
 def kind_of(address: Address) -> str:
-    """Where an address leads; one that carries another address inside leads where that does."""
+    """Return the kind of an address; one that embeds another address has the kind of that."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
+        # `> 1`: :: and ::1 are in ::/96 without embedding an address.
         if inner is None and any(address in network for network in _EMBEDDING) and int(address) > 1:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
@@ -93,9 +94,9 @@ def kind_of(address: Address) -> str:
 
 
 class OAuthHttp:
-    """Requests about one upstream's tokens: to itself with its own TLS, to all others with `oauth.ca`.
+    """Requests about one upstream's tokens: to the upstream with its own TLS, to all others with `oauth.ca`.
 
-    `is_provider`: the target is no upstream, but an identity provider, whose ID tokens are wanted.
+    `is_provider`: the target is not an upstream but an identity provider, for its ID tokens.
     """
 
     def __init__(self, target: Http | WebSocket, *, is_provider: bool = False) -> None:
@@ -113,7 +114,7 @@ class OAuthHttp:
         self._proxy = target.proxy if isinstance(target, Http) else None
 
     def origin_of(self, url: str) -> HttpOrigin:
-        """The origin of a URL that an upstream names. Raises RemoteProtocolError when it may not be asked."""
+        """Return the origin of a URL that an upstream names. Raises RemoteProtocolError if forbidden."""
         try:
             origin = HttpOrigin.from_url(url)
             parts = urlsplit(url)
@@ -126,10 +127,11 @@ class OAuthHttp:
         return origin
 
     async def find_addresses(self, host: str, port: int) -> list[str]:
-        """The addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
+        """Return the addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
         if host in self._hosts:
             return [host]
         found = await _resolve(host, port)
+        # A private address is acceptable if a configured host is on such a network itself.
         kinds = set(map(kind_of, found)) - {PUBLIC}
         for trusted in self._hosts if kinds else ():
             with suppress(ConnectFailed):
@@ -143,7 +145,7 @@ class OAuthHttp:
         return [str(address) for address in found]
 
     async def ask(self, url: str, fields: HeaderFields = ACCEPT, body: bytes = b"") -> WebAnswer:
-        """GET, or POST when there is a body. Raises TransportError, RemoteProtocolError."""
+        """Send a GET, or a POST when there is a body. Raises TransportError, RemoteProtocolError."""
         origin = self.origin_of(url)
         tls = self._tls if origin == self.own else ClientTls(ca=self.config.ca)
         return await _ask(url, tls, self._proxy, self.find_addresses, fields, body)
@@ -154,12 +156,13 @@ async def _resolve(host: str, port: int) -> list[Address]:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}: {reason_of(error)}") from error
+    # The part behind `%` is the zone of a link-local address, which is not a part of the address itself.
     texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
     return [ip_address(text) for text in texts]
 
 
 async def fetch_json(url: str, ca: str | None) -> bytes:
-    """The body of a 200 answer of a trusted server, without a proxy. `ca`: a file. Raises McpmuxError."""
+    """Return the body of a trusted server's 200 answer, without a proxy. `ca`: a file. Raises McpmuxError."""
     answer = await _ask(url, ClientTls(ca=ca), NO_PROXY, None, ACCEPT, b"")
     if answer.status != 200:
         raise RemoteProtocolError(f"{urlsplit(url).netloc} answered with status {answer.status}")
@@ -185,11 +188,11 @@ async def _ask(
     raise TransportError(f"{origin.authority} did not answer within {FETCH_SECONDS:g} s")
 
 
-# What it and its resource say.
+# Metadata of authorization servers and resources.
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
-    """What it says about itself. What it does not say is None."""
+    """A server's metadata. Absent members are None."""
 
     issuer: str
     token_endpoint: str
@@ -203,13 +206,13 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     client_id_metadata_document_supported: bool = False
 
     def choose_method(self, *methods: str) -> str:
-        """How to authenticate at its token endpoint: the first that it takes, else the first."""
-        # By RFC 8414 it takes Basic when it does not say.
+        """Return the method to authenticate at its token endpoint: the first it takes, else the first."""
+        # By RFC 8414 the default is Basic.
         taken = self.token_endpoint_auth_methods_supported or ("client_secret_basic",)
         return next((method for method in methods if method in taken), methods[0])
 
     def check_login(self) -> str:
-        """The authorization endpoint. Raises RemoteProtocolError when nobody can log in there safely."""
+        """Return the authorization endpoint. Raises RemoteProtocolError when logging in there is not safe."""
         problem = "has no authorization endpoint: nobody can log in there"
         if self.authorization_endpoint is not None:
             if "S256" in (self.code_challenge_methods_supported or ()):
@@ -219,7 +222,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 def server_urls(issuer: str) -> tuple[str, ...]:
-    """Where the metadata of an authorization server may be, in the order to try."""
+    """Return the possible URLs of an authorization server's metadata, in the order to try."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     if not path:
@@ -228,7 +231,7 @@ def server_urls(issuer: str) -> tuple[str, ...]:
 
 
 def is_same_issuer(one: str, other: str) -> bool:
-    """Whether two identifiers are the same, letter by letter but for one slash behind a bare host."""
+    """Return whether two identifiers are equal, but for one slash behind a bare host."""
     # Libraries that parse URLs add it (RFC 3986, section 6.2.3).
     bare, spelled = sorted((one, other), key=len)
     return one == other or (spelled == f"{bare}/" and "/" not in bare.partition("://")[2])
@@ -238,7 +241,7 @@ _Servers = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MOST
 
 
 class ProtectedResource(msgspec.Struct):
-    """What tokens are to be made for, by whom, and with which scopes, as an upstream says."""
+    """The resource that tokens are for, their issuers, and their scopes, as an upstream states them."""
 
     identifier: str = msgspec.field(name="resource")
     issuers: _Servers = msgspec.field(name="authorization_servers")
@@ -246,7 +249,7 @@ class ProtectedResource(msgspec.Struct):
 
 
 def read_resource(data: bytes, url: str) -> ProtectedResource:
-    """The metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
+    """Return the metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
     problem = "is that of another resource"
     try:
         resource = msgspec.json.decode(data, type=ProtectedResource)
@@ -259,7 +262,7 @@ def read_resource(data: bytes, url: str) -> ProtectedResource:
 
 
 def _covers(resource: str, url: str) -> bool:
-    """Whether a server that calls itself `resource` may stand at `url`: there or above it, nowhere else."""
+    """Return whether a server with the identifier `resource` may be at `url`: there or below it only."""
     with suppress(ValueError):
         if HttpOrigin.from_url(as_http(resource)) == HttpOrigin.from_url(url):
             above, path = urlsplit(resource).path.rstrip("/"), urlsplit(url).path.rstrip("/")
@@ -268,7 +271,7 @@ def _covers(resource: str, url: str) -> bool:
 
 
 class OwnMetadata:
-    """What clients of mcpmux are told about whom to ask for tokens: one document for each URL that they use.
+    """The metadata of mcpmux as a resource: one document for each URL that clients use.
 
     `auth.resource` is the URL of a listener's MCP endpoint. A proxy in front may add a path to those here:
 
@@ -279,7 +282,7 @@ class OwnMetadata:
     """
 
     def __init__(self, config: Auth, name: str) -> None:
-        """`name`: of mcpmux for people. The configuration has issuers."""
+        """`name`: of mcpmux, for people. The configuration has issuers."""
         assert config.resource is not None
         self.url = config.resource
         parts = urlsplit(config.resource)
@@ -296,7 +299,7 @@ class OwnMetadata:
         """Return the URL by which clients know an endpoint, or a view of it.
 
         `own`: the path of the listener's MCP endpoint. Where that is not the end of the path in
-        `auth.resource`, nothing tells the URL of another endpoint: it is taken for the MCP endpoint.
+        `auth.resource`, the URL of another endpoint is unknown: it is taken for the MCP endpoint.
         """
         path, own = self._path, own.rstrip("/")
         if endpoint.rstrip("/") != own and path.endswith(own):
@@ -306,7 +309,7 @@ class OwnMetadata:
         return f"{self._origin}{path}/{view}" if view else f"{self._origin}{path}"
 
     def metadata_url(self, url: str) -> str:
-        """Return where the document of a URL is."""
+        """Return the URL of the document for a URL."""
         return f"{self._origin}{_RESOURCE}{urlsplit(url).path.rstrip('/')}"
 
     def document_of(self, url: str) -> bytes:
@@ -314,7 +317,7 @@ class OwnMetadata:
         return msgspec.json.encode({"resource": url, **self._said})
 
     def paths_asked(self, path: str, own: str) -> list[str]:
-        """Return the paths of a listener that a request for `path` may ask about, the likeliest first."""
+        """Return the paths of a listener that a request for `path` may be about, the likeliest first."""
         if not path.startswith(_RESOURCE):
             return []
         asked, bare = path.removeprefix(_RESOURCE).rstrip("/"), own.rstrip("/")
@@ -326,15 +329,15 @@ class OwnMetadata:
 
 
 class NoMetadata(RemoteProtocolError):
-    """An issuer says nothing about itself: all places of its metadata answer 404."""
+    """An issuer has no metadata: all its places answer 404."""
 
 
 class IssuerChanged(TransportError):
-    """The upstream names another authorization server than the one that is known."""
+    """The upstream names another authorization server than the known one."""
 
 
 class DiscoveredServer(NamedTuple):
-    """Who gives tokens for which resource, and the scopes that are needed at least, if it is known."""
+    """The server that gives tokens, the resource that they are for, and the scopes needed, if known."""
 
     server: AuthorizationServer
     resource: str
@@ -342,7 +345,7 @@ class DiscoveredServer(NamedTuple):
 
 
 async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = None) -> DiscoveredServer:
-    """All that is needed to ask for an upstream's tokens. `known`: the issuer of a login, which must hold.
+    """Return what is needed to ask for an upstream's tokens. `known`: the issuer of a login, which must hold.
 
     Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
     """
@@ -355,6 +358,7 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
         root, path = http.own.url, urlsplit(http.url).path
         identifier = root if path == "/" else root + path
         return DiscoveredServer(await _find_own_server(http, root, wanted), identifier, challenge.scopes)
+    # A login's refresh token must not go to a server that the upstream has only named since.
     if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
         shown = repr(resource.issuers[0][:200])
         raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
@@ -363,12 +367,12 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
 
 
 async def _find_resource(http: OAuthHttp, challenge: Challenge) -> ProtectedResource | None:
-    """The upstream's metadata; None when it has none."""
+    """Return the upstream's metadata; None when it has none."""
     paths = urlsplit(http.url).path.rstrip("/"), ""
     places = dict.fromkeys(challenge.metadata_url or f"{http.own.url}{_RESOURCE}{path}" for path in paths)
     for url in places:
         answer = await http.ask(url)
-        # Many servers answer every path with the page of an application.
+        # Many servers answer every path with the page of an application, so the status alone is not enough.
         kind = answer.headers.get("content-type", "").partition(";")[0].lower()
         if answer.status == 200 and "json" in kind:
             return read_resource(answer.body, http.url)
@@ -377,19 +381,20 @@ async def _find_resource(http: OAuthHttp, challenge: Challenge) -> ProtectedReso
 
 
 async def _find_own_server(http: OAuthHttp, root: str, wanted: str | None) -> AuthorizationServer:
-    """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
+    """Find the server of an upstream without resource metadata, by the rules of 2025-03-26."""
     try:
         return await find_server(http, wanted or root)
     except NoMetadata:
         if wanted not in (None, root):
             raise
+    # 2025-03-26 demands these default paths of a server without metadata.
     token, authorize, register = (f"{root}/{path}" for path in ("token", "authorize", "register"))
     methods = ("none", "client_secret_post", "client_secret_basic")
     return AuthorizationServer(root, token, authorize, register, ("S256",), methods)
 
 
 async def find_server(http: OAuthHttp, issuer: str) -> AuthorizationServer:
-    """The metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
+    """Return the metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
     http.origin_of(issuer)
     missing = True
     for url in server_urls(issuer):
@@ -399,6 +404,7 @@ async def find_server(http: OAuthHttp, issuer: str) -> AuthorizationServer:
                 server = msgspec.json.decode(answer.body, type=AuthorizationServer)
             except UNREADABLE:
                 raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
+            # RFC 8414 section 3.3: else one server could pass for another.
             if not is_same_issuer(server.issuer, issuer):
                 raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
             return server

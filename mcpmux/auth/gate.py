@@ -1,13 +1,13 @@
-"""Who may come in at a listener that asks: tokens and certificates in, principals out.
+"""Admit clients at a listener that requires authentication: tokens and certificates in, principals out.
 
-Nobody comes in without showing something that counts. A token that was judged a moment ago costs a hash and a
-look-up; only its hash is kept. Another configuration counts at once (`adopt`): whoever was let in by
-something that is gone or changed loses their streams, and their token is judged anew. Whether tokens are
-asked for at all is decided at the start: with the last one taken back nobody comes in, rather than everybody.
+No client is admitted without a valid one. A token that was judged a moment ago costs a hash and a
+look-up; only its hash is kept. Another configuration counts at once (`adopt`): streams end whose admission
+was by something that is gone or changed, and tokens are judged anew. Whether tokens are required at all is
+decided at the start: when the last one is removed all clients are refused, rather than admitted.
 
-    401  nothing was shown, or what was shown does not count: `invalid_token`
-    403  `insufficient_scope`: the token is good, and does not reach so far
-    503  the issuer's keys cannot be had
+    401  no token, or an invalid one: `invalid_token`
+    403  `insufficient_scope`: the token is valid, but lacks scopes
+    503  the issuer's keys cannot be fetched
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.lru import Lru
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
-if TYPE_CHECKING:  # joserfc is for those who have issuers
+if TYPE_CHECKING:  # joserfc is an extra, for configurations with issuers
     from mcpmux.auth.jwt import FetchDocument, TrustedIssuer
 
-CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
+CACHE_SECONDS = 300.0  # after which a token is judged anew: its issuer may have withdrawn the key
 CACHE_LIMIT = 10_000  # tokens
-CACHE_BYTES = 8 * 2**20  # of what they say: issuers choose names and scopes
+CACHE_BYTES = 8 * 2**20  # of their contents: issuers choose names and scopes
 
 INSUFFICIENT = "insufficient_scope"
 TOO_FEW_SCOPES = "the token does not have the scopes that this needs"
@@ -39,11 +39,11 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """What one mcpmux asks of clients from the network. `clock`: seconds since 1970."""
+    """The authentication that one mcpmux requires of network clients. `clock`: seconds since 1970."""
 
     def __init__(self, config: Auth, name: str, fetch: FetchDocument, clock: Callable[[], float]) -> None:
         self.asks_tokens = config.asks_tokens
-        """Whether tokens have to be shown, be there any or none."""
+        """Whether tokens are required, even if there are none."""
         self._fetch = fetch
         self._clock = clock
         self._issuers: dict[str, TrustedIssuer] = {}
@@ -58,7 +58,8 @@ class Gate:
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
-        known = {(each.name, each.config): each for each in self._issuers.values()}  # with their keys
+        # Unchanged issuers are kept with their keys, so that a reload fetches none.
+        known = {(each.name, each.config): each for each in self._issuers.values()}
         self._issuers = {}
         if config.issuers:
             from mcpmux.auth.jwt import TrustedIssuer
@@ -68,7 +69,7 @@ class Gate:
             self._grounds[f"issuers.{called}"] = issuer, config.resource
 
     def adopt(self, config: Auth, name: str) -> None:
-        """The configuration is another one now. Streams end of those whom it does not let in as they are."""
+        """Use another configuration. Streams end whose admission does not hold in it."""
         if config == self._config:
             return
         self._take(config, name)
@@ -81,16 +82,17 @@ class Gate:
             log.warning("nobody has a token that counts any more; from the next start on nobody is asked")
 
     def known(self, headers: Mapping[str, str]) -> Admission | None:
-        """Who sends a request, when the token that it shows was judged a moment ago and still holds."""
+        """Return the admission of a request whose token was judged a moment ago and still holds, or None."""
+        # Without verification: only an exact hash of a judged token is accepted, all others go to `admit`.
         scheme, _, token = headers.get("authorization", "").partition(" ")
         found = self._judged.get(hash_token(token)) if scheme == "Bearer" else None
         return found[0] if found is not None and self._clock() < found[1] else None
 
     async def admit(self, headers: Mapping[str, str], holder: str, resource: str = "") -> Admission:
-        """Return who sends a request. Raises Turned. `holder`: of the client's certificate, "" for none.
+        """Return a request's admission. Raises Turned. `holder`: of the client's certificate, "" for none.
 
         `resource`: the URL of an endpoint or view that the request is sent to, "" for that of the
-        configuration. A token may be for that URL alone.
+        configuration. A token may be for that URL only.
         """
         if not self.asks_tokens:
             return certified(holder)
@@ -101,6 +103,7 @@ class Gate:
         except BadToken as error:
             log.info("a token is refused", reason=str(error))
             raise self._refuse("invalid_token", str(error), resource) from None
+        # Only without a token: a client that sends a bad one must learn that.
         if self._config.certificates and holder:
             return certified(holder)
         raise self._refuse(None, "this needs a bearer token in the Authorization header", resource)
@@ -108,7 +111,7 @@ class Gate:
     def _refuse(
         self, error: str | None, sentence: str, resource: str, scopes: frozenset[str] | None = None
     ) -> Turned:
-        """`scopes`: all that are needed, the required ones by default."""
+        """Return a refusal. `scopes`: all that are needed, the required ones by default."""
         own = self.resource
         url = own.metadata_url(resource or own.url) if own is not None else None
         needed = self._required if scopes is None else scopes
@@ -116,10 +119,11 @@ class Gate:
         return Turned(403 if error == INSUFFICIENT else 401, sentence, (("WWW-Authenticate", value),))
 
     async def _judge(self, token: str, resource: str) -> Admission:
-        """Raises BadToken, Turned."""
+        """Return the admission by a token. Raises BadToken, Turned."""
         now = self._clock()
         digest = hash_token(token)
         known = self._judged.get(digest)
+        # A token for one URL, such as a view's, must not be admitted at another one from the cache.
         if known is not None and now < known[1] and known[0].resource in ("", resource):
             return known[0]
         admission = admit_holder(digest, self._config.tokens)
@@ -130,7 +134,7 @@ class Gate:
             from mcpmux.auth.jwt import verify_token
 
             admission = await verify_token(token, self._issuers, whole, now, resource)
-        if not self._is_granted(admission):  # taken back while its issuer was asked for keys
+        if not self._is_granted(admission):  # the configuration changed while keys were fetched
             raise BadToken("this token does not count any more")
         if not self._required <= admission.principal.scopes:
             raise self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, resource)
@@ -142,24 +146,24 @@ class Gate:
         return bool(self._grounds.get(key) == ground)
 
     def holds(self, admission: Admission) -> bool:
-        """Whether an admission, expired or not, would be given again."""
+        """Return whether an admission, expired or not, would be given again."""
         has_scopes = self._required <= admission.principal.scopes or admission.ground[0] == CERTIFICATES
         return has_scopes and self._is_granted(admission)
 
     def knows(self, principal: Principal) -> bool:
-        """Whether there is still a way to come in as somebody of that name."""
+        """Return whether a principal of that name can still be admitted."""
         kind, colon, _ = principal.name.partition(":")
         if not colon:
             return f"tokens.{kind}" in self._grounds
         return (CERTIFICATES if kind == RESERVED else f"issuers.{kind}") in self._grounds
 
     def seconds_left(self, admission: Admission) -> float:
-        """How long an admission still holds; infinity, or 0 when it does not."""
+        """Return the seconds for which an admission still holds; infinity, or 0 when it does not hold."""
         return max(0.0, admission.expires - self._clock()) if self.holds(admission) else 0.0
 
     @contextmanager
     def stay(self, admission: Admission) -> Iterator[trio.CancelScope]:
-        """For something that stays open: cancelled when the admission expires or is taken back."""
+        """Yield a scope that is cancelled when the admission expires or no longer holds."""
         with trio.move_on_after(self.seconds_left(admission)) as scope:
             self._stays[scope] = admission
             try:
@@ -168,13 +172,13 @@ class Gate:
                 del self._stays[scope]
 
     def expired(self, resource: str = "") -> Turned:
-        """Return the answer for a token that has expired, or was taken back. `resource`: as for `admit`."""
+        """Return the answer for a token that has expired or been withdrawn. `resource`: as for `admit`."""
         return self._refuse("invalid_token", "the token has expired", resource)
 
     def scopes_missing(self, method: str, principal: Principal, resource: str = "") -> Turned | None:
-        """What to answer when a method needs scopes that its client does not have; None when it has them.
+        """Return the answer when a method needs scopes that the principal lacks; None when it has them.
 
-        One challenge names all that the method needs. Clients that showed a certificate have no scopes.
+        One challenge names all scopes that the method needs. Clients with a certificate have no scopes.
         `resource`: as for `admit`.
         """
         if not self._config.method_scopes:

@@ -1,19 +1,19 @@
-"""JSON Web Tokens of issuers that are trusted, and the keys of these issuers.
+"""Verify JSON Web Tokens of trusted issuers, with the keys of these issuers.
 
 A signature counts only when its algorithm is allowed, which no symmetric one and not "none" can be, and the
-key fits the algorithm and comes from a key set of the issuer. What a token says about where its key is
-(`jku`, `jwk`, `x5u`) is not looked at. Keys that are damaged, weak, secret, or not for checking signatures
+key fits the algorithm and comes from a key set of the issuer. A token's own pointers to a key
+(`jku`, `jwk`, `x5u`) are ignored. Keys that are damaged, weak, secret, or not for checking signatures
 are left out.
 
-  * However many clients wait, keys are fetched once at a time, and at most every RETRY_SECONDS: a token with
-    an invented `kid` makes no traffic.
-  * Keys that are older than FRESH_SECONDS are fetched again when somebody needs one. While the issuer cannot
-    be asked the known ones are used, for STALE_SECONDS at most.
+  * For any number of waiting clients, keys are fetched once at a time, and at most every RETRY_SECONDS: a
+    token with an invented `kid` makes no traffic.
+  * Keys that are older than FRESH_SECONDS are fetched again when one is needed. While the issuer does not
+    answer the known ones are used, for STALE_SECONDS at most.
 
 By joserfc: without it, importing this module raises ConfigError.
 
 Source: RFC 7515 (JWS), RFC 7517 (JWK), RFC 7519 (JWT), RFC 9068 (`scope`, media type), RFC 8693 section
-4.2. `scp` is what some servers say.
+4.2. Some servers call `scope` `scp`.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ try:
 except ImportError:
     raise ConfigError(["auth.issuers need the library joserfc: pip install 'mcpmux[auth]'"]) from None
 
-RETRY_SECONDS = 30.0  # between two attempts to get keys
-FRESH_SECONDS = 3600.0  # keys that were taken back are trusted no longer than this, when the issuer answers
-LOAD_SECONDS = 20.0  # for metadata and keys; clients wait for them
-STALE_SECONDS = 24 * 3600.0  # and no longer than this when it does not
+RETRY_SECONDS = 30.0  # between two attempts to fetch keys
+FRESH_SECONDS = 3600.0  # withdrawn keys are trusted no longer than this, when the issuer answers
+LOAD_SECONDS = 20.0  # for metadata and keys, as clients wait for them
+STALE_SECONDS = 24 * 3600.0  # and no longer than this when it does not answer
 
 MOST_KEYS = 200  # of one issuer; large providers have about ten
-MOST_TRIED = 4  # keys for one token, when it does not say which or several are called the same
+MOST_TRIED = 4  # keys for one token, when it names none or several have the same name
 LEAST_RSA_BITS = 2048  # RFC 7518, section 3.3
-MOST_RSA_BITS = 8192  # a check of a longer one takes too long
+MOST_RSA_BITS = 8192  # checking a longer one takes too long
 
 HEADER_CHARACTERS = 2048
 MOST_SCOPES = 1000
@@ -79,7 +79,7 @@ log = structlog.get_logger()
 
 
 def fits(key: Key, algorithm: str) -> bool:
-    """Whether a signature by this algorithm can be of this key."""
+    """Return whether a key can make a signature by this algorithm."""
     with suppress(JoseError):
         jws.JWSRegistry.algorithms[algorithm].check_key(key)
         return True
@@ -87,7 +87,7 @@ def fits(key: Key, algorithm: str) -> bool:
 
 
 def read_key_set(data: bytes) -> tuple[Key, ...]:
-    """The usable keys in a JWKS: public, for signatures, strong. Raises RemoteProtocolError."""
+    """Return the usable keys in a JWKS: public, for signatures, strong. Raises RemoteProtocolError."""
     try:
         entries = msgspec.json.decode(data, type=_KeySet).keys
     except UNREADABLE:
@@ -108,13 +108,14 @@ class _Metadata(msgspec.Struct):
 
 
 def _read_key(entry: Mapping[str, Any]) -> Key | None:
-    """None for what is damaged, weak, secret, or not for checking signatures."""
+    """Return the key; None if it is damaged, weak, secret, or not for checking signatures."""
     operations = ["verify"] if entry.get("key_ops") is None else entry["key_ops"]
     if entry.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of weak keys, which are not used
+            warnings.simplefilter("ignore")  # about weak keys, which are rejected below
+            # Public members only: the private part of a key that was published by mistake is never loaded.
             key = import_key({name: entry[name] for name in _PUBLIC if entry.get(name) is not None})
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
@@ -125,7 +126,7 @@ def _read_key(entry: Mapping[str, Any]) -> Key | None:
 
 @dataclass(eq=False)
 class TrustedIssuer:
-    """An issuer and what is known of its keys. `name` is what the configuration calls it."""
+    """An issuer and its known keys. `name`: its name in the configuration."""
 
     name: str
     config: Issuer
@@ -136,10 +137,11 @@ class TrustedIssuer:
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
     async def find(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
-        """The keys that a token may mean. Raises BadToken if there is none, Turned while none can be had."""
+        """Return the keys that a token may mean. Raises BadToken if there are none, Turned if unavailable."""
         if trio.current_time() - self._fetched > FRESH_SECONDS:
             await self._renew()
         keys = self._fitting(kid, algorithm)
+        # An unknown `kid` may be of a new key. `_renew` limits how often strangers can cause this.
         if not keys and await self._renew():
             keys = self._fitting(kid, algorithm)
         if trio.current_time() - self._fetched > STALE_SECONDS:
@@ -153,17 +155,17 @@ class TrustedIssuer:
         return tuple(key for key in self._keys if kid in (None, key.kid) and fits(key, algorithm))
 
     async def _renew(self) -> bool:
-        """Try to get the keys, unless that was done a moment ago; whether there are other ones now."""
+        """Try to fetch the keys, unless that was done a moment ago. Return whether there are new ones."""
         before = self._fetched
         async with self._turn:
             if self._fetched > before:
-                return True  # somebody else did while we waited
+                return True  # another client's request did while we waited
             now = trio.current_time()
             if now - self._tried < RETRY_SECONDS:
                 return False
             self._tried = now
             problem = f"no answer within {LOAD_SECONDS:g} s"
-            # A client that leaves takes nobody's keys with it.
+            # Shielded: a client that leaves must not cancel the fetch for the others.
             with trio.move_on_after(LOAD_SECONDS, shield=True):
                 try:
                     self._keys = await self._load()
@@ -177,19 +179,19 @@ class TrustedIssuer:
             return False
 
     async def _load(self) -> tuple[Key, ...]:
-        """Raises McpmuxError."""
+        """Return the issuer's keys, from a file or URL. Raises McpmuxError."""
         if self.config.jwks_file is not None:
             return await trio.to_thread.run_sync(_read_key_file, self.config.jwks_file)
         url = self.config.jwks_url or await self._discover()
         return read_key_set(await self._fetch(url, self.config.ca))
 
     async def _discover(self) -> str:
-        """The URL of the keys, as the issuer's metadata has it. Raises McpmuxError."""
+        """Return the URL of the keys in the issuer's metadata. Raises McpmuxError."""
         problem: McpmuxError = RemoteProtocolError("it has no metadata")
         for url in server_urls(self.config.issuer):
             try:
                 metadata = msgspec.json.decode(await self._fetch(url, self.config.ca), type=_Metadata)
-                if metadata.issuer == self.config.issuer:  # to the letter
+                if metadata.issuer == self.config.issuer:  # exactly, by RFC 8414 section 3.3
                     return str(TRUSTED_URL.read(metadata.jwks_uri))
                 problem = RemoteProtocolError("its metadata is that of another issuer")
             except InvalidValue as error:
@@ -202,7 +204,7 @@ class TrustedIssuer:
 
 
 def check_key_file(name: str, config: Issuer) -> None:
-    """Raises ConfigError when the file of keys cannot be used. Reads it: call it in a thread."""
+    """Raise ConfigError when the file of keys cannot be used. Reads it: call it in a thread."""
     if config.jwks_file is not None:
         try:
             _read_key_file(config.jwks_file)
@@ -225,9 +227,9 @@ def _read_key_file(path: str) -> tuple[Key, ...]:
 async def verify_token(
     token: str, issuers: Mapping[str, TrustedIssuer], resource: str, now: float, part: str = ""
 ) -> Admission:
-    """Return what an access token for `resource` says, until it expires with what clocks may differ.
+    """Return the admission by an access token for `resource`, until it expires, with the issuer's leeway.
 
-    `part`: another URL that a token may be for, such as that of a view. Such a token is admitted there alone.
+    `part`: another URL that a token may be for, such as that of a view. Such a token is admitted only there.
     `issuers`: by identifier. Raises BadToken, and Turned when the issuer's keys cannot be had.
     """
     try:
@@ -239,7 +241,7 @@ async def verify_token(
     kind, algorithm, kid = header.get("typ", ""), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in TYPES:
         raise BadToken("this is not an access token, but one of another type")
-    identifier = claims.get("iss")  # not verified so far: it tells whose keys to try
+    identifier = claims.get("iss")  # not verified yet: it only chooses the keys to try
     issuer = issuers.get(identifier) if isinstance(identifier, str) else None
     if issuer is None:
         raise BadToken("the token's issuer is not one that is trusted here")
@@ -260,25 +262,26 @@ async def verify_token(
         raise BadToken(f"the token names nobody: its {config.principal!r} is missing or cannot be a name")
     principal = Principal(f"{issuer.name}:{subject}", _scopes_of(claims))
     ground, only = (f"issuers.{issuer.name}", (config, resource)), ""
+    # Admitted by `part` alone: then the token must not count for any other URL.
     if not any(each in audience for each in named):
         only = part
     return Admission(principal, claims["exp"] + config.leeway, ground, only)
 
 
 def _spellings(url: str) -> tuple[str, str]:
-    bare = url.rstrip("/")  # clients and servers differ in whether they write the slash
+    bare = url.rstrip("/")  # clients and servers differ about the slash at the end
     return bare, f"{bare}/"
 
 
 def _is_signed_by(key: Key, said: jws.CompactSignature) -> bool:
     with suppress(JoseError, ValueError, TypeError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
+        warnings.simplefilter("ignore")  # EdDSA has a new name, but servers use the old one
         return jws.validate_compact(said, key, registry=_REGISTRY)
     return False
 
 
 def _check_claims(claims: Mapping[str, Any], config: Issuer, audience: Collection[str], now: float) -> None:
-    """Whether the token is of the issuer, for us, and valid `now` (seconds since 1970)."""
+    """Check that a token is of the issuer, for us, and valid `now` (seconds since 1970). Raises BadToken."""
     registry = JWTClaimsRegistry(
         now=int(now),
         leeway=int(config.leeway),
@@ -297,7 +300,7 @@ def _check_claims(claims: Mapping[str, Any], config: Issuer, audience: Collectio
 
 
 def _scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    """`scope` (text) or `scp` (text or a list)."""
+    """Return the scopes in `scope` (text) or `scp` (text or a list). Raises BadToken."""
     said = claims.get("scope", claims.get("scp", ""))
     scopes = said.split() if isinstance(said, str) else said
     is_list = isinstance(scopes, list) and len(scopes) <= MOST_SCOPES

@@ -1,7 +1,7 @@
-"""Tokens and logins, and where they are kept: one file for each upstream, written whole or not at all.
+"""Store tokens and logins: one file for each upstream, written whole or not at all.
 
-Promises: no repr shows a secret; the folder is 0700, a file 0600; one that others can read is not used. A new
-file is on the disk before the old one goes. What touches files blocks: call it in a thread.
+Promises: no repr shows a secret; the folder is 0700, a file 0600; a file that others can read is not used. A
+new file is on the disk before the old one goes. Functions that touch files block: call them in a thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Private(msgspec.Struct, frozen=True):
 
 
 class Tokens(_Private, frozen=True):
-    """What a token endpoint gave. `expires`: seconds since 1970; None when it did not say."""
+    """The answer of a token endpoint. `expires`: seconds since 1970; None when it did not say."""
 
     access: str
     refresh: str | None = None
@@ -42,14 +42,14 @@ class Tokens(_Private, frozen=True):
 
     @property
     def until(self) -> float:
-        """Seconds since 1970."""
+        """The time at which they expire: seconds since 1970, or infinity."""
         return math.inf if self.expires is None else self.expires
 
 
 class OAuthClient(_Private, frozen=True):
-    """mcpmux as an authorization server knows it. `method`: of showing a secret at its token endpoint.
+    """mcpmux as a client of an authorization server. `method`: of authentication at its token endpoint.
 
-    `redirect_uri`: with which mcpmux registered itself; None if it did not.
+    `redirect_uri`: that of mcpmux's own registration; None without one.
     """
 
     id: str
@@ -75,14 +75,14 @@ class StoreTrouble(TransportError):
 
 
 def default_folder() -> Path:
-    """Where logins are by default: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
+    """Return the default folder of logins: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
     home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
     return base / "mcpmux" / "logins"
 
 
 class LoginFile(msgspec.Struct, frozen=True):
-    """Where the login at one upstream is kept. The folder is made when needed. Methods raise StoreTrouble."""
+    """The file of the login at one upstream. Makes the folder when needed. Methods raise StoreTrouble."""
 
     folder: Path
     upstream: str
@@ -90,12 +90,14 @@ class LoginFile(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> Path:
+        """The path of the file, which depends on the upstream's name and URL."""
         return self.folder / f"{self.upstream}-{hashlib.sha256(self.url.encode()).hexdigest()[:DIGITS]}.json"
 
     def load(self) -> Login | None:
-        """The login, None when there is none."""
+        """Return the login, or None when there is none."""
         path, data = self.path, None
         with _told(path), suppress(FileNotFoundError), path.open("rb") as file:
+            # Checked on the open file, so that it cannot be exchanged in between.
             if os.fstat(file.fileno()).st_mode & OTHERS:
                 raise StoreTrouble(f"{path} can be read by others: `chmod 600` it, or log in anew")
             data = file.read(FILE_BYTES)
@@ -108,14 +110,14 @@ class LoginFile(msgspec.Struct, frozen=True):
         return login if login.url == self.url else None
 
     def save(self, login: Login) -> None:
-        """Keep a login in place of the one before it."""
+        """Replace the stored login."""
         with _told(self.path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)  # if it was there, with other permissions
             _write(self.path, msgspec.json.format(msgspec.json.encode(login)))
 
     def try_lock(self) -> int | None:
-        """Be the only process that renews it: a descriptor to close at the end. None while another is."""
+        """Lock the login against other processes. Return a descriptor to close, or None if it is locked."""
         with _told(self.path), ExitStack() as undo:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self.path.with_name(f".{self.path.stem}.lock")
@@ -128,7 +130,7 @@ class LoginFile(msgspec.Struct, frozen=True):
         return None
 
     def remove(self) -> bool:
-        """Forget a login; whether there was one."""
+        """Delete a login. Return whether there was one."""
         with _told(self.path):
             known = self.path.exists()
             self.path.unlink(missing_ok=True)
@@ -136,7 +138,7 @@ class LoginFile(msgspec.Struct, frozen=True):
 
 
 def login_file(upstream: str, target: Http | WebSocket, folder: Path | None = None) -> LoginFile:
-    """Of the login that an upstream needs: its own, or one at an identity provider, for all that name it."""
+    """Return the file of an upstream's login: its own, or one at an identity provider shared by several."""
     provider = target.oauth.identity_provider if target.oauth is not None else None
     name, url = (upstream, target.url) if provider is None else ("identity", provider.issuer)
     return LoginFile(folder or default_folder(), name, url)
@@ -144,7 +146,7 @@ def login_file(upstream: str, target: Http | WebSocket, folder: Path | None = No
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """An OSError inside is raised as StoreTrouble about the file."""
+    """Raise an OSError inside as StoreTrouble about the file."""
     try:
         yield
     except OSError as error:
@@ -157,6 +159,7 @@ def _write(path: Path, data: bytes) -> None:
         undo.callback(Path(file.name).unlink)
         file.write(data)  # the file has mode 0600
         file.flush()
+        # On the disk before it replaces the old one: after a crash one of the two is whole.
         os.fsync(file.fileno())
         Path(file.name).replace(path)
         undo.pop_all()

@@ -1,8 +1,8 @@
-"""Tokens for one upstream: mcpmux's own, or those of a person's login; and how they are asked for.
+"""Get tokens for one upstream: mcpmux's own, or those of a person's login.
 
-A client secret is shown to the configured issuer alone, a refresh token to the issuer that it came from. A
-rotated one is on disk before the new access token is used. A login that is done anew, or refreshed by another
-mcpmux, is noticed. Tokens of client credentials are kept nowhere. oauthlib is imported with this module.
+A client secret is sent to the configured issuer only, a refresh token to the issuer that it came from. A
+rotated one is on disk before the new access token is used. A login that is repeated, or refreshed by another
+mcpmux, is noticed. Tokens of client credentials are not stored. Importing this module imports oauthlib.
 
 Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 8707, section 2; "Step-Up Authorization Flow", 2025-11-25
 and 2026-07-28; "Authorization Server Binding", 2026-07-28; the extensions OAuth Client Credentials and
@@ -59,11 +59,11 @@ ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
 
 ACCESS_TOKEN, ASSERTION = "bearer", "n_a"
-"""A `token_type` in lower case: what is shown to an upstream, and what gets such a token."""
+"""Values of `token_type`, in lower case: of a token for an upstream, and of what is exchanged for one."""
 
-LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
+LOCK_SECONDS = 0.1  # between two attempts to get the lock of a login
 
-LONGEST_LIFE = 10 * 365 * 24 * 3600.0  # seconds; whatever says more means "for ever"
+LONGEST_LIFE = 10 * 365 * 24 * 3600.0  # seconds; a longer life means "for ever"
 SHOWN_CHARACTERS = 200  # of a server's words
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
@@ -74,7 +74,7 @@ log = structlog.get_logger()
 def make_credential(
     name: str, target: Http | WebSocket, folder: Path | None = None, clock: Clock = time.time
 ) -> Credential:
-    """What gets the tokens of an upstream that has `oauth`. `folder`: of logins."""
+    """Return the credential of an upstream that has `oauth`. `folder`: of logins."""
     http, file = OAuthHttp(target), login_file(name, target, folder)
     if http.config.grant == CLIENT_CREDENTIALS:
         return ClientCredentials(name, clock, http)
@@ -86,7 +86,7 @@ def make_credential(
 
 
 def http_of_login(target: Http | WebSocket) -> OAuthHttp:
-    """For the login that an upstream needs: at its own authorization server, or at its identity provider."""
+    """Return the HTTP client for an upstream's login: at its own authorization server, or its provider."""
     assert target.oauth is not None
     oauth, provider = target.oauth, target.oauth.identity_provider
     if provider is None:
@@ -106,7 +106,7 @@ def http_of_login(target: Http | WebSocket) -> OAuthHttp:
 
 @dataclass(eq=False, repr=False)
 class ClientCredentials(Credential):
-    """Tokens that mcpmux gets for itself, with a client id and a secret or key of the configuration."""
+    """Tokens for mcpmux itself, with a client id and a secret or key of the configuration."""
 
     _http: OAuthHttp
     _found: DiscoveredServer | None = None
@@ -119,7 +119,7 @@ class ClientCredentials(Credential):
         await self._request(self._found, (*scopes, *self._asked))
 
     async def _step_up(self, challenge: Challenge) -> bool:
-        # Some servers do not say which: then it is what they need at all.
+        # Some servers name no scopes in the challenge: then those in their metadata are needed.
         needed = challenge.scopes or (await discover(self._http, challenge)).scopes
         if self._found is None or set(self._asked).issuperset(needed):
             scopes = " ".join(needed) or "unknown"
@@ -141,15 +141,15 @@ class ClientCredentials(Credential):
         self._adopt(tokens, made_now=True)
 
     async def _grant(self, found: DiscoveredServer, scopes: tuple[str, ...]) -> dict[str, str]:
-        """What the token request says of why there is to be a token. Raises McpmuxError."""
+        """Return the grant of a token request, as parameters. Raises McpmuxError."""
         return {"grant_type": CLIENT_CREDENTIALS, "resource": found.resource}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class IdentityAssertion(ClientCredentials):
-    """Tokens that an organization's identity provider lets a person have.
+    """Tokens that an organization's identity provider grants to a person.
 
-    The person's ID token, which only the provider is shown, is exchanged there for an assertion about one
+    The person's ID token, which only the provider gets, is exchanged there for an assertion about one
     upstream, and this at the upstream's authorization server for a token. `_login`: at the provider.
     """
 
@@ -187,7 +187,7 @@ class IdentityAssertion(ClientCredentials):
 
 @dataclass(eq=False, repr=False)
 class UserLogin(Credential):
-    """Tokens that a person has got by `mcpmux auth login`, kept fresh with the refresh token."""
+    """Tokens that a person got by `mcpmux auth login`, kept fresh with the refresh token."""
 
     _http: OAuthHttp
     _file: LoginFile
@@ -209,6 +209,7 @@ class UserLogin(Credential):
         if self._takes_over(await self._load()):
             return
         async with self._alone():
+            # Again, under the lock: another process may have renewed it while this one waited.
             login = await self._load()
             if self._takes_over(login):
                 return
@@ -222,12 +223,13 @@ class UserLogin(Credential):
             try:
                 await self._refresh(login, login.tokens.refresh)
             except Denied as error:
+                # A process without the lock may have used the refresh token and saved a new login.
                 if not self._takes_over(await self._load()):
                     raise self._trouble_with(f"the login there has ended: {error}") from None
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """No other process renews this login meanwhile: a refresh token may be good for one use only."""
+        """Keep other processes from renewing this login: a refresh token may be valid only once."""
         lock = None
         try:
             lock = await trio.to_thread.run_sync(self._file.try_lock)
@@ -243,7 +245,7 @@ class UserLogin(Credential):
                 os.close(lock)
 
     def _takes_over(self, login: Login) -> bool:
-        """Use the token that is kept, unless it is the one that we had or has expired."""
+        """Use the stored token, unless it is the previous one or has expired. Return whether it is valid."""
         known = self._login is not None and self._login.tokens.access == login.tokens.access
         self._login = login
         if known or login.tokens.until <= self._clock():
@@ -252,7 +254,7 @@ class UserLogin(Credential):
         return bool(self.header_now())
 
     async def _refresh(self, login: Login, refresh: str) -> None:
-        """Raises Denied, other RemoteProtocolErrors, TransportError."""
+        """Get new tokens for a refresh token. Raises Denied, other RemoteProtocolErrors, TransportError."""
         server = await find_server(self._http, login.issuer)
         form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": login.resource}
         scopes = login.tokens.scopes
@@ -260,6 +262,7 @@ class UserLogin(Credential):
         if tokens.refresh is None:
             tokens = msgspec.structs.replace(tokens, refresh=refresh)
         self._login = msgspec.structs.replace(login, tokens=tokens)
+        # Before the access token is used: a rotated refresh token that is lost ends the login.
         try:
             await trio.to_thread.run_sync(self._file.save, self._login)
         except StoreTrouble as error:
@@ -270,19 +273,20 @@ class UserLogin(Credential):
         login = await self._load()
         if self._login is not None and login.tokens.access != self._login.tokens.access:
             return self._takes_over(login)
-        # Some servers do not say which: then it is what they say that they need at all.
+        # Some servers name no scopes in the challenge: then those in their metadata are needed.
         needed = challenge.scopes or (await discover(self._http, challenge, login.issuer)).scopes
         wanted = tuple(dict.fromkeys((*login.wanted, *needed)))
+        # For the next login, which asks for these scopes as well.
         await trio.to_thread.run_sync(self._file.save, msgspec.structs.replace(login, wanted=wanted))
         scopes = " ".join(needed) or "it does not say what"
         raise self._trouble_with(f"it wants more than the login allows ({scopes})")
 
 
-# The tokens that a client gets from an authorization server. No error repeats what was sent.
+# The requests for tokens. No error repeats what was sent.
 
 
 class Denied(RemoteProtocolError):
-    """The authorization server says no, with a word for that such as "invalid_grant"."""
+    """The authorization server refuses, with a code such as "invalid_grant"."""
 
     def __init__(self, issuer: str, error: str, description: str = "") -> None:
         more = f" ({printable(description[:SHOWN_CHARACTERS])})" if description else ""
@@ -290,7 +294,7 @@ class Denied(RemoteProtocolError):
 
 
 def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient:
-    """mcpmux as the configuration says it is registered."""
+    """Return mcpmux as the client that the configuration describes."""
     assert config.client_id is not None
     if config.private_key is not None:
         return OAuthClient(config.client_id, method=PRIVATE_KEY_JWT)
@@ -308,19 +312,20 @@ async def request_tokens(
     now: float,
     kind: str = ACCESS_TOKEN,
 ) -> Tokens:
-    """Tokens for a grant, which `form` has; `scopes`: what the answer means when it does not say.
+    """Return tokens for the grant in `form`; `scopes`: those of the tokens if the answer names none.
 
-    `kind`: the `token_type` that is wanted. From an identity provider, the access token is an ID token then.
+    `kind`: the expected `token_type`. From an identity provider, the access token is an ID token then.
 
-    Raises Denied, other RemoteProtocolErrors, and TransportError, after which asking again may help.
+    Raises Denied, other RemoteProtocolErrors, and TransportError, after which another attempt may help.
     """
     fields: HeaderFields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
     shown = {"client_id": client.id, "client_secret": client.secret}
     if client.method == PRIVATE_KEY_JWT and http.config.private_key is not None:
-        from mcpmux.auth.client_assertion import sign_assertion  # joserfc is for those who have such keys
+        from mcpmux.auth.client_assertion import sign_assertion  # joserfc is an extra, for such keys only
 
         shown = {**sign_assertion(http.config.private_key, client.id, server, now)}
     elif client.method == "client_secret_basic" and client.secret is not None:
+        # RFC 6749 section 2.3.1: both are form-encoded before the base64.
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
         fields = (*fields, ("Authorization", "Basic " + b64encode(pair.encode()).decode()))
         shown = {}
@@ -332,9 +337,9 @@ async def request_tokens(
 
 
 def _with_id_token(answer: WebAnswer, issuer: str, tokens: Tokens) -> Tokens:
-    """The tokens with an identity provider's ID token as the access token, which expires when that says.
+    """Return the tokens with an identity provider's ID token as the access token, and its expiry.
 
-    It comes from the provider itself, and only the provider gets it back: nothing else in it is looked at.
+    It comes from the provider itself, and only the provider gets it back: its other claims are not read.
     """
     token = msgspec.json.decode(answer.body).get("id_token")
     try:

@@ -1,4 +1,4 @@
-"""mcpmux as a library, for programs on trio; `mcpmux.library.asyncio` is the same for asyncio."""
+"""mcpmux as a library, for programs on trio; `mcpmux.library.asyncio` has the same calls for asyncio."""
 
 from mcpmux.errors import ConfigError, LocalProtocolError, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.library.client import Client, Json, Notification, Notifications, OnNotification

@@ -1,13 +1,13 @@
-"""The library for programs on asyncio: the same calls as in `mcpmux.library`, awaited in asyncio's tasks.
+"""Run mcpmux in a program on asyncio: the same calls as in `mcpmux.library`, awaited in asyncio's tasks.
 
     async with open_mux("mcpmux.toml") as mux, mux.client() as client:
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
-mcpmux runs on trio, as a guest of the event loop that the program has: in the same thread, so that nothing
-has to be locked. There may be one such guest at a time.
+mcpmux runs on trio, as a guest of the program's event loop: in the same thread, so that no locks are needed.
+There may be one such guest at a time.
 
-Promises: cancelling an asyncio task cancels what it has asked for, and waits for its end. What is raised on
-one side leaves on the other as it is. Leaving the context ends everything. If mcpmux ends before, by an
+Promises: cancelling an asyncio task cancels its request, and waits for the end of that. An exception of one
+side leaves unchanged on the other. Leaving the context ends everything. If mcpmux ends before, by an
 error, that error leaves the context, and requests raise LocalProtocolError until then.
 """
 
@@ -45,7 +45,7 @@ class LocalMux:
         return repr(self._mux)
 
     def absent(self) -> dict[str, str]:
-        """See `mcpmux.library.LocalMux`."""
+        """Return the upstreams that cannot be used, see `mcpmux.library.LocalMux`."""
         return self._mux.absent()
 
     @asynccontextmanager
@@ -58,14 +58,14 @@ class LocalMux:
         capabilities: Mapping[str, Any] | None = None,
         name: str = "mcpmux",
     ) -> AsyncIterator[Client]:
-        """See `mcpmux.library.LocalMux`."""
+        """Open a client in memory, see `mcpmux.library.LocalMux`."""
         context = self._mux.client(principal, scopes=scopes, view=view, capabilities=capabilities, name=name)
         async with self._guest.enter(context) as client:
             yield Client(self._guest, client)
 
     @asynccontextmanager
     async def observe(self, most: int = MOST_EXCHANGES) -> AsyncIterator[Exchanges]:
-        """See `mcpmux.library.LocalMux`."""
+        """Observe exchanges, see `mcpmux.library.LocalMux`."""
         async with self._guest.enter(self._mux.observe(most)) as exchanges:
             yield Exchanges(self._guest, exchanges)
 
@@ -87,7 +87,8 @@ class Client:
         on_notification: OnNotification | None = None,
         log_level: str | None = None,
     ) -> Json:
-        """See `mcpmux.library.Client`. `on_notification` runs on asyncio."""
+        """Send a request, see `mcpmux.library.Client`. `on_notification` runs on asyncio."""
+        # Of the calling task, so that its context variables hold in the callback.
         context = copy_context()
 
         async def notify(notification: Notification) -> None:
@@ -98,14 +99,14 @@ class Client:
         return await self._guest.run(partial(self._client.request, method, params, hear, log_level))
 
     async def list_all(self, method: str) -> list[Json]:
-        """See `mcpmux.library.Client`."""
+        """Return every item of a list, see `mcpmux.library.Client`."""
         return await self._guest.run(partial(self._client.list_all, method))
 
     @asynccontextmanager
     async def listen(
         self, uris: Collection[str] = (), lists: Collection[str] = ()
     ) -> AsyncIterator[Notifications]:
-        """See `mcpmux.library.Client`."""
+        """Listen to changes, see `mcpmux.library.Client`."""
         async with self._guest.enter(self._client.listen(uris, lists)) as notifications:
             yield Notifications(self._guest, notifications)
 
@@ -122,7 +123,7 @@ class Exchanges:
 
     @property
     def dropped(self) -> int:
-        """How many found no room."""
+        """The number of exchanges that found no room."""
         return self._exchanges.dropped
 
     def __aiter__(self) -> Exchanges:
@@ -157,7 +158,7 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
         yield LocalMux(guest, mux)
 
 
-# trio as a guest of asyncio. Both run in turns in one thread: what does not wait may be called from either.
+# trio as a guest of asyncio. Both run in turns in one thread: sync functions may be called from either.
 
 
 class Guest:
@@ -165,8 +166,8 @@ class Guest:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._nursery: trio.Nursery | None = None  # of what tasks of asyncio wait for
-        self.scope = trio.CancelScope()  # everything
+        self._nursery: trio.Nursery | None = None  # for the work that asyncio's tasks wait for
+        self.scope = trio.CancelScope()  # around the whole run
 
     def __repr__(self) -> str:
         state = "ended" if self._nursery is None else f"{len(self._nursery.child_tasks)} tasks"
@@ -175,7 +176,7 @@ class Guest:
     async def serve(
         self, context: AbstractAsyncContextManager[T], entered: asyncio.Future[T], leaving: trio.Event
     ) -> None:
-        """On trio: all of the run. Raises what the context raises."""
+        """Run on trio until `leaving` is set. Raises what the context raises."""
         with self.scope:
             async with context as value, trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -187,13 +188,14 @@ class Guest:
                 nursery.cancel_scope.cancel(reason="the context was left")
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """On asyncio: do some work on trio. Returns and raises what it does."""
+        """Do some work on trio for a task of asyncio. Returns and raises what the work does."""
         if self._nursery is None:
             raise LocalProtocolError(ENDED)
         done: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
         self._nursery.start_soon(_settle, work, done, scope)
         try:
+            # Shielded, for the work has to end on trio before its task may go on.
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             scope.cancel(reason="the task of asyncio was cancelled")
@@ -201,12 +203,12 @@ class Guest:
             raise
 
     async def call_back(self, function: Callable[[], Awaitable[None]], context: Context) -> None:
-        """On trio: call an asynchronous function on asyncio. Raises what it raises."""
+        """Call an asynchronous function on asyncio, from trio. Raises what it raises."""
 
         async def call() -> None:
             await function()
 
-        # No task of a factory, which may begin at once: code of asyncio would run as a task of trio.
+        # Without the loop's task factory, which may start eagerly: asyncio code would run as a trio task.
         task = asyncio.Task(call(), loop=self._loop, context=context)
         over = trio.Event()
         task.add_done_callback(lambda _task: over.set())
@@ -214,7 +216,7 @@ class Guest:
             await over.wait()
         except trio.Cancelled:
             task.cancel()
-            with trio.CancelScope(shield=True):  # it is the program's, and ends when that lets it
+            with trio.CancelScope(shield=True):  # the program's code, which ends when the program lets it
                 await over.wait()
             raise
         if not task.cancelled():
@@ -222,7 +224,7 @@ class Guest:
 
     @asynccontextmanager
     async def enter(self, context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-        """On asyncio: a context of trio. One task enters and leaves it there."""
+        """Enter a context of trio on asyncio. One trio task enters and leaves it."""
         entered: asyncio.Future[T] = self._loop.create_future()
         leaving = trio.Event()
 
@@ -286,10 +288,10 @@ async def inside(
     leave: Callable[[], object],
     give_up: Callable[[], object],
 ) -> AsyncIterator[T]:
-    """The asyncio side of a context of trio. Raises what that raises.
+    """Hold a context of trio on the asyncio side. Raises what the context raises.
 
-    `entered`: its value. `over`: it was left, or could not be entered. `leave` has it left, `give_up` has it
-    not entered any more.
+    `entered`: its value. `over`: done when it was left, or could not be entered. `leave` starts leaving it,
+    `give_up` stops entering it.
     """
     try:
         await asyncio.wait((entered, over), return_when=asyncio.FIRST_COMPLETED)
@@ -304,7 +306,7 @@ async def inside(
 
 
 async def ended(future: asyncio.Future[Any]) -> None:
-    """Wait until it is done. Cancelling the task that waits counts only then."""
+    """Wait until a future is done. A cancellation of the waiting task is raised only then."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -312,6 +314,6 @@ async def ended(future: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if not future.cancelled():
-        future.exception()  # or asyncio complains that nobody has looked at it
+        future.exception()  # marks it as retrieved, or asyncio logs a complaint
     if cancelled is not None:
         raise cancelled

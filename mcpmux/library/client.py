@@ -38,7 +38,7 @@ class Notification(NamedTuple):
 
 
 OnNotification: TypeAlias = Callable[[Notification], Awaitable[None]]
-"""Called with each notification of a request, in order. The server waits while it does."""
+"""Called with each notification of a request, in order. The server waits until it returns."""
 
 
 class Client(MemoryClient):
@@ -53,11 +53,11 @@ class Client(MemoryClient):
     ) -> Json:
         """Send any request of 2026-07-28 and return its result.
 
-        `on_notification`: is told of the progress of the request, and of log messages with at least
-        `log_level`, one of the words of MCP. Without it no progress is asked for.
+        `on_notification`: gets the progress of the request, and log messages with at least
+        `log_level`, one of MCP's levels. Without it no progress is asked for.
 
-        A result with `resultType` "input_required" asks for something first: answer by the same request with
-        `inputResponses` and `requestState`. Servers ask only for what the client's capabilities offer.
+        A result with `resultType` "input_required" has questions: repeat the request with their
+        `inputResponses` and with `requestState`. Servers ask only what the client's capabilities offer.
 
         Raises RpcError with the `code`, `message` and `data` of an error, whether of the server or of mcpmux,
         RemoteProtocolError for a result that Python cannot hold, and TypeError or ValueError for parameters
@@ -65,7 +65,7 @@ class Client(MemoryClient):
         """
         meta: Json = {}
         if on_notification is not None:
-            meta[PROGRESS_TOKEN] = 0  # `exchange` gives each its own
+            meta[PROGRESS_TOKEN] = 0  # any value: `exchange` sends each upstream a token of its own
         if log_level is not None:
             meta[LOG_LEVEL] = log_level
         notify = ignore_event if on_notification is None else plainly(on_notification)
@@ -73,7 +73,7 @@ class Client(MemoryClient):
             return plain(await self.exchange(self.call(method, params, meta), notify))
 
     async def list_all(self, method: str) -> list[Json]:
-        """Every item of a list, page by page; none when no server has such a list.
+        """Return every item of a list, page by page; [] when no server has such a list.
 
         `method`: `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`. Raises
         RpcError, RemoteProtocolError.
@@ -85,11 +85,11 @@ class Client(MemoryClient):
     async def listen(
         self, uris: Collection[str] = (), lists: Collection[str] = ()
     ) -> AsyncIterator[Notifications]:
-        """Hear of changes as long as the context lasts.
+        """Listen to changes as long as the context lasts.
 
-        `uris`: resources to hear `notifications/resources/updated` of. `lists`: of "tools", "prompts" and
-        "resources" those to hear `list_changed` of. While the reader is busy, changes that say the same are
-        merged into one, so nothing is lost. Raises RpcError.
+        `uris`: resources for `notifications/resources/updated`. `lists`: of "tools", "prompts" and
+        "resources", those for `list_changed`. While the reader is busy, equal changes are
+        merged into one, so none is lost. Raises RpcError.
         """
         wish = {f"{name}ListChanged": True for name in lists} | {"resourceSubscriptions": list(uris)}
         sender, receiver = trio.open_memory_channel[Notification](0)
@@ -118,10 +118,10 @@ class Client(MemoryClient):
 
 
 class Notifications:
-    """What a listen hears, to be iterated over by one task. It ends when mcpmux ends the listen.
+    """The changes of a listen, to iterate over in one task. The iteration ends when mcpmux ends the listen.
 
-    `honoured`: what was agreed to, with the members of a subscription filter of MCP: `resourceSubscriptions`
-    (URIs), `toolsListChanged` and the like.
+    `honoured`: the subscriptions agreed to, with the members of MCP's subscription filter:
+    `resourceSubscriptions` (URIs), `toolsListChanged` and the like.
     """
 
     def __init__(self, honoured: Json, receiver: trio.MemoryReceiveChannel[Notification]) -> None:
@@ -135,14 +135,15 @@ class Notifications:
         return self
 
     async def __anext__(self) -> Notification:
+        """Return the next change."""
         return await self._receiver.__anext__()
 
 
-# Between plain Python values and JSON that is not read.
+# Between plain Python values and raw JSON.
 
 
 def plain(fields: Fields) -> Json:
-    """The members as Python values. Raises RemoteProtocolError for one that cannot be a value (1e400)."""
+    """Return the members as Python values. Raises RemoteProtocolError for one without a value (1e400)."""
     try:
         return {key: decode_any(value) for key, value in fields.items()}
     except ValueError as error:
@@ -150,6 +151,8 @@ def plain(fields: Fields) -> Json:
 
 
 def plainly(on_notification: OnNotification) -> Notify:
+    """Return a `Notify` that passes notifications on as Python values."""
+
     async def notify(event: Event) -> None:
         await on_notification(Notification(event.method, plain(event.params)))
 
@@ -158,7 +161,7 @@ def plainly(on_notification: OnNotification) -> Notify:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors leave with Python values as their data."""
+    """Let errors leave with Python values as their data."""
     try:
         yield
     except RpcError as error:
@@ -166,7 +169,7 @@ def plain_errors() -> Iterator[None]:
 
 
 async def list_items(call: Call, exchange: Exchange) -> list[Fields]:
-    """Every item of a list; none when nobody has such a list. Raises McpmuxError."""
+    """Return every item of a list; [] when no server has such a list. Raises McpmuxError."""
     if call.method not in m.LISTS:
         raise LocalProtocolError(f"{call.method} is no list; there are {', '.join(m.LISTS)}")
     items: list[Fields] = []
@@ -187,9 +190,9 @@ async def list_items(call: Call, exchange: Exchange) -> list[Fields]:
 
 @asynccontextmanager
 async def as_raised(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """`context`, out of which an exception of its body leaves as it was raised, in no group.
+    """Enter `context`, so that an exception of its body leaves unchanged and in no group.
 
-    The body ends as if nothing had been raised, so it has to cancel what should not go on.
+    For the context the body ends normally, so it has to cancel tasks that should not go on.
     """
     raised: Exception | None = None
     async with context as value:

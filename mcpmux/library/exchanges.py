@@ -1,7 +1,7 @@
-"""Exchanges that are over, for whoever observes them.
+"""Report finished exchanges to observers in the program.
 
-Promises: observing holds no exchange up. Each observer has room for a bounded number of exchanges; what finds
-none is dropped and counted. While nobody observes, exchanges cost nothing here.
+Promises: observing delays no exchange. Each observer has room for a bounded number of exchanges; more are
+dropped and counted. Without observers, exchanges cost nothing here.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from mcpmux.transports.inline import AT_ONCE
 
 
 class FinishedExchange(NamedTuple):
-    """One request of a client, and how it went.
+    """One request of a client, and its outcome.
 
-    `number`: from 1, in the order in which they began. `method`: of MCP. `target`: the name or URI that it
-    was about, as the client knows it; None when there is none.
+    `number`: from 1, in the order in which they began. `method`: of MCP. `target`: the name or URI that the
+    request was about, in the client's words; None when there is none.
 
-    `principal` and `view`: of the client, "" for nobody in particular and for the view with everything.
-    `client`: what it calls itself.
+    `principal` and `view`: of the client, "" for an unknown principal and for the view with everything.
+    `client`: its name for itself.
 
-    `upstreams`: configured names of those that were asked, in that order; none when mcpmux answered by
-    itself. `began`: seconds since 1970. `seconds`: how long it took.
+    `upstreams`: configured names of those that were asked, in that order; empty when mcpmux itself
+    answered. `began`: seconds since 1970. `seconds`: its duration.
 
     `outcome`: a word as in the label `outcome` of `/metrics`: "ok", "tool_error" (a result with `isError`),
     "input_required", "refused" (by a rule of mcpmux), "unavailable", "timeout", "cancelled", "broken" (a bug
@@ -53,9 +53,9 @@ class FinishedExchange(NamedTuple):
 
 
 class Exchanges:
-    """Exchanges in the order in which they ended, to be iterated over by one task.
+    """Exchanges in the order in which they ended, to iterate over in one task.
 
-    `dropped`: how many found no room.
+    `dropped`: the number that found no room.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,13 +67,14 @@ class Exchanges:
         return f"<Exchanges {waiting} waiting, {self.dropped} dropped>"
 
     def put(self, finished: FinishedExchange) -> None:
+        """Add an exchange, or count it as dropped when there is no room."""
         try:
             self._sender.send_nowait(finished)
         except trio.WouldBlock:
             self.dropped += 1
 
     def close(self) -> None:
-        """Nothing more comes, and what waits is given up."""
+        """End the iteration, and drop the exchanges that were not taken."""
         self._sender.close()
         self._receiver.close()
 
@@ -81,11 +82,12 @@ class Exchanges:
         return self
 
     async def __anext__(self) -> FinishedExchange:
+        """Return the next finished exchange."""
         return await self._receiver.__anext__()
 
 
 class ExchangeFeed:
-    """An ExchangeObserver that never waits: it tells everybody who observes."""
+    """An ExchangeObserver that never waits: it passes exchanges to all observers in the program."""
 
     def __init__(self) -> None:
         self._observers: list[Exchanges] = []
@@ -95,15 +97,15 @@ class ExchangeFeed:
 
     @property
     def passes(self) -> bool:
-        """Whether nobody observes."""
+        """Whether there are no observers."""
         return not self._observers
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See ExchangeObserver."""
+        """Admit every exchange, at once."""
         return AT_ONCE
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See ExchangeObserver."""
+        """Pass a finished exchange to all observers, at once."""
         if self._observers:
             finished = finished_exchange(exchange, outcome, seconds)
             for observer in self._observers:
@@ -112,7 +114,7 @@ class ExchangeFeed:
 
     @contextmanager
     def observed(self, most: int) -> Iterator[Exchanges]:
-        """What ends from now on, of exchanges that begin from now on."""
+        """Yield the exchanges that begin and end from now on."""
         exchanges = Exchanges(most)
         self._observers.append(exchanges)
         try:
@@ -125,6 +127,7 @@ class ExchangeFeed:
 def finished_exchange(
     exchange: Exchange, outcome: Fields | BaseException, seconds: float
 ) -> FinishedExchange:
+    """Return an exchange with its outcome as plain values."""
     call, error = exchange.call, outcome if isinstance(outcome, RpcError) else None
     return FinishedExchange(
         exchange.number,

@@ -1,11 +1,11 @@
-"""mcpmux in a program's own process: its upstreams, clients in memory, and what becomes of exchanges.
+"""Run mcpmux in a program's own process: its upstreams, clients in memory, and reports of exchanges.
 
     async with open_mux("mcpmux.toml") as mux, mux.client() as client:
         tools = await client.list_all("tools/list")
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
 Promises: nothing listens, no signal is handled, and no task, process or connection outlives the context.
-What the body raises leaves the context as it was raised. A program may open several, all in one thread.
+An exception of the body leaves the context unchanged. A program may open several, all in one thread.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mcpmux.protocol.principal import Principal, is_name
 from mcpmux.upstreams.upstream import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
-"""A configuration: ready, the path of a file, or what such a file has in it, our own or a host app's."""
+"""A configuration: built, the path of a file, or the contents of such a file, our own or a host app's."""
 
 GIVEN: Final = "the given configuration"
-MOST_EXCHANGES: Final = 1000  # that wait for whoever observes; a few hundred KiB
+MOST_EXCHANGES: Final = 1000  # that wait for an observer; a few hundred KiB
 
 
 class LocalMux:
@@ -52,7 +52,7 @@ class LocalMux:
         return f"<LocalMux of {', '.join(self._mux.upstreams)}>"
 
     def absent(self) -> dict[str, str]:
-        """The upstreams that cannot be used at the moment, by name, with the reason."""
+        """Return the upstreams that cannot be used at the moment, by name, with the reason."""
         return absent(self._mux)
 
     @asynccontextmanager
@@ -65,13 +65,13 @@ class LocalMux:
         capabilities: Mapping[str, Any] | None = None,
         name: str = "mcpmux",
     ) -> AsyncIterator[Client]:
-        """A client in memory, as long as the context lasts.
+        """Open a client in memory, as long as the context lasts.
 
-        `principal`: who it is for access rules, limits and the audit log, with OAuth `scopes`; nobody checks
-        that. "" is nobody in particular. `view`: a configured one; "" is the one with everything.
-        `capabilities`: what servers may ask it for, as MCP has them. `name`: what it calls itself.
+        `principal`: its name for access rules, limits and the audit log, with OAuth `scopes`; neither is
+        checked. "" is an unknown client. `view`: a configured one; "" is the one with everything.
+        `capabilities`: what servers may ask it for, in MCP's form. `name`: its name for itself.
 
-        Raises LocalProtocolError for a name that nobody can have, and for a view that does not exist for it.
+        Raises LocalProtocolError for an impossible name, and for a view that does not exist for it.
         """
         if principal and not is_name(principal):
             raise LocalProtocolError("nobody can be called so: a name has 1 to 256 printable characters")
@@ -87,9 +87,9 @@ class LocalMux:
 
     @asynccontextmanager
     async def observe(self, most: int = MOST_EXCHANGES) -> AsyncIterator[Exchanges]:
-        """Exchanges of all clients that begin from now on, told when they are over.
+        """Observe exchanges of all clients that begin from now on; each is reported when it ends.
 
-        `most`: how many may wait to be taken; more are dropped and counted.
+        `most`: the number that may wait to be taken; more are dropped and counted.
         """
         with self._feed.observed(most) as exchanges:
             yield exchanges
@@ -102,13 +102,13 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
     Raises ConfigError with every mistake in the configuration, and LocalProtocolError when mcpmux is open in
     another thread.
 
-    It begins when each upstream is ready or has failed, or after seven seconds; those that failed are tried
-    again meanwhile. `open_channel` replaces the real transports.
+    It begins when each upstream is ready or has failed, or after seven seconds; failed ones are tried again
+    meanwhile. `open_channel` replaces the real transports.
 
-    Capture, audit log and tracing are as configured: CaptureUnusable and AuditUnusable say that what must be
-    kept cannot be kept. `[listeners]`, `[auth]`, `[admin]` and `[cluster]` are for `mcpmux serve` and mean
-    nothing here. Access rules hold for `LocalMux.client`. The log is written as configured unless the program
-    has configured structlog.
+    Capture, audit log and tracing are as configured: CaptureUnusable and AuditUnusable are raised when
+    required records cannot be kept. `[listeners]`, `[auth]`, `[admin]` and `[cluster]` are for `mcpmux serve`
+    and ignored here. Access rules hold for `LocalMux.client`. The log is written as configured unless the
+    program has configured structlog.
     """
     config = await trio.to_thread.run_sync(load, source)
     if not structlog.is_configured():
@@ -130,12 +130,12 @@ async def _open(config: Config, open_channel: OpenChannel | None) -> AsyncIterat
         yield LocalMux(mux, feed)
 
 
-_threads: list[int] = []  # one entry for each mux that is open
+_threads: list[int] = []  # the thread of each open mux
 
 
 @contextmanager
 def in_one_thread() -> Iterator[None]:
-    """Exchanges that run inline are known to the whole process: two threads would take each other's."""
+    """Hold that all muxes are in this thread: inline exchanges are global, and threads would mix them up."""
     here = threading.get_ident()
     _threads.append(here)
     try:
@@ -147,17 +147,17 @@ def in_one_thread() -> Iterator[None]:
 
 
 def absent(mux: app.Mux) -> dict[str, str]:
-    """The upstreams that cannot be used at the moment, by name, with the reason."""
+    """Return the upstreams that cannot be used at the moment, by name, with the reason."""
     return {name: up.trouble_in_full for name, up in mux.upstreams.items() if up.state != "ready"}
 
 
 def load(source: Source) -> Config:
-    """Raises ConfigError."""
+    """Return the configuration. Raises ConfigError. Reads files: call it in a thread."""
     if isinstance(source, Config):
         return source
     if isinstance(source, Mapping):
         try:
-            document = decode_any(raw_given(dict(source)))  # with lists in place of tuples
+            document = decode_any(raw_given(dict(source)))  # turns tuples into lists, as a file has them
         except (TypeError, ValueError) as error:
             raise ConfigError([f"{GIVEN}: expected what JSON can hold: {error}"]) from None
         return read_mapping(document, os.environ, GIVEN)

@@ -139,9 +139,8 @@ class BatchAnswer:
     """
 
     def __init__(self) -> None:
-        self._awaited = (
-            1  # reading the batch counts too, so that an early answer is not taken for the last one
-        )
+        # Reading the batch counts as well, so that an early answer is not taken for the last one.
+        self._awaited = 1
         self._answers: list[bytes] = []
 
     def expect(self) -> None:
