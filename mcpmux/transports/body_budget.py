@@ -1,7 +1,8 @@
-"""How much memory messages may take that clients have sent and that are not answered yet.
+"""A memory budget for the messages that clients have sent and that are not answered yet.
 
-A message counts from its head or its first bytes on, by the length that it says or else by what has come of
-it. Messages of SMALL_BODY or less do not count. A message always fits when no other is there.
+A message counts from its head or its first bytes on: by the length that its head declares, otherwise by the
+bytes received so far. Messages of SMALL_BODY bytes or less do not count. A message always fits when it is the
+only one.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Final
 from mcpmux.mux.share import client_of, origin_of
 from mcpmux.protocol.principal import Principal
 
-# Bytes; a shorter body is read before it is known who sends it, and counts for no budget: it may be in the
-# receive that brought its head, which holds as much.
+# Bytes. A shorter body is read before its sender is known, and does not count: it may have come with its head
+# in one receive, which holds as much.
 SMALL_BODY: Final = 64 * 1024
-BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
+BODY_RATE: Final = 1024  # bytes a second, from the end of the head on; a slower client loses its patience
 
 SETTING: Final = "limits.max_body_bytes_in_flight"
-SHARES: Final = 2  # one client has a part of this much of the budget, with more than one message
+SHARES: Final = 2  # one client with several messages may have the budget divided by this
 
 
 class BodyBudget:
-    """What all listeners of a process that share it may keep for their clients."""
+    """The bytes that the listeners of a process may together keep for their clients."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -30,13 +31,16 @@ class BodyBudget:
         self._clients: dict[str, int] = {}
 
     def take(self, size: int, held: int = 0, client: str = "") -> bool:
-        """Count `size` more bytes of a message of which `held` count already. False when they do not fit.
+        """Count `size` more bytes of a message with `held` counted bytes; return False if they do not fit.
 
-        `client`: whose they are; "" is anybody, for whom there is no share.
+        `client`: the sender, which is limited to its share of the budget; "" is not.
         """
+        # More is taken than this message holds: there are others. Alone it may exceed the whole budget, or it
+        # could never be sent.
         if self.taken > held and self.taken + size > self.most:
             return False
         if client:
+            # Likewise, the only message of a client may exceed its share.
             has = self._clients.get(client, 0)
             if has > held and has + size > self.most // SHARES:
                 return False
@@ -45,10 +49,11 @@ class BodyBudget:
         return True
 
     def give_back(self, size: int, client: str = "") -> None:
-        """Count `size` bytes no longer."""
+        """Count `size` bytes of `client` no longer."""
         self.taken -= size
         if client:
             self._clients[client] -= size
+            # The table must not grow with every client that has ever come.
             if not self._clients[client]:
                 del self._clients[client]
 
@@ -59,7 +64,7 @@ class BodyBudget:
 
 
 class Holding:
-    """Bytes of one client's messages that are counted in a budget until the last that needs them lets go.
+    """Bytes of one client's messages, counted in a budget until their last user leaves.
 
     `bodies`: the budget. `size`: the bytes that count now.
     """
@@ -77,45 +82,45 @@ class Holding:
         self._users = 1
 
     def hold(self, size: int) -> bool:
-        """Count so many bytes from now on. False, and nothing changes, when they do not fit."""
+        """Count `size` bytes instead of those before; return False, changing nothing, if they do not fit."""
         more = (size if size > self._small else 0) - self.size
         if more > 0 and not self.bodies.take(more, self.size, self._client):
             return False
         if more < 0:
             self.bodies.give_back(-more, self._client)
         self.size += more
-        if not self.size:
+        if not self.size:  # the next message has all its patience
             self._waited = 0.0
         return True
 
     def join(self) -> Holding:
-        """Have one more that needs the bytes."""
+        """Add a user of the bytes."""
         self._users += 1
         return self
 
     def leave(self) -> None:
-        """Have one less that needs the bytes; after the last one they do not count."""
+        """Remove a user of the bytes; after the last one they do not count."""
         self._users -= 1
         if not self._users:
             self.hold(0)
 
     @property
     def left(self) -> float:
-        """The seconds for which more of a message may be waited for that keeps others out of the budget.
+        """Seconds for which the rest of a counted message may be awaited, infinite while none counts.
 
-        As for a body over HTTP: `patience`, less what has come at under BODY_RATE.
+        As for a body over HTTP: `patience`, less the time by which it was slower than BODY_RATE.
         """
         if not self.size:
             return math.inf
         return self._patience - max(0.0, self._waited - self.size / BODY_RATE)
 
     def note_wait(self, seconds: float) -> None:
-        """Note that more of what is held was waited for."""
+        """Add the `seconds` that were spent waiting for more of the message."""
         if self.size:
             self._waited += seconds
 
 
 def budget_client(principal: Principal, peer: str) -> str:
-    """Return for whom large messages count; "" for a client on this machine that has no name."""
+    """Return the client for whom large messages count; "" for one on this machine that has no name."""
     origin = origin_of(peer)
     return client_of(principal, origin) if principal or origin else ""

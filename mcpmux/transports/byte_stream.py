@@ -1,7 +1,7 @@
-"""One byte stream to one peer: what every kind of it can do, and plain TCP.
+"""Byte streams to one peer: the methods that all kinds of them have, and plain TCP.
 
-`PlainStream` works on the operating system's socket itself: a send that the kernel takes at once costs
-one system call and no turn of the scheduler, which is what makes a proxy fast. Hence the one rule it
+`PlainStream` works on the operating system's socket directly: a send that the kernel takes at once costs one
+system call and no turn of the scheduler, which is what makes a proxy fast. Hence the one rule of trio that it
 bends: `send` is a checkpoint only when it has to wait. `receive` always is one. Knows nothing of HTTP.
 """
 
@@ -23,22 +23,22 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.envelope import Part
 
 RECEIVE_BYTES: Final = 64 * 1024  # one receive holds any usual message whole
-# Of what is of use only as a whole: each piece costs a turn of the scheduler.
+# Of a body that is of use only as a whole: each piece costs a turn of the scheduler.
 LARGE_RECEIVE_BYTES: Final = 512 * 1024
 
-# A server that vanished without a word (power, network, a firewall that forgot) is found out in a minute.
+# With these, a server that vanished silently (power, network, a firewall that forgot) is noticed in a minute.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""The last in milliseconds: for what was sent and is not acknowledged. Systems lack some of them."""
+"""The last in milliseconds: for data that was sent and is not acknowledged. Systems lack some of them."""
 
 KEEP_ALIVE: Final = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in _KEEP_ALIVE.items()
     if hasattr(socket, name)
 ]
-"""What `setsockopt` takes."""
+"""Arguments of `setsockopt`."""
 
-LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
-PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes after
+LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent: a large message at once
+PARTS_AT_ONCE: Final = 64  # that every system takes in one call; the rest follows
 
 T = TypeVar("T")
 
@@ -46,13 +46,13 @@ T = TypeVar("T")
 class PlainStream:
     """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives.
 
-    `descriptor`: the socket's. `early`: what is to be received, and the socket does not know of.
+    `descriptor`: the socket's. `early`: bytes that were received before, and that `receive` returns first.
     """
 
     __slots__ = ("_widened", "descriptor", "early", "socket")
 
     def __init__(self, stream: trio.SocketStream, early: bytes = b"") -> None:
-        """Take the socket out of `stream`. `early`: what another process has received of it already."""
+        """Take the socket out of `stream`. `early`: bytes that another process has received from it."""
         taken = stream.socket
         self.socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self.socket.setblocking(False)
@@ -61,22 +61,22 @@ class PlainStream:
         self.early = early
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
-        """Bytes as they come, or b"" at the end. Raises TransportClosed when it broke."""
-        if self.early:
+        """Return at most `most` bytes as they come, b"" at the end. Raises TransportClosed when it broke."""
+        if self.early:  # a checkpoint nevertheless: a client that sends much must not starve other tasks
             await trio.lowlevel.checkpoint()
             early, self.early = self.early, b""
             return early
         return await self._received(partial(self.socket.recv, most))
 
     async def receive_into(self, room: memoryview) -> int:
-        """Fill `room`, or the beginning of it; how many bytes that was, 0 at the end. Raises as `receive`.
+        """Fill `room`, or its beginning; return the number of bytes, 0 at the end. Raises as `receive`.
 
-        It is of use only when full, so whoever waits may be left asleep until there is much.
+        `room` is of use only when full, so the task may be left asleep until many bytes have arrived.
         """
         self._wake_at(min(len(room), LARGE_RECEIVE_BYTES))
         try:
             return await self._received(partial(self.socket.recv_into, room))
-        finally:  # or nobody would notice the few bytes of something else
+        finally:  # the next message may be shorter, and must wake its reader too
             self._wake_at(1)
 
     async def _received(self, receive: Callable[[], T]) -> T:
@@ -84,19 +84,22 @@ class PlainStream:
             try:
                 await wait_readable(self.descriptor)
                 return receive()
-            except BlockingIOError:
+            except BlockingIOError:  # the socket was readable for another reason, or not any more
                 continue
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
 
     def _wake_at(self, size: int) -> None:
-        """Have whoever waits to receive sleep until so many bytes are there, or it is full, or the end."""
+        """Let the waiting task sleep until `size` bytes are there, the buffer is full, or the stream ends."""
         if sys.platform == "linux":
-            with suppress(OSError):  # it is broken or closed, which whoever receives is told
+            with suppress(OSError):  # it is broken or closed, which the next receive reports
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def receive_nowait(self) -> bytes | None:
-        """What has come, b"" at the end, None for nothing yet. Raises as `receive` does."""
+        """Return the bytes that have arrived, b"" at the end, None for none yet. Raises as `receive` does.
+
+        `early` is left to `receive`: call this when it is empty.
+        """
         try:
             return self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -105,9 +108,9 @@ class PlainStream:
             raise TransportClosed(reason_of(error)) from error
 
     def send_nowait(self, data: bytes | memoryview) -> int:
-        """Send what goes without waiting, 0 included; say how many bytes that was.
+        """Send the part of `data` that the kernel takes at once; return its length, which may be 0.
 
-        Whoever goes on sends what is left, and nothing else. Raises as `send` does.
+        The caller must send the rest, unchanged, before anything else. Raises as `send` does.
         """
         try:
             return self.socket.send(data)
@@ -117,7 +120,7 @@ class PlainStream:
             raise TransportClosed(reason_of(error)) from error
 
     def send_parts_nowait(self, parts: Sequence[Part]) -> int:
-        """As `send_nowait`, of all `parts` one after the other."""
+        """Send `parts`, one after the other, as `send_nowait` does."""
         if not self._widened:
             self._widen()
         try:
@@ -131,7 +134,7 @@ class PlainStream:
             raise TransportClosed(reason_of(error)) from error
 
     def _widen(self) -> None:
-        """Have the kernel take a large message at once: as trio sets it, it takes a few packets at a time."""
+        """Let the kernel take a large message at once; with trio's setting it takes a few packets."""
         self._widened = True
         with suppress(OSError, AttributeError):  # not every system has it, nor needs it then
             option = trio.socket.TCP_NOTSENT_LOWAT
@@ -145,18 +148,18 @@ class PlainStream:
             await self.wait_sendable()
 
     async def wait_sendable(self) -> None:
-        """Wait until sending may get further."""
+        """Wait until more may be sent."""
         await wait_writable(self.descriptor)
 
     def send_eof(self) -> None:
-        """Tell the peer that nothing more comes; receiving goes on. Raises as `send` does."""
+        """Close the sending direction; receiving goes on. Raises as `send` does."""
         try:
             self.socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
 
     def is_finished(self) -> bool:
-        """True when the peer closed or reset and no byte of it is left to receive."""
+        """Return whether the peer has closed or reset the connection and all its bytes were received."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -165,18 +168,18 @@ class PlainStream:
             return True
 
     def is_readable(self) -> bool:
-        """True when bytes, the end of the stream or an error wait to be received."""
+        """Return whether bytes, the end of the stream or an error can be received now."""
         if self.early:
             return True
         if sys.platform == "win32":
             return bool(select.select([self.descriptor], [], [], 0)[0])
-        else:
+        else:  # not `select`, which takes no descriptor of 1024 or more
             poller = select.poll()
             poller.register(self.descriptor, select.POLLIN)
             return bool(poller.poll(0))
 
     def close(self) -> None:
-        """Give the socket back, now and without ceremony. May be called again."""
+        """Close the socket at once, without waiting for the peer. May be called again."""
         self.socket.close()
 
 
@@ -186,7 +189,7 @@ async def connect(host: str, port: int) -> PlainStream:
 
 
 async def open_socket(host: str, port: int) -> trio.SocketStream:
-    """The same as trio has it; the kernel finds out when the peer of a quiet one is not there any more.
+    """Open a TCP stream to host:port, on which the kernel notices that a quiet peer has vanished.
 
     Raises ConnectFailed, which names address and reason. Cancelling it leaves no socket behind.
     """
@@ -200,12 +203,13 @@ async def open_socket(host: str, port: int) -> trio.SocketStream:
 
 
 def reason_of(error: BaseException) -> str:
-    """The few words at the root of a nested error, such as "connection refused"."""
+    """Return the few words at the root of a nested error, such as "connection refused"."""
     cause: BaseException | None = error
     while cause is not None:
         error = cause
         cause = error.exceptions[-1] if isinstance(error, BaseExceptionGroup) else error.__cause__
     words: str | None
+    # The text of an OSError has a number in it; that of a gaierror is not one of the system's.
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         words = os.strerror(error.errno)
     else:
@@ -214,7 +218,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def address_of(stream: trio.SocketStream) -> str:
-    """The peer's address and port, as they are written."""
+    """Return the peer's address and port as "host:port", "unknown" if the socket gives none."""
     try:
         host, port, *_ = stream.socket.getpeername()
     except (OSError, ValueError):

@@ -7,10 +7,10 @@ import sys
 from typing import Final
 
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
-"""A flag for `os.open`. Without it Windows writes line ends of its own."""
+"""A flag for `os.open`. Without it Windows translates line ends."""
 
 OWN_FILE: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-"""A flag for `os.open` of a file that is written to: a link in its place leads to a file of somebody else."""
+"""A flag for `os.open` of a file to write: refuse a link, which may lead to another user's file."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -19,6 +19,7 @@ if sys.platform == "win32":
 
     def lock_file(descriptor: int) -> None:
         """Lock an open file until its descriptor is closed. Raises BlockingIOError when another has it."""
+        # `locking` locks at the current position, so that is moved and put back.
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
             os.lseek(descriptor, _FAR, os.SEEK_SET)
@@ -33,4 +34,5 @@ else:
 
     def lock_file(descriptor: int) -> None:
         """Lock an open file until its descriptor is closed. Raises BlockingIOError when another has it."""
+        # Not `lockf`: POSIX locks end as soon as the process closes any descriptor of the file.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Open connections on their way from one process to another, through a Unix socket between the two.
+"""Pass open connections from one process to another, through a Unix socket between the two.
 
-Promises: a connection arrives with what was received of it already, or is closed; nothing of it is in two
-processes at a time but the kernel's own reference, and closing one's own end ends nothing. Refuses to know
-who gets what, and why.
+Promises: a connection arrives with the bytes that were received from it already, or is closed; only a
+reference of the kernel is in both processes at a time, and closing one's descriptor does not end the
+connection. Refuses to know which process gets which connection, and why.
 
 Each connection is one datagram (SOCK_SEQPACKET): a `Note` with one file descriptor attached. Linux only; see
 `can_hand`.
@@ -23,7 +23,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.byte_stream import PlainStream, reason_of
 from mcpmux.transports.tls import ByteStream
 
-NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
+NOTE_BYTES = 64 * 1024  # of a connection's data that may go with it; longer data is carried, see `pass_on`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
 _FD_BYTES = array.array("i").itemsize
 
@@ -31,11 +31,12 @@ log = structlog.get_logger()
 
 
 class Note(msgspec.Struct, array_like=True, frozen=True):
-    """What has to be known of a connection besides its socket.
+    """The facts about a connection that travel with its socket.
 
-    `listener`: the number of the one that it came in at. `worker`: whom it is for, 0 for anybody. `data`:
-    what was received of it and not answered. `peer`: its address, "" when the socket tells. `holder`: of its
-    certificate. `open`: it was served already, and TLS is off when there was any.
+    `listener`: the number of the listener that accepted it. `worker`: the receiver, 0 for any. `data`: the
+    bytes received from the client and not answered. `peer`: the client's address, "" if the socket gives it.
+    `holder`: of the client's certificate. `open`: the connection was served already; if it had TLS, the
+    sender goes on decrypting it.
     """
 
     listener: int
@@ -50,17 +51,17 @@ Handed = tuple[Note, socket.socket]
 
 
 def can_hand() -> bool:
-    """Whether this system can do it: Linux can, macOS and Windows have no such sockets."""
+    """Return whether connections can be passed on here: Linux can, macOS and Windows have no such sockets."""
     return hasattr(socket, "SOCK_SEQPACKET") and hasattr(socket, "MSG_CMSG_CLOEXEC")
 
 
 def connection_channel_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends for a `ConnectionChannel` each; neither is inherited by itself."""
+    """Return two connected ends, one for each `ConnectionChannel`. No child process inherits them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class ConnectionChannel:
-    """One end: connections go out and come in."""
+    """One end of a socket pair, which sends and receives connections."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -68,7 +69,7 @@ class ConnectionChannel:
         self._sending = trio.Lock()
 
     def send_nowait(self, note: Note, fd: int) -> bool:
-        """False when the other side takes no more for now. Raises TransportClosed."""
+        """Hand over a connection; return False if the other side takes none now. Raises TransportClosed."""
         attached = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         try:
             self._end.sendmsg([msgspec.msgpack.encode(note)], [attached])
@@ -79,7 +80,7 @@ class ConnectionChannel:
         return True
 
     async def send(self, note: Note, fd: int) -> None:
-        """Hand over a connection; the caller's own descriptor stays the caller's. Raises TransportClosed."""
+        """Hand over a connection. The caller keeps its descriptor, and closes it. Raises TransportClosed."""
         async with self._sending:
             while not self.send_nowait(note, fd):
                 try:
@@ -88,7 +89,7 @@ class ConnectionChannel:
                     raise TransportClosed("closed") from None
 
     async def receive(self) -> Handed:
-        """The next connection, which is the caller's now. Raises TransportClosed."""
+        """Return the next connection, which the caller owns. Raises TransportClosed."""
         await trio.lowlevel.checkpoint()
         while (handed := self.receive_nowait()) is None:
             try:
@@ -98,7 +99,7 @@ class ConnectionChannel:
         return handed
 
     def receive_nowait(self) -> Handed | None:
-        """As `receive`; None when nothing is there. Raises TransportClosed."""
+        """Return a connection that has arrived, None if there is none. Raises TransportClosed."""
         size = (_DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         while True:
             try:
@@ -112,26 +113,28 @@ class ConnectionChannel:
             if attached:
                 fds = array.array("i", attached[0][2][:_FD_BYTES])
                 return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
+            # The kernel drops a descriptor that this process has no room for, and delivers the note alone.
             log.warning("a connection is lost: too many files are open in this process")
 
     def close(self) -> None:
-        """The other side gets TransportClosed. May be called again."""
+        """Close this end; the other side gets TransportClosed. May be called again."""
         if self._end.fileno() != -1:
+            # Wakes the tasks that wait for the socket; trio would not notice that it was closed.
             trio.lowlevel.notify_closing(self._end)
             self._end.close()
 
 
 class HandedListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener whose connections another process accepts: `put` by whoever receives there.
+    """A listener for connections that another process has accepted, and that `put` brings here.
 
-    Nothing waits in it: what nobody accepts stays with whoever has put it.
+    It queues none: a connection that is not taken stays with the caller of `put`.
     """
 
     def __init__(self) -> None:
         self._in, self._out = trio.open_memory_channel[trio.SocketStream](0)
 
     async def put(self, stream: trio.SocketStream) -> bool:
-        """Have it accepted. False when nobody accepts any more, and it is still the caller's."""
+        """Wait until a connection is accepted; return False, leaving it to the caller, once none is."""
         try:
             await self._in.send(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -147,9 +150,10 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
 
 
 class Handing(NamedTuple):
-    """How one HTTP server hands its connections over, and gets those of others.
+    """The means of one HTTP server to pass its connections on, and to get those of others.
 
-    `listener`: its number. `arrivals`: connections that others have served so far. `send` sends one.
+    `listener`: its number. `arrivals`: connections that other processes have served so far. `send`: hands
+    one over, given its note and descriptor.
     """
 
     listener: int
@@ -159,18 +163,19 @@ class Handing(NamedTuple):
     async def pass_on(
         self, worker: int, byte_stream: ByteStream, data: bytes, peer: str, holder: str
     ) -> None:
-        """Have `worker`, 0 for any other, go on with a connection. Raises TransportClosed.
+        """Pass a connection on to `worker`, 0 for any other process. Raises TransportClosed.
 
-        A plain connection goes there itself, and the stream stays the caller's. For TLS, and for `data` that
-        is too long for a note, it gets one end of a socket pair, and this carries bytes between the other end
-        and the client until either is at its end.
+        A plain connection is handed over, and the caller still closes its own stream. For TLS, and for `data`
+        over NOTE_BYTES, the worker gets one end of a socket pair, and this carries bytes between the other
+        end and the client until either side ends.
         """
         if isinstance(byte_stream, PlainStream) and len(data) <= NOTE_BYTES:
             note = Note(self.listener, worker, data, peer, holder, open=True)
             await self.send(note, byte_stream.descriptor)
             return
+        # The keys of TLS cannot be handed over, so this process goes on decrypting.
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs:  # the note carries a reference of the kernel; this one would keep the pair open
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
             try:
                 await self.send(Note(self.listener, worker, b"", peer, holder, open=True), theirs.fileno())
@@ -183,7 +188,7 @@ class Handing(NamedTuple):
 
 
 async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
-    """Bytes both ways, `data` first, until the other process or the client has closed."""
+    """Carry bytes both ways, `data` first, until the other process or the client has closed."""
     try:
         async with trio.open_nursery() as nursery:
 
@@ -194,7 +199,7 @@ async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
                     while part:
                         await other.send(part)
                         part = await client.receive()
-                    other.send_eof()
+                    other.send_eof()  # passes the client's end on; the other process decides what it means
                 except TransportClosed:
                     nursery.cancel_scope.cancel(reason="one side is closed")
 

@@ -1,21 +1,21 @@
-"""Runs a coroutine without a task of its own, until it needs one.
+"""Run coroutines without tasks, until they need one.
 
     NEW ------ start ---------------> RUNNING
     RUNNING -- await woken(source) -> ASLEEP     `source.wake` runs it on, wherever that is called
     RUNNING -- await in_task() -----> WAITING    for a task that awaits it
-    ASLEEP, WAITING -- awaited -----> ATTENDED   from now on it is as if the awaiting task had called it
+    ASLEEP, WAITING -- awaited -----> ATTENDED   from now on the awaiting task runs it as if it had called it
     RUNNING, ATTENDED -- it ends ---> OVER
 
 Most exchanges wait for one thing only, the answer of a server, and everything before and after it can be done
 where bytes are read. A task for each would cost more than the work. So an exchange is an ordinary coroutine:
-it is run by whoever has something for it, and gets a task as soon as it waits for anything else.
+the code that has something for it runs it, and it gets a task as soon as it waits for anything else.
 
 Rule: a coroutine that may run inline awaits `in_task()` before anything of trio that waits or opens a cancel
-scope. In a task both functions are what they say: `in_task` does nothing, `woken` sleeps until it is woken.
+scope. In a task, `in_task` does nothing, and `woken` sleeps until it is woken.
 
-Cancelling is left to tasks: awaited in a cancelled scope, the coroutine ends as any task would end.
+Cancelling is left to tasks: awaited in a cancelled scope, the coroutine ends like any task.
 
-An exchange that asks several servers does so `together`, in the same way.
+An exchange with several servers runs its parts `together`, in the same way.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ Work = Coroutine[Any, Any, None]
 
 
 class Source(Protocol):
-    """Something that a coroutine sleeps on. It has one sleeper at most, and `wake` is called once."""
+    """An object on which a coroutine sleeps. It has one sleeper at most, and `wake` is called once."""
 
     wake: Wake | None
 
 
 class _Pause:
-    """What a coroutine hands to whoever runs it: once, by an iterator, as a generator costs more."""
+    """A value that a coroutine yields to its runner, once, by an iterator: a generator would cost more."""
 
     def __await__(self) -> Any:
         return iter((self,))
 
 
 class _AtOnce:
-    """Waits for nothing."""
+    """An awaitable that is done at once."""
 
     def __await__(self) -> Any:
         return iter(())
 
 
 class _Abandoned(BaseException):
-    """Nobody goes on with it."""
+    """Raised inside a coroutine that is given up."""
 
 
 class _Over:
-    """What comes when there is no pause any more."""
+    """The value after the last pause of a coroutine."""
 
 
 _OVER: Final = _Over()
 _IN_TASK: Final = _Pause()
 _ASLEEP: Final = _Pause()
 AT_ONCE: Final = _AtOnce()
-"""Waits for nothing: it can be awaited, and need not be."""
+"""The awaitable of work that is done already. It need not be awaited."""
 
 _running: Inline | None = None  # the coroutine that runs now, if that is not in a task
 
 
 def in_task() -> Awaitable[None]:
-    """Wait for a task to go on in, if there is none: from then on everything of trio can be awaited."""
+    """Wait until a task runs this coroutine, if none does. After it, all of trio may be awaited."""
     return AT_ONCE if _running is None else _IN_TASK
 
 
 def woken(source: Source) -> Awaitable[None]:
-    """Sleep until `source.wake` is called. Look first whether what is waited for is there already.
+    """Sleep until `source.wake` is called. Check before whether there is anything to wait for.
 
-    To be awaited at once.
+    The result must be awaited at once.
     """
     running = _running
     if running is None:
@@ -104,16 +104,17 @@ async def _sleep(source: Source) -> None:
 
 
 class Inline:
-    """One coroutine. `start` it, and await this whenever it is neither asleep nor over.
+    """A coroutine without a task. `start` it, and await this whenever it is neither asleep nor over.
 
-    `on_change` is called when it needs a task, or is over, after it was woken. `context`: its context
-    variables; nobody else may run in it at the same time. `error`: what it has raised, once it `is_over`.
+    `on_change` is called when the coroutine was woken, and then needs a task or is over. `context`: its
+    context variables; no other code may run in that context meanwhile. `error`: the exception that it has
+    raised, once it `is_over`.
     """
 
     __slots__ = ("_context", "_on_change", "_pauses", "_source", "error", "is_over")
 
     def __init__(self, work: Awaitable[None], context: Context, on_change: Callable[[], None]) -> None:
-        # An iterator, as `next` tells of its end without an exception, which costs.
+        # Kept as an iterator: `next` with a default ends without an exception, which would cost more.
         self._pauses: Generator[Any, Any, None] | None = work.__await__()
         self._context = context
         self._on_change: Callable[[], None] | None = on_change
@@ -127,17 +128,19 @@ class Inline:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it goes on when something wakes it."""
+        """Whether it waits for its source to wake it."""
         return self._source is not None
 
     def start(self) -> bool:
-        """Run until it sleeps, needs a task or is over; whether it sleeps."""
+        """Run until it sleeps, needs a task or is over; return whether it sleeps."""
         global _running
         pauses = self._pauses
         assert pauses is not None
+        # Runs nest: a coroutine that runs inline may wake or start another.
         outer, _running = _running, self
         try:
             pause: object = self._context.run(next, pauses, _OVER)
+            # Anything else was yielded to trio, which does not run this: raise it where the mistake is.
             while pause is not _ASLEEP and pause is not _IN_TASK and pause is not _OVER:
                 mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
                 pause = self._context.run(pauses.throw, mistake)
@@ -148,7 +151,7 @@ class Inline:
             return False
         finally:
             _running = outer
-        if pause is _OVER:  # as `_end` has it
+        if pause is _OVER:  # the lines of `_end`, without a call
             self.is_over = True
             self._pauses = self._on_change = None
         return pause is _ASLEEP
@@ -162,7 +165,7 @@ class Inline:
             on_change()
 
     def close(self) -> None:
-        """Give it up where no task can attend to it any more: it ends by an exception that is nobody's.
+        """Give the coroutine up where no task can run it any more: an exception is raised in it.
 
         Raises RuntimeError if it waits for something even then.
         """
@@ -171,7 +174,7 @@ class Inline:
             source.wake = None
         self._end(None)
         if pauses is not None:
-            try:  # not `close`, by which what mypyc compiles does not end
+            try:  # not `pauses.close()`, which does not end a coroutine that mypyc has compiled
                 self._context.run(pauses.throw, _Abandoned())
             except (_Abandoned, StopIteration):
                 return
@@ -179,18 +182,19 @@ class Inline:
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None and error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next  # without `start`, whose frame has this
+            error.__traceback__ = error.__traceback__.tb_next  # without `start`, whose frame holds `self`
         self.is_over = True
         self.error = error
-        self._pauses = self._on_change = None  # in circles they would wait for the collector
+        self._pauses = self._on_change = None  # reference cycles would wait for the garbage collector
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Go on in this task until it is over. Raises what it raises.
+        """Run the coroutine on in this task until it is over. Raises the coroutine's exception.
 
-        Cancelling that cancels the coroutine, at the next thing that it waits for.
+        Cancelling the task cancels the coroutine at its next wait.
         """
         pauses, context = self._pauses, self._context
         if pauses is None:
+            # Raised once: an error that is kept holds the frames of its traceback.
             if self.error is not None:
                 try:
                     raise self.error
@@ -202,6 +206,7 @@ class Inline:
         thrown: BaseException | None = None
         try:
             if source is not None:
+                # From now on the source wakes this task, and no longer `_wake`.
                 try:
                     yield from _sleep(source).__await__()
                 except trio.Cancelled as cancelled:
@@ -216,28 +221,29 @@ class Inline:
                 except StopIteration:
                     return
                 thrown = value = None
+                # The traps of the coroutine go to trio, and their outcomes back to the coroutine.
                 try:
                     value = yield trap
                 except BaseException as error:
                     thrown = error
         finally:
-            # What leaves here has this frame in its traceback: a circle would keep both.
+            # An exception that leaves has this frame in its traceback: a reference cycle would keep both.
             thrown = value = None
             self._end(None)
 
 
-BUNCH: Final = 32  # coroutines that are started before whatever else has come gets its turn
+BUNCH: Final = 32  # coroutines that are started before other tasks get their turn
 
 
 class _Group:
-    """Coroutines that run side by side. Whoever waits for them sleeps on this."""
+    """Coroutines that run side by side, and the source on which their waiter sleeps."""
 
     def __init__(self) -> None:
         self.members: list[Inline] = []
         self.wake: Wake | None = None
 
     def is_asleep(self) -> bool:
-        """Whether some of them sleep, and none has failed or needs a task."""
+        """Return whether some members sleep, and none has failed or needs a task."""
         asleep = False
         for member in self.members:
             if not member.is_over:
@@ -249,7 +255,7 @@ class _Group:
         return asleep
 
     def changed(self) -> None:
-        """One of them is over, or needs a task."""
+        """Wake the waiter, now that a member is over or needs a task, unless the others still sleep."""
         if self.wake is not None and not self.is_asleep():
             self.wake()
 
@@ -259,10 +265,10 @@ async def _attend(member: Inline) -> None:
 
 
 async def together(works: Sequence[Work]) -> None:
-    """Run coroutines side by side until all are over. None of them has a task until one of them needs it.
+    """Run coroutines side by side until all are over, in tasks only once one of them needs a task.
 
-    The first that raises gives up the others, as does cancelling this. What it has raised leaves here, in a
-    group if they had tasks.
+    The first error, and cancelling, give up the others. The error is raised here, in an exception group if
+    there were tasks.
     """
     group = _Group()
     members = group.members
@@ -278,7 +284,7 @@ async def together(works: Sequence[Work]) -> None:
             await woken(group)
         for member in members:
             if member.error is not None:
-                await member  # which raises
+                await member  # raises its error
         if all(member.is_over for member in members):
             return
         await in_task()
@@ -289,5 +295,6 @@ async def together(works: Sequence[Work]) -> None:
         for member in members:
             if not member.is_over:
                 member.close()
+        # Close the coroutines that were not started, or Python would warn that they were never awaited.
         for work in works[len(members) :]:
             work.close()

@@ -22,7 +22,7 @@ from mcpmux.transports.body_budget import SETTING, Holding
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 
 RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
-LINGER_SECONDS = 2.0  # how long a peer that was refused may go on sending before it is cut off
+LINGER_SECONDS = 2.0  # for which a refused peer may go on sending before it is cut off
 LINGER_RECEIVES = 1024  # and how much: 64 MiB at most
 LATE = "a large message did not come in time (`limits.body_timeout`)"
 
@@ -30,28 +30,29 @@ LATE = "a large message did not come in time (`limits.body_timeout`)"
 class MessageStream(Protocol):
     """Whole messages in both directions. Any task may send; one task receives.
 
-    `offer` and `receive_nowait` are cheaper where many messages come at once; a stream need not have them.
+    `offer` and `receive_nowait` are cheaper where many messages come at once. A stream may leave them out:
+    these here leave everything to `send` and `receive`.
     """
 
     async def send(self, message: bytes) -> None:
         """Queue `message` to be sent, waiting while too much is queued. Raises TransportClosed."""
 
     async def receive(self) -> bytes:
-        """The next message.
+        """Return the next message.
 
-        Raises TransportClosed at the end, every time from then on, and MessageTooLarge in place of a
-        message past the limit; the next call gives the message after it.
+        Raises TransportClosed at the end, in every call from then on, and MessageTooLarge for a message over
+        the limit; the next call returns the message after it.
         """
 
     async def aclose(self) -> None:
-        """Send what is queued, within bounds, then close both directions. May be called again."""
+        """Send the queued messages, within bounds, then close both directions. May be called again."""
 
     def offer(self, message: bytes) -> bool:
-        """Queue a message as `send` does; False, and nothing is done, when that must wait or would fail."""
+        """Queue a message like `send`; return False, without effect, if that would wait or fail."""
         return False
 
     def receive_nowait(self) -> bytes | None:
-        """A message that is here already, None when `receive` has to wait for one. Raises MessageTooLarge."""
+        """Return a message that has arrived, None if `receive` would wait. Raises MessageTooLarge."""
         return None
 
 
@@ -64,14 +65,14 @@ class LineStream(MessageStream):
     def __init__(
         self, stream: HalfCloseableStream, max_message_bytes: int, holding: Holding | None = None
     ) -> None:
-        """`holding`: counts what has come and was not received; what does not fit ends the stream."""
+        """`holding`: counts the bytes that have arrived and were not received; too many end the stream."""
         self._stream = stream
         self._holding = holding
         self._limit = max_message_bytes
         self._decoder = LineDecoder(max_message_bytes)
         self._received: deque[Line] = deque()
         self._receive_end: str | None = None
-        self._is_refused = False  # what has come did not fit
+        self._is_refused = False  # the bytes that have arrived did not fit
         self.queue = SendQueue(stream.send_all)
 
     async def send(self, message: bytes) -> None:
@@ -93,6 +94,7 @@ class LineStream(MessageStream):
         if not self._received:
             return None
         line = self._received.popleft()
+        # From here on the receiver counts the message, if it keeps it.
         if self._holding is not None and self._holding.size:
             self._holding.hold(self._kept_bytes())
         if isinstance(line, Oversized):
@@ -101,7 +103,7 @@ class LineStream(MessageStream):
         return line
 
     async def send_eof(self) -> None:
-        """Send what is queued, then tell the peer that nothing more comes; receiving goes on.
+        """Send the queued messages, then close the sending direction; receiving goes on.
 
         Waits as long as the peer does not read: the caller owns the deadline.
         """
@@ -121,7 +123,8 @@ class LineStream(MessageStream):
             await trio.aclose_forcefully(self._stream)
 
     async def _linger(self) -> None:
-        """Receive what is still sent, within bounds: closing on it would reset our last words away."""
+        """Receive and discard a bounded rest of what the peer sends."""
+        # Closing a socket with unread bytes resets it, and the peer would lose our refusal.
         with trio.move_on_after(LINGER_SECONDS), suppress(*BROKEN):
             await self._stream.send_eof()
             for _ in range(LINGER_RECEIVES):
@@ -129,12 +132,12 @@ class LineStream(MessageStream):
                     return
 
     def _kept_bytes(self) -> int:
-        """Return the bytes that have come and were not received."""
+        """Return the number of bytes that have arrived and were not received."""
         lines = sum(len(line) for line in self._received if isinstance(line, bytes))
         return self._decoder.kept_bytes + lines
 
     def _count(self, holding: Holding) -> None:
-        """Count what has come. When it does not fit, the peer is told so, and nothing more is received."""
+        """Count the bytes that have arrived; if they do not fit, queue a refusal and receive no more."""
         if holding.hold(self._kept_bytes()):
             return
         self._receive_end, self._is_refused = holding.bodies.full, True
@@ -148,7 +151,9 @@ class LineStream(MessageStream):
             raise TransportClosed(self._receive_end)
         holding = self._holding
         try:
+            # When sending breaks, the queue ends `scope` a moment later: last messages are still received.
             with self.queue.reading() as scope:
+                # Only a message that takes room in the budget is hurried.
                 if holding is None or not holding.size:
                     chunk = await self._stream.receive_some(RECEIVE_BYTES)
                 else:
@@ -165,7 +170,7 @@ class LineStream(MessageStream):
 
 
 async def receive_held(stream: ReceiveStream, scope: trio.CancelScope, holding: Holding) -> bytes | bytearray:
-    """Receive more of a message that counts in a budget; `scope` ends when it comes too slowly."""
+    """Receive more of a message that counts in a budget; `scope` is cancelled if it comes too slowly."""
     began = trio.current_time()
     scope.deadline = min(scope.deadline, began + holding.left)
     chunk = await stream.receive_some(RECEIVE_BYTES)
@@ -175,21 +180,22 @@ async def receive_held(stream: ReceiveStream, scope: trio.CancelScope, holding: 
 
 @asynccontextmanager
 async def sending(messages: Messages, queue: SendQueue) -> AsyncIterator[Messages]:
-    """Have the queue of a stream sent; at the end the stream is closed."""
+    """Run the writer of a stream's queue; close the stream on leaving."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queue.run, name="message writer")
         try:
             yield messages
         finally:
+            # While the writer still runs, as it sends what is queued.
             await messages.aclose()
 
 
 def open_line_stream(
     stream: HalfCloseableStream, max_message_bytes: int, holding: Holding | None = None
 ) -> AbstractAsyncContextManager[LineStream]:
-    """A message stream over `stream`, which it owns; at the end it writes its queue and closes that.
+    """Open a message stream over `stream`, which it owns. Leaving sends its queue and closes both.
 
-    Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
+    `trio.StapledStream` joins two one-way streams. Cancelling closes without sending the queue.
     """
     messages = LineStream(stream, max_message_bytes, holding)
     return sending(messages, messages.queue)

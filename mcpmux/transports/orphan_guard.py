@@ -1,4 +1,4 @@
-"""What ends our children when we are killed ourselves, by a process of its own. Not on Windows."""
+"""End the children of this process when it is killed, by means of a helper process. Not on Windows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ AGAIN_SECONDS = 1.0  # between attempts to start it
 class OrphanGuard:
     """Ends the children of this process with it, even when it is killed with SIGKILL.
 
-    A small process of its own, the reaper, hears of every process group that is started and that has ended.
+    A small helper process, the reaper, is notified of every process group that starts and that has ended.
     When mcpmux ends in any way, the reaper's input ends, and it ends the groups that are left: so servers
-    behind `npx` are reached too. It runs while there is a group to watch; one that was killed is replaced.
+    behind `npx` are reached too. It runs while there is a group to watch. A killed reaper is replaced.
 
     The kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends,
     which for trio is a worker thread; it does not reach grandchildren; and only Linux has it.
@@ -44,15 +44,16 @@ class OrphanGuard:
         scope: trio.CancelScope,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Have `group` ended with us, until `scope` is cancelled: the group has ended by then.
+        """Have the reaper end `group` with this process, until `scope` is cancelled after the group's end.
 
-        Started as soon as the reaper knows it. A reaper that cannot be started is logged.
+        Started as soon as the reaper knows the group. A reaper that cannot be started is logged.
         """
         self._groups.add(group)
         try:
             with scope:
                 reaper = await self._tell(group)
                 task_status.started()
+                # The reaper ends before its input does only if it was killed; the next one knows no group.
                 while reaper is not None:
                     await reaper.wait()
                     await trio.sleep(AGAIN_SECONDS)
@@ -62,15 +63,19 @@ class OrphanGuard:
             self._say(b"-%d\n" % group)
             if not self._groups and (reaper := self._reaper) is not None:
                 self._reaper = None
+                # `scope` was cancelled, and often all around it: bounded, so that stopping does not hang.
                 with trio.move_on_after(FAREWELL_SECONDS, shield=True):
                     await _input_of(reaper).aclose()
                     await reaper.wait()
 
     async def _tell(self, group: int) -> trio.Process | None:
-        """The reaper, which knows `group`; None when there can be none."""
+        """Notify the reaper of `group`, starting it if necessary; return None if it cannot be started."""
+        # Groups that start together must not start a reaper each.
         async with self._starting:
             if self.pid is None:
                 try:
+                    # -I and -S: nothing of the environment or the working directory is imported. A session
+                    # apart: Ctrl-C in our terminal is not for the reaper, which ends after us.
                     self._reaper = await trio.lowlevel.open_process(
                         [sys.executable, "-I", "-S", orphan_reaper.__file__],
                         stdin=PIPE,
@@ -86,7 +91,7 @@ class OrphanGuard:
         return self._reaper
 
     def _say(self, line: bytes) -> None:
-        """Write to the reaper; the pipe has room for thousands of lines."""
+        """Write a line to the reaper. It does not wait: the pipe has room for thousands of lines."""
         if self._reaper is None:
             return
         try:

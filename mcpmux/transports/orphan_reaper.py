@@ -1,8 +1,8 @@
-"""A program of its own: ends the process groups that mcpmux leaves behind when it is killed. Not on Windows.
+"""A separate program: ends the process groups that mcpmux leaves behind when it is killed. Not on Windows.
 
-Started by `OrphanGuard`, with the standard library alone. Its standard input says `+GROUP` and
-`-GROUP`, one a line, for every group that was started and that has ended. The end of its input is the end of
-mcpmux, however that came: the groups that are left get time to end by themselves, SIGTERM, time, SIGKILL.
+`OrphanGuard` starts it, with the standard library alone. Its standard input brings a line `+GROUP` for every
+group that was started, and `-GROUP` for every one that has ended. The end of its input is the end of mcpmux,
+for any reason: the groups that are left get time to end, SIGTERM, time, SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.02
 
 
 def read_groups() -> set[int]:
-    """Follow what mcpmux says until it ends; the groups that are left."""
+    """Read the lines of mcpmux until it ends; return the groups that are left."""
     groups: set[int] = set()
     for line in sys.stdin.buffer:
         if line.startswith(b"+"):
@@ -29,18 +29,18 @@ def read_groups() -> set[int]:
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Signal a group; 0 only looks. False when none of it is left."""
+    """Send a signal to a group, 0 for none; return False if no process of the group is left."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it runs as another user: the end of its input is all we can give it
+        pass  # it runs as another user, so that only the end of its input can end it
     return True
 
 
 def wait_for(groups: set[int], seconds: float) -> set[int]:
-    """The groups that are left after that time at most."""
+    """Wait until the groups have ended, for so many seconds at most; return those that are left."""
     end = time.monotonic() + seconds
     while groups and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
@@ -49,9 +49,9 @@ def wait_for(groups: set[int], seconds: float) -> set[int]:
 
 
 def main() -> None:
-    """Wait for the end of mcpmux, and clean up behind it."""
+    """Wait for the end of mcpmux, then end the groups that it has left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # whoever stops mcpmux does not mean us: we end after it
+        signal.signal(number, signal.SIG_IGN)  # a signal that stops mcpmux is not for us: we end after it
     groups = wait_for(read_groups(), CLOSE_SECONDS)
     for group in groups:
         signal_group(group, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Runs a readiness poller. This is apart from it because mypyc does not compile async generators."""
+"""Open a readiness poller. This is apart from it because mypyc does not compile async generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcpmux.transports.waiting import ReadinessPoller
 
 @asynccontextmanager
 async def open_readiness_poller() -> AsyncIterator[ReadinessPoller]:
-    """A poller that runs. On leaving, nobody is told of anything any more."""
+    """Open a poller and run it in the background. It calls no function any more once this is left."""
     poller = ReadinessPoller()
     try:
         async with trio.open_nursery() as nursery:

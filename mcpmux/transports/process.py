@@ -1,12 +1,12 @@
 """A child process that speaks over its standard input and output.
 
-Promises: the child runs in a session of its own, with the part of our environment that it is to inherit and
-the given variables on top; its standard error is always drained; when the block is left the child and
-everything in its process group is gone, within bounded time, cancelled or not.
+Promises: the child runs in a separate session, with the inherited part of our environment and the given
+variables on top; its standard error is always drained; when the block is left, the child and its whole
+process group are gone, within bounded time, cancelled or not.
 
-The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we are
-killed ourselves, the child sees the end of its input, and the reaper goes on down (see `orphan_guard`).
-Windows has no groups: there the child is ended with the processes below it, and nothing goes on behind us.
+The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When mcpmux is
+killed, the child sees the end of its input, and the reaper goes on down the ladder (see `orphan_guard`).
+Windows has no groups: there the child is ended with its descendants, and there is no reaper.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from mcpmux.transports.send_queue import BROKEN
 
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
-EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
+EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, in either order
 
 OWN_SECRETS = frozenset({"MCPMUX_TOKEN", "MCPMUX_ADMIN_TOKEN", "MCPMUX_AUDIT_KEY"})
-"""Variables that are for mcpmux alone. A child has them only if its own `env` says so."""
+"""Variables that are for mcpmux alone. A child has them only if its `env` in the settings names them."""
 
 _APART: dict[str, Any] = {}
-"""Options with which Ctrl-C in our terminal is not for the child."""
+"""Options that keep Ctrl-C in our terminal from the child: mcpmux stops it by the ladder."""
 if sys.platform == "win32":
     _APART["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
 else:
@@ -85,7 +85,7 @@ class LastWords:
 
 
 class StopLadder(msgspec.Struct, frozen=True):
-    """How long a child may take to stop on its own: after the end of its input, then after SIGTERM."""
+    """Seconds that a child may take to stop: after the end of its input, then after SIGTERM."""
 
     close_seconds: float
     terminate_seconds: float
@@ -94,8 +94,8 @@ class StopLadder(msgspec.Struct, frozen=True):
 class ChildProcess(LineStream):
     """A running child, and a message stream to it. Made by `open_process`.
 
-    `pid` is also the id of its process group. `wait` gives its `returncode`, which is None while it runs, and
-    the negative number of the signal that ended it.
+    `pid` is also the id of its process group. `wait` returns its `returncode`, which is None while it runs,
+    and the negative number of the signal that ended it.
     """
 
     def __init__(self, process: trio.Process, stdio: Stdio, max_message_bytes: int) -> None:
@@ -110,10 +110,11 @@ class ChildProcess(LineStream):
         return self._process.returncode
 
     async def receive(self) -> bytes:
-        """See MessageStream. The end is told in terms of the process."""
+        """Return the next message, see MessageStream; the error at the end describes the process's end."""
         try:
             return await super().receive()
         except TransportClosed as error:
+            # The end of the pipe and the exit status come at almost the same time, in either order.
             with trio.move_on_after(EXIT_SECONDS):
                 await self.wait()
             if self.returncode is None:
@@ -122,9 +123,9 @@ class ChildProcess(LineStream):
             raise kind(f"the process {_epitaph(self.returncode)}") from error
 
     async def stop(self, ladder: StopLadder) -> None:
-        """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
+        """Go down the stop ladder to its end, even when cancelled. Bounded by the sum of its steps.
 
-        The child's output is discarded meanwhile: it must not hang because it still wants to say something.
+        The child's output is discarded meanwhile, or a full pipe could keep the child from ending.
         """
         output_ended = trio.Event()
 
@@ -134,6 +135,7 @@ class ChildProcess(LineStream):
                     pass
             output_ended.set()
 
+        # Most children are stopped by cancelling, which must not end the steps below. Each has a bound.
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(discard)
@@ -142,17 +144,18 @@ class ChildProcess(LineStream):
                     await self.wait()
                 if sys.platform == "win32":
                     await self._end_tree()
+                # Also when the child has exited: processes that it started may still be in the group.
                 elif orphan_reaper.signal_group(self.pid, signal.SIGTERM):
                     with trio.move_on_after(ladder.terminate_seconds):
                         await self.wait()
-                        await output_ended.wait()  # the grandchildren have let go of it too
+                        await output_ended.wait()  # once the grandchildren have closed it, too
                     orphan_reaper.signal_group(self.pid, signal.SIGKILL)
                 with trio.move_on_after(KILL_SECONDS):
                     await self.wait()
                 nursery.cancel_scope.cancel()
 
     async def _end_tree(self) -> None:
-        """End it on Windows, with all that it has started; what outlived it cannot be found there."""
+        """End the child and its descendants on Windows; those that outlived it cannot be found there."""
         end = ["taskkill", "/T", "/F", "/PID", str(self.pid)]
         if self.returncode is None:
             with suppress(OSError), trio.move_on_after(KILL_SECONDS):
@@ -183,12 +186,12 @@ def _advice(program: str, env: Mapping[str, str], cwd: Path | None, error: OSErr
 
 
 def _program(command: str) -> str:
-    """What to start. Windows looks by itself for `.exe` only, and `npx` is `npx.cmd` there."""
+    """Return the path to start. Windows looks only for `.exe` files, and `npx` is `npx.cmd` there."""
     return shutil.which(command) or command if sys.platform == "win32" else command
 
 
 async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
-    """Hand lines to `on_line` until the stream ends or `scope` is cancelled. Closes the stream."""
+    """Pass lines to `on_line` until the stream ends or `scope` is cancelled. Closes the stream."""
 
     def hand_on(lines: list[Line]) -> None:
         for line in lines:
@@ -202,7 +205,7 @@ async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: tr
         async with stream:
             while chunk := await stream.receive_some():
                 hand_on(decoder.feed(bytes(chunk)))
-    hand_on(decoder.close())
+    hand_on(decoder.close())  # a last line without a newline, as a crash may leave it
 
 
 @asynccontextmanager
@@ -220,9 +223,9 @@ async def open_process(
 ) -> AsyncIterator[ChildProcess]:
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
-    `command` is a path or is looked up in PATH; `env` is added to the `inherited` variables of our own
-    environment, None for all but OWN_SECRETS. A child that exits early only ends its pipe. With a `guard`
-    it is ended, too, when we are killed. Raises ConnectFailed when it cannot be started.
+    `command` is a path or is looked up in PATH. `env` is added to the `inherited` variables of our
+    environment; None means all but OWN_SECRETS. A child that exits early only ends its pipe. A `guard` ends
+    the child when mcpmux is killed. Raises ConnectFailed when it cannot be started.
     """
     names = os.environ.keys() - OWN_SECRETS if inherited is None else inherited
     env = {**{name: os.environ[name] for name in names if name in os.environ}, **env}
@@ -239,6 +242,7 @@ async def open_process(
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         raise ConnectFailed(f"cannot start {command!r}: {_advice(command, env, cwd, error)}") from error
     assert process.stdio is not None and process.stderr is not None  # they are pipes
+    # Shielded, and ended below: standard error is drained until the child has ended, or it might block.
     reading_errors = trio.CancelScope(shield=True)
     watching = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
@@ -256,4 +260,5 @@ async def open_process(
                     await child.stop(stop)
         finally:
             watching.cancel(reason="the child has ended")
+            # A process outside of its group may hold standard error open for ever.
             reading_errors.deadline = trio.current_time() + EXIT_SECONDS

@@ -1,6 +1,6 @@
-"""Server-sent events, both ways. Pure; WHATWG HTML section 9.2, UTF-8 bytes in and out.
+"""Encode and decode server-sent events. Pure; WHATWG HTML section 9.2, UTF-8 bytes in and out.
 
-The data of an event stays bytes: whoever parses it decodes it. Knows nothing of what it carries.
+The data of an event stays bytes, which its parser decodes. Knows nothing of what it carries.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STREAM_HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("X-Accel-Buffering", "no"),
 )
-KEEP_ALIVE: Final = b":\n\n"  # a comment, which says nothing
-KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that nothing in between closes it
+KEEP_ALIVE: Final = b":\n\n"  # a comment, which readers ignore
+KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that no proxy on the way closes it
 
 
 class SseEvent(msgspec.Struct):
@@ -43,7 +43,7 @@ class SseEvent(msgspec.Struct):
 def encode_event(
     data: bytes, *, event: str | None = None, event_id: str | None = None, retry: int | None = None
 ) -> bytes:
-    """One event, ended by its empty line. `retry` is in milliseconds.
+    """Return one event, ended by its empty line. `retry` is in milliseconds.
 
     Line ends inside `data` arrive as "\\n". Raises LocalProtocolError for an `event` or `event_id` that
     does not fit into a line.
@@ -55,13 +55,16 @@ def encode_event(
         head += b"id: %b\n" % _one_line(event_id)
     if retry is not None:
         head += b"retry: %d\n" % retry
-    if data.find(b"\n") >= 0 or data.find(b"\r") >= 0:  # sooner than `in`, which tries something else first
+    if data.find(b"\n") >= 0 or data.find(b"\r") >= 0:  # faster than `in`, which tries an integer first
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"%bdata: %b\n\n" % (head, data)
 
 
 def with_id(event: bytes, event_id: str) -> bytes:
-    """An encoded event that has no id, with one: what many readers get is encoded once. Raises as above."""
+    """Return an encoded event with an id, which it had not: an event for many readers is encoded once.
+
+    Raises as `encode_event`.
+    """
     return b"id: %b\n%b" % (_one_line(event_id), event)
 
 
@@ -72,11 +75,11 @@ def _one_line(text: str) -> bytes:
 
 
 class SseDecoder:
-    """Chunks of a stream in, events out.
+    """Turns the chunks of a stream into events.
 
     `last_event_id` and `retry_milliseconds` follow the stream, also where no event is dispatched. An
     event with more than `max_event_bytes` of data raises MessageTooLarge, and the decoder is spent then;
-    one that `skips` gives an `oversized` event in its place and goes on.
+    a decoder that `skips` returns an `oversized` event instead and goes on.
     """
 
     def __init__(self, max_event_bytes: int, *, skips: bool = False) -> None:
@@ -96,7 +99,7 @@ class SseDecoder:
         self._data_bytes = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events that `chunk` completes. Raises MessageTooLarge."""
+        """Return the events that `chunk` completes. Raises MessageTooLarge."""
         events: list[SseEvent] = []
         for line in self._split_lines(chunk):
             if not line:
@@ -124,22 +127,25 @@ class SseDecoder:
                         self._give_up()
             elif name == b"event":
                 self._event = value[:NAME_BYTES].decode(errors="replace")
-            elif name == b"id" and b"\0" not in value:  # one that is too long cannot be said again
+            elif name == b"id" and b"\0" not in value:  # the specification ignores an id with a NUL
+                # One that is too long for a header cannot be sent back in Last-Event-ID.
                 self.last_event_id = value.decode(errors="replace") if len(value) <= NAME_BYTES else ""
             elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
                 self.retry_milliseconds = int(value)
+        # The unfinished line counts too: a peer that never ends its line must not fill the memory.
         if self._data_bytes + self._unended_bytes - LINE_OVERHEAD > self.max_event_bytes:
             self._give_up()
         if self._skipping and self._unended:
-            self._unended = [b":"]  # a comment: what comes of this line does not count
+            self._unended = [b":"]  # turns the line into a comment, so that its rest is ignored
             self._unended_bytes = 1
+        # Many short lines of data: each is an object, which costs more memory than its bytes.
         if len(self._data) - self._packed > PACKED_LINES:
             self._data[self._packed :] = [b"\n".join(self._data[self._packed :])]
             self._packed += 1
         return events
 
     def continued(self) -> SseDecoder:
-        """A decoder for the next connection of the same stream: only its place in it is kept."""
+        """Return a decoder for the next connection of the same stream, which keeps its place only."""
         fresh = SseDecoder(self.max_event_bytes, skips=self._skips)
         fresh.last_event_id = self.last_event_id
         fresh.retry_milliseconds = self.retry_milliseconds
@@ -153,7 +159,7 @@ class SseDecoder:
             self._keep(chunk)
             return []
         lines = chunk.splitlines()
-        if self._unended:  # joined by itself: a long line is copied once
+        if self._unended:  # joined only now, so that a long line is copied once
             lines[0] = b"".join((*self._unended, lines[0]))
             self._drop_line()
         if chunk.endswith(LINE_ENDS):
@@ -181,7 +187,7 @@ class SseDecoder:
         self._unended_bytes = 0
 
     def _give_up(self) -> None:
-        """The event is too large: let go of what has come of it. Raises MessageTooLarge."""
+        """Discard an event that is too large. Raises MessageTooLarge, unless the decoder skips."""
         if not self._skips:
             self._data.clear()
             self._drop_line()

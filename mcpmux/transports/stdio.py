@@ -1,9 +1,9 @@
-"""Our own standard input and output as a message stream, for a host application that started us.
+"""This process's standard input and output as a message stream, for the host application that started it.
 
-Promises: nothing but messages gets into the channel, because file descriptor 1 points at standard error
-while that is open, and whatever prints, prints there; both descriptors are afterwards as they were.
+Promises: only messages get into the channel, because file descriptor 1 is standard error while the channel is
+open, so that printed text goes there; both descriptors are restored afterwards.
 
-Pipes and sockets are awaited, but on Windows. All others are served by threads: some cannot be awaited, and a
+Pipes and sockets are awaited, except on Windows. Threads serve all others: some cannot be awaited, and a
 terminal must stay in blocking mode, which it shares with standard error and the shell.
 """
 
@@ -28,8 +28,8 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 class ThreadedStream(Stream):
     """A descriptor that cannot be awaited, read and written by threads.
 
-    A cancelled call leaves its thread behind, as a terminal may never answer. So the descriptor is left
-    open to the end of the process: that thread may still be using it.
+    A cancelled call leaves its thread behind, as a terminal may never answer. So the descriptor stays open to
+    the end of the process: that thread may still be using it.
     """
 
     fd: int
@@ -57,9 +57,9 @@ class ThreadedStream(Stream):
 
 
 def _open_stream(fd: int) -> Stream:
-    """A stream over a descriptor of its own for the file behind `fd`."""
+    """Return a stream over a duplicate of the descriptor `fd`."""
     mode = os.fstat(fd).st_mode
-    own = os.dup(fd)
+    own = os.dup(fd)  # the stream closes it, and `fd` is still needed to restore the standard descriptors
     if sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return trio.lowlevel.FdStream(own)
     return ThreadedStream(own)
@@ -67,9 +67,10 @@ def _open_stream(fd: int) -> Stream:
 
 @contextmanager
 def _private_channel() -> Iterator[tuple[int, int]]:
-    """Descriptors of the channel in and out, while 0 reads nothing and 1 is standard error."""
+    """Yield the descriptors of the channel in and out, while 0 reads nothing and 1 is standard error."""
     sys.stdout.flush()
     source, target = os.dup(STDIN), os.dup(STDOUT)
+    # `FdStream` makes them non-blocking, also for other processes that share them: put back at the end.
     blocking = [_is_blocking(fd) for fd in (source, target)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, STDIN)
@@ -78,7 +79,7 @@ def _private_channel() -> Iterator[tuple[int, int]]:
     try:
         yield source, target
     finally:
-        sys.stdout.flush()  # what was printed meanwhile must not follow into the channel
+        sys.stdout.flush()  # text that was printed meanwhile must not get into the channel
         for fd, standard, was_blocking in zip((source, target), (STDIN, STDOUT), blocking, strict=True):
             if sys.platform != "win32":
                 os.set_blocking(fd, was_blocking)
@@ -95,7 +96,10 @@ def _is_blocking(fd: int) -> bool:
 
 @asynccontextmanager
 async def open_stdio_stream(max_message_bytes: int) -> AsyncIterator[LineStream]:
-    """The message stream to whoever started this process. One at a time; input ends like any stream."""
+    """Open the message stream to the process that started this one. Only one may be open at a time.
+
+    The end of input is the end of the stream.
+    """
     with _private_channel() as (source, target):
         stream = trio.StapledStream(_open_stream(target), _open_stream(source))
         async with open_line_stream(stream, max_message_bytes) as messages:

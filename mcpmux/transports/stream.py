@@ -1,7 +1,7 @@
 """Byte streams that carry messages for a long time: TCP, inside TLS or not, and Unix sockets.
 
-Promises: whoever opens a stream hears in a sentence why it could not be opened; a peer that reads nothing
-for too long counts as gone. Refuses to know what is carried: lines and WebSocket messages look alike here.
+Promises: an error says in a sentence why a stream could not be opened; a peer that reads nothing for too long
+counts as gone. Refuses to know what is carried: lines and WebSocket messages look alike here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in ti
 
 @dataclass(eq=False)
 class PatientStream(HalfCloseableStream):
-    """A stream, which it owns; a peer that reads nothing of what is sent in `stall` seconds is gone."""
+    """A stream that owns the one below. A peer that reads nothing for `stall` seconds of sending is gone."""
 
     _stream: Stream
     stall: float = math.inf
@@ -54,7 +54,7 @@ class PatientStream(HalfCloseableStream):
         return await self._stream.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """Tell the peer that nothing more comes, where the stream can say so."""
+        """Close the sending direction, if the stream can close it alone."""
         if isinstance(self._stream, HalfCloseableStream):
             await self._stream.send_eof()
         else:
@@ -65,7 +65,7 @@ class PatientStream(HalfCloseableStream):
 
 
 async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
-    """A stream to host:port, inside TLS when its settings are given.
+    """Open a stream to host:port, inside TLS when its settings are given.
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings. Cancelling leaves no socket behind.
     """
@@ -76,6 +76,7 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
     if context is None or tls is None:
         return stream
     name = tls.server_name or host
+    # `https_compatible`: many peers end without TLS's closing alert; the messages inside show if one is cut.
     wrapped = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
     try:
         await wrapped.do_handshake()
@@ -91,7 +92,7 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
 
 
 async def open_unix(path: str) -> Stream:
-    """A stream to the Unix socket at `path`. Raises ConnectFailed."""
+    """Open a stream to the Unix socket at `path`. Raises ConnectFailed."""
     try:
         return await trio.open_unix_socket(path)
     except (OSError, ValueError, RuntimeError) as error:  # a null byte in the path; a system without them
@@ -101,11 +102,11 @@ async def open_unix(path: str) -> Stream:
 # Accepting streams until told to stop.
 #
 # Promises: bounded connections; an error in one of them touches no other and is logged once; each stream is
-# closed when its handler is done. Refuses to know what is said: a handler is told that there are too many.
+# closed when its handler is done. Refuses to know what is sent: the handler refuses one that is too many.
 
 log = structlog.get_logger()
 
-REFUSED_CONNECTIONS = 64  # connections above the limit that are told so; more are just closed
+REFUSED_CONNECTIONS = 64  # connections above the limit that get a refusal; more are just closed
 
 _HINTS = {
     errno.EADDRINUSE: "; stop what listens there, or choose another port (with 0 the system does)",
@@ -115,19 +116,22 @@ _HINTS = {
 
 
 async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.SocketListener]]:
-    """The port, and what listens on it. Raises TransportError."""
+    """Listen on host:port; return the port, which the system chooses for 0, and the listeners.
+
+    Raises TransportError.
+    """
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise cannot_listen(host, port, error) from None
-    for listener in listeners:  # what it accepts inherits it: a peer that lost its network is noticed one day
+    for listener in listeners:  # accepted sockets inherit it: a peer that lost its network is noticed one day
         listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found: int = listeners[0].socket.getsockname()[1]
     return found, listeners
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
-    """Why an address is not listened on, and what to do about it."""
+    """Return the error for an address that cannot be listened on, with a hint what to do about it."""
     hint = _HINTS.get(error.errno or 0, "")
     kind = AddressInUse if error.errno == errno.EADDRINUSE else TransportError
     return kind(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
@@ -142,10 +146,10 @@ async def serve_streams(
     tls: CurrentContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
+    """Serve until `stopping` is set, then wait for the streams being served. Closes the listeners.
 
-    At most `limit` streams are served at a time, and `share` of one address outside of this machine; `handle`
-    gets the setting that one more has reached, and should say so to it, and "" for all others.
+    At most `limit` streams are served at a time, and `share` from one address outside of this machine.
+    `handle` gets a stream and "", or for one too many the setting that it exceeds, and should refuse it then.
     With `tls` it gets streams before their handshake. Cancelling is the hard stop.
     """
     served = refused = 0
@@ -160,7 +164,7 @@ async def serve_streams(
         if reached and refused >= REFUSED_CONNECTIONS:
             await trio.aclose_forcefully(plain)
             return
-        if reached:  # such a client takes no place of others while it is told so
+        if reached:  # a client takes no place while it is being refused
             refused += 1
         else:
             served += 1
@@ -183,6 +187,7 @@ async def serve_streams(
                     del origins[origin]
             await trio.aclose_forcefully(stream)
 
+    # Two nurseries: accepting is cancelled when we stop, and the connections are waited for.
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
         accept = partial(trio.serve_listeners, serve_one, list(listeners), handler_nursery=connections)
         await accepting.start(accept, name="stream listeners")
@@ -193,9 +198,9 @@ async def serve_streams(
 
 # Listening on a Unix socket: its file comes and goes with the listener.
 #
-# Promises: nobody whom `mode` leaves out can connect at any moment; a socket file that a dead process left
-# behind is replaced, one that somebody listens on, or any other file, never; on the way out only our own
-# file is removed. What touches the file system runs in threads.
+# Promises: the permissions of `mode` are in force before the first client can connect; a socket file of a
+# dead process is replaced, one that a process listens on, or any other file, never; in the end only our own
+# file is removed. All work on the file system runs in threads.
 
 BACKLOG = 128  # connections that wait to be accepted
 REMOVE_SECONDS = 2.0  # for removing the file at the end; a file system that hangs keeps it
@@ -203,7 +208,7 @@ REMOVE_SECONDS = 2.0  # for removing the file at the end; a file system that han
 
 @asynccontextmanager
 async def open_unix_listener(path: str, mode: int) -> AsyncIterator[trio.SocketListener]:
-    """A listener at `path` with these permissions. Raises TransportError."""
+    """Listen at `path` with the permissions `mode`; close and remove it on leaving. Raises TransportError."""
     bound, identity = await trio.to_thread.run_sync(_bind, path, mode)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
     try:
@@ -220,7 +225,8 @@ def _bind(path: str, mode: int) -> tuple[socket.socket, os.stat_result]:
         _clear(path)
         bound.setblocking(False)
         bound.bind(path)
-        os.chmod(path, mode)  # noqa: PTH101  # nobody can connect yet: there is no `listen` so far
+        os.chmod(path, mode)  # noqa: PTH101  # no client can connect before `listen`
+        # So that in the end a file which another process has put there meanwhile is not removed.
         identity = os.lstat(path)
         bound.listen(BACKLOG)
     except (OSError, ValueError) as error:
@@ -240,13 +246,14 @@ def _unix_socket() -> socket.socket:
 
 
 def _clear(path: str) -> None:
-    """Remove a socket file that nobody listens on. Raises TransportError for anything else that is there."""
+    """Remove a socket file on which no process listens. Raises TransportError for any other file."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(there.st_mode):
         raise TransportError(f"cannot listen on unix:{path}: a file that is no socket is there; remove it")
+    # Only connecting shows whether a process listens: the file stays when its process dies.
     with _unix_socket() as probe:
         probe.setblocking(False)
         try:

@@ -1,12 +1,12 @@
-"""TLS: contexts out of settings, errors in words that say what to change, and streams on top of any other.
+"""TLS: contexts out of settings, errors that name the setting to change, and streams on top of any other.
 
-Promises of contexts: TLS 1.2 or newer; a file that cannot be used is named with its key and what is wrong
-with it; no passphrase is asked for on a terminal or shown. Building one reads files: do it in a thread.
+Promises of contexts: TLS 1.2 or newer; an error names an unusable file, its key and the problem; no
+passphrase is asked for on a terminal or shown. Building a context reads files: do it in a thread.
 
-Promises of streams: the same calls and waits as the stream below has, so that who uses one need not know; a
-failed handshake tells the peer why (an alert) before it ends. What comes with one receive is decrypted at
-once, so nothing waits in here while the stream below is silent. Closing never waits for the peer. A stream
-that ends without TLS's own goodbye counts as ended: HTTP frames its messages itself (RFC 9112, section 9.8).
+Promises of streams: the same calls and waits as the stream below, so that users need not know which one they
+have; a failed handshake sends the peer the reason (an alert) before it ends. The bytes of one receive are
+decrypted at once, so none wait in here while the stream below is silent. Closing never waits for the peer. A
+stream that ends without TLS's closing alert counts as ended: HTTP frames its messages (RFC 9112 section 9.8).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from mcpmux.protocol.principal import is_name
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
 
 CurrentContext = Callable[[], ssl.SSLContext]
-"""What a connection that comes now is secured with.
+"""Returns the context for a connection that is made now.
 
-Each reading of the files has a context of its own: no session with an older one opens a door any more.
+Each reading of the files makes a new context, so that no TLS session of an older one can be resumed.
 """
 
 HTTP_ALPN = ("http/1.1",)
 
-READ_SECONDS = 10.0  # for all files, when they are read again
+READ_SECONDS = 10.0  # for all files together, when they are read again
 
 
 def server_context(tls: ServerTls) -> ssl.SSLContext:
-    """For a listener. Raises ConfigError that names the key."""
+    """Return the context for a listener. Raises ConfigError that names the key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context, HTTP_ALPN)
     _load_certificate(context, tls.certificate, tls.key, tls.key_password)
@@ -51,7 +51,7 @@ def server_context(tls: ServerTls) -> ssl.SSLContext:
 
 
 def client_context(tls: ClientTls, alpn: tuple[str, ...] = HTTP_ALPN) -> ssl.SSLContext:
-    """For connections to one server. Raises ConfigError that names the key."""
+    """Return the context for connections to one server. Raises ConfigError that names the key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context, alpn)
     if tls.ca is not None:
@@ -59,6 +59,7 @@ def client_context(tls: ClientTls, alpn: tuple[str, ...] = HTTP_ALPN) -> ssl.SSL
     elif tls.verify:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if not tls.verify:
+        # In this order: the mode cannot be CERT_NONE while host names are checked.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if tls.certificate is not None:
@@ -68,6 +69,7 @@ def client_context(tls: ClientTls, alpn: tuple[str, ...] = HTTP_ALPN) -> ssl.SSL
 
 def _harden(context: ssl.SSLContext, alpn: tuple[str, ...]) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could make us work by renegotiating; compression can betray secrets by the length (CRIME).
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if alpn:
         context.set_alpn_protocols(list(alpn))
@@ -84,6 +86,7 @@ def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
 def _load_certificate(
     context: ssl.SSLContext, certificate: str, key: str | None, key_password: Secret | None
 ) -> None:
+    # OpenSSL's own errors do not tell which of the two files is wrong.
     _expect("tls.certificate", certificate, "certificate")
     key_name, key_path = ("tls.certificate", certificate) if key is None else ("tls.key", key)
     hint = "" if key is not None else "; give the file of the key in `tls.key`"
@@ -92,7 +95,7 @@ def _load_certificate(
     asked = False
 
     def passphrase() -> str:
-        """Called for an encrypted key only; without it OpenSSL would ask on the terminal."""
+        """Return the passphrase of an encrypted key; without this OpenSSL would ask on the terminal."""
         nonlocal asked
         asked = True
         return password
@@ -141,7 +144,7 @@ _VERIFICATION = {
         (2, 18, 19, 20, 21), "is not trusted ({message}): give the authority that signed it in `tls.ca`"
     ),
 }
-"""By codes of OpenSSL (x509_vfy.h). The last: no issuer found, signed by itself, by something unknown."""
+"""By codes of OpenSSL (x509_vfy.h). The last ones: no issuer found, self-signed, an unknown issuer."""
 
 _NO_TLS = (
     "^(WRONG_VERSION_NUMBER|HTTP_REQUEST|HTTPS_PROXY_REQUEST|PACKET_LENGTH_TOO_LONG"
@@ -150,7 +153,7 @@ _NO_TLS = (
 _OLD_VERSION = "^(UNSUPPORTED_PROTOCOL|TLSV1_ALERT_PROTOCOL_VERSION|NO_PROTOCOLS_AVAILABLE)$"
 _ON_CERTIFICATE = "ALERT(?=.*(UNKNOWN_CA|BAD_CERTIFICATE|_CERTIFICATE_|ACCESS_DENIED|DECRYPT_ERROR))"
 
-# OpenSSL's reason (a pattern) → what it means; the first counts.
+# A pattern for OpenSSL's reason → its meaning. The first match counts.
 _OF_SERVER = {
     _NO_TLS: "the server does not speak TLS there; is it http:// (no s)?",
     _OLD_VERSION: "the server speaks no version of TLS from 1.2 on",
@@ -172,7 +175,7 @@ _OF_CLIENT = {
 
 
 def explain_server(error: ssl.SSLError) -> str:
-    """What went wrong with a server that we connect to, and the key of its `tls` table that may help."""
+    """Return the problem with a server that we connect to, and the key of its `tls` table that may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         message = error.verify_message
         words = _VERIFICATION.get(error.verify_code, "is not accepted: {message}")
@@ -182,14 +185,14 @@ def explain_server(error: ssl.SSLError) -> str:
 
 
 def explain_client(error: ssl.SSLError) -> str:
-    """What went wrong with a client that connected to us."""
+    """Return the problem with a client that connected to us."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     return _explain(error, "the client left during the handshake", _OF_CLIENT)
 
 
 def _explain(error: ssl.SSLError, ended: str, meanings: Mapping[str, str]) -> str:
-    # Of a stream that ends during the handshake: Python 3.11.7 says the first, 3.11.2 the second.
+    # For a stream that ends during the handshake, Python 3.11.7 raises the first, 3.11.2 the second.
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return ended
     reason = error.reason or ""
@@ -200,15 +203,15 @@ def _explain(error: ssl.SSLError, ended: str, meanings: Mapping[str, str]) -> st
     return _words(error)
 
 
-_KINDS = {"URI": "uri", "email": "email", "DNS": "dns"}  # as the ssl module calls them, most telling first
+_KINDS = {"URI": "uri", "email": "email", "DNS": "dns"}  # the ssl module's names, most specific first
 
 
 def holder_of(certificate: Mapping[str, Any] | None) -> str:
-    """`dns:host.example`, from what `ssl.SSLSocket.getpeercert` gives; "" when it names nobody.
+    """Return the holder's name, as `dns:host.example`; "" if the certificate has none.
 
-    The name is the first of: a URI (SPIFFE and the like), an e-mail address or a DNS name of its
-    subjectAltName, the common name of its subject. The kind stands in it, so that no name of one kind passes
-    for one of another.
+    `certificate` is the value of `ssl.SSLSocket.getpeercert`. The name is the first of: a URI (SPIFFE and the
+    like), an e-mail address or a DNS name of its subjectAltName, the common name of its subject. The prefix
+    keeps a name of one kind from passing for one of another.
     """
     known = certificate or {}
     names = [(word, kind, known.get("subjectAltName", ())) for kind, word in _KINDS.items()]
@@ -222,7 +225,7 @@ def holder_of(certificate: Mapping[str, Any] | None) -> str:
 
 @dataclass(eq=False)
 class _Served:
-    """What is shown at one place: `now` is for handshakes, `mark` tells whether its files have changed."""
+    """The context of one place: `now` is for handshakes, `mark` shows whether its files have changed."""
 
     where: str
     tls: ServerTls | ClientTls
@@ -234,19 +237,19 @@ class _Served:
 
 
 class TlsContexts:
-    """Those of one process: its listeners', and those towards upstreams, read again while it serves.
+    """The TLS contexts of one process, for listeners and upstreams, whose files are read again on demand.
 
-    Promises: a handshake uses the files as they were read last, all of them or none; connections that exist
-    go on. Files that are of no use change nothing.
+    Promises: a handshake uses the files of the last successful reading, all of them or none; existing
+    connections go on. Unusable files change nothing.
     """
 
     def __init__(self) -> None:
         self._served: list[_Served] = []
 
     async def open(self, where: str, tls: ServerTls | ClientTls) -> CurrentContext:
-        """What connections of a listener, or to an upstream, are secured with. Raises ConfigError.
+        """Return the contexts for a listener, or for connections to an upstream. Raises ConfigError.
 
-        The same for upstreams with the same settings: a store of authorities is large.
+        Upstreams with the same settings share one: a store of authorities is large.
         """
         known = (each for each in self._served if isinstance(tls, ClientTls) and each.tls == tls)
         if (served := next(known, None)) is not None:
@@ -257,15 +260,15 @@ class TlsContexts:
         return served.current
 
     def keep(self, towards: Collection[ClientTls]) -> None:
-        """Connections to upstreams have one of these settings from now on: others are not read again."""
+        """Keep only these settings of upstreams; files of others are not read again."""
         self._served = [
             each for each in self._served if isinstance(each.tls, ServerTls) or each.tls in towards
         ]
 
     async def renew(self) -> tuple[str, ...]:
-        """Read all files again: where they are other ones now.
+        """Read all files again; return the places whose files have changed.
 
-        Raises ConfigError when some are of no use, or cannot be read in time; nothing has changed then.
+        Raises ConfigError, changing nothing, if some are unusable or cannot be read in time.
         """
         changed: list[tuple[_Served, bytes, ssl.SSLContext]] = []
         problems: list[str] = []
@@ -286,6 +289,7 @@ class TlsContexts:
             problems.append(f"the files of certificates cannot be read within {READ_SECONDS:g} s")
         if problems:
             raise ConfigError(problems)
+        # Only now, when all of them are good, and without a wait in between.
         for served, mark, context in changed:
             served.mark, served.now = mark, context
         return tuple(served.where for served, _, _ in changed)
@@ -293,11 +297,11 @@ class TlsContexts:
 
 def _read_files(where: str, tls: ServerTls | ClientTls) -> tuple[bytes, ssl.SSLContext]:
     try:
-        mark = hashlib.sha256()  # of the files before they are used: what comes between is read next time
+        mark = hashlib.sha256()  # taken before the files are used: a change in between is noticed next time
         authorities = tls.client_ca if isinstance(tls, ServerTls) else tls.ca
         for path in (tls.certificate, tls.key, authorities):
             if path is not None:
-                with suppress(OSError):  # `server_context` says why it cannot be read
+                with suppress(OSError):  # the functions below raise the error that explains it
                     mark.update(Path(path).read_bytes())
         context = server_context(tls) if isinstance(tls, ServerTls) else client_context(tls)
     except ConfigError as error:
@@ -305,15 +309,15 @@ def _read_files(where: str, tls: ServerTls | ClientTls) -> tuple[bytes, ssl.SSLC
     return mark.digest(), context
 
 
-RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
+RECORD_BYTES = 64 * 1024  # encrypted at a time, as the kernel may not take more
 LINGER_RECEIVES = 16  # after a failed handshake, so that the peer reads our alert, not a reset
 LINGER_SECONDS = 2.0
-HANDSHAKE_SECONDS = 15.0  # two round trips and some arithmetic: who takes longer does not speak TLS
+HANDSHAKE_SECONDS = 15.0  # two round trips and some arithmetic: a slower server does not speak TLS
 HANDSHAKE_RECORD = 0x16  # the first byte that a client sends (RFC 8446, section 5.1)
 
 
 class NotTls(RemoteProtocolError):
-    """What a client sent to a TLS port is something else. Nothing was answered."""
+    """A client sent something else to a TLS port. It has got no answer yet."""
 
 
 class TlsStream:
@@ -322,34 +326,34 @@ class TlsStream:
     def __init__(
         self, byte_stream: ByteStream, context: ssl.SSLContext, peer: str, server_name: str | None = None
     ) -> None:
-        """`server_name`: whom the peer has to prove to be; None when that is a client."""
+        """`server_name`: the name that the server's certificate must have; None if the peer is a client."""
         self._below = byte_stream
         self._peer = peer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._proven = is_server = server_name is None  # TLS 1.3: a server may refuse us until it answers
         self._explain = explain_client if is_server else explain_server
         self._tls = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
-        self._early = b""  # decrypted before anybody asked for it
+        self._early = b""  # decrypted, and not received yet
         self._unsent: bytes | memoryview = b""  # encrypted, and not taken by the stream below yet
         self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
-        self._ended = False  # nothing more comes
+        self._ended = False  # no more bytes come
         self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
-        self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
+        self._receiving = False  # a task waits in `receive`, and all that comes is for it
 
     @property
     def descriptor(self) -> int:
-        """The socket's."""
+        """The socket's descriptor."""
         return self._below.descriptor
 
     @property
     def early(self) -> bool:
-        """Whether something is to be received, or the end, that the socket does not know of any more."""
+        """Whether decrypted bytes or the end can be received, though the socket may be silent."""
         return bool(self._early) or self._ended
 
     async def handshake(self, begun: bytes = b"") -> None:
-        """Agree on keys; `begun` is what was received already.
+        """Do the handshake; `begun`: bytes that were received already.
 
-        Raises ssl.SSLError, after telling the peer, and TransportClosed.
+        Raises ssl.SSLError, after sending the peer an alert, and TransportClosed.
         """
         self._incoming.write(begun)
         while True:
@@ -368,10 +372,11 @@ class TlsStream:
                     await self._flush()
                 raise
         await self._flush()
+        # The last receive of the handshake may have brought the first data.
         self._early = self._decrypt()
 
     def peer_certificate(self) -> dict[str, Any] | None:
-        """What `ssl.SSLSocket.getpeercert` gives: of a certificate that was verified; else nothing."""
+        """Return the peer's certificate as `ssl.SSLSocket.getpeercert` does: empty if it was not verified."""
         return self._tls.getpeercert()
 
     async def receive(self) -> bytes:
@@ -406,7 +411,7 @@ class TlsStream:
         return data
 
     def _pump(self) -> None:
-        """Decrypt what the stream below has by now; some of it says nothing to anybody but TLS."""
+        """Decrypt the bytes that the stream below has now; some of them are records for TLS alone."""
         while not (self._early or self._ended):
             try:
                 data = self._below.receive_nowait()
@@ -434,6 +439,8 @@ class TlsStream:
             except ssl.SSLZeroReturnError:
                 data = b""
             except ssl.SSLError as error:
+                # In TLS 1.3 a server refuses our certificate only after the handshake: that is a failure to
+                # connect, until it has sent any data.
                 words = f"TLS: {self._explain(error)}"
                 unproven = ConnectFailed(f"cannot connect to {self._peer}: {words}")
                 self._ended, self._broken = True, TransportClosed(words) if self._proven else unproven
@@ -458,6 +465,7 @@ class TlsStream:
     def send_nowait(self, data: bytes | memoryview) -> int:
         if not self._flush_nowait():
             return 0
+        # Bytes that were encrypted in an earlier call count now, when the stream below has taken them.
         done, self._owed = self._owed, 0
         view = memoryview(data)
         while done < len(view):
@@ -488,7 +496,7 @@ class TlsStream:
             await self._below.wait_sendable()
 
     def _flush_nowait(self) -> bool:
-        """True when the stream below has taken everything."""
+        """Pass encrypted bytes on without waiting; return whether the stream below has taken all."""
         while True:
             if not self._unsent:
                 if not self._outgoing.pending:
@@ -508,7 +516,7 @@ class TlsStream:
 
     def is_finished(self) -> bool:
         if self._receiving:
-            return False  # that task sees the end by itself
+            return False  # that task sees the end
         self._pump()
         return not self._early and self._ended
 
@@ -518,18 +526,19 @@ class TlsStream:
         self._below.close()
 
     def _say_goodbye(self) -> None:
-        """Tell the peer that the stream is whole, unless something else of it is still stuck."""
+        """Send TLS's closing alert, as far as the stream below takes it now."""
         with suppress(ssl.SSLError, ValueError):
-            self._tls.unwrap()  # it wants to read the peer's goodbye too, which we do not wait for
+            self._tls.unwrap()  # raises without the peer's closing alert, for which we do not wait
         self._flush_nowait()
 
 
 ByteStream = PlainStream | TlsStream
-"""A connected stream of either kind. `PlainStream` says what they do."""
+"""A connected stream of either kind. `PlainStream` documents the methods."""
 
 
 async def linger(byte_stream: ByteStream, receives: int) -> None:
-    """Receive a bounded rest, as closing on it would reset what was sent. Raises TransportClosed."""
+    """Receive and discard a bounded number of chunks. Raises TransportClosed."""
+    # Closing a socket with unread bytes resets it, and the peer would lose what we have sent.
     byte_stream.send_eof()
     for _ in range(receives):
         if not await byte_stream.receive():
@@ -539,11 +548,11 @@ async def linger(byte_stream: ByteStream, receives: int) -> None:
 async def connect_tls(
     byte_stream: ByteStream, context: ssl.SSLContext, peer: str, server_name: str
 ) -> TlsStream:
-    """TLS to a server that is to prove that it is `server_name`, a host name or an IP address.
+    """Open TLS to a server whose certificate must be for `server_name`, a host name or an IP address.
 
     `peer` names the server in errors. Raises ConnectFailed; `byte_stream` is closed whenever this raises.
     """
-    name = server_name.partition("%")[0].rstrip(".")  # no zone of an address, no root of a name
+    name = server_name.partition("%")[0].rstrip(".")  # certificates have no address zone and no root dot
     try:
         tls = TlsStream(byte_stream, context, peer, name)
         with trio.move_on_after(HANDSHAKE_SECONDS):
@@ -562,13 +571,14 @@ async def connect_tls(
 
 
 async def accept_tls(byte_stream: ByteStream, context: ssl.SSLContext, peer: str) -> TlsStream:
-    """TLS for a client that has connected. The caller owns the deadline, and the stream if this raises.
+    """Accept TLS from a client that has connected. The caller owns the deadline, and the stream on an error.
 
-    Raises NotTls, and TransportClosed with the reason after the client was told.
+    Raises NotTls, and TransportClosed with the reason, after the client was sent an alert.
     """
     begun = await byte_stream.receive()
     if not begun:
         raise TransportClosed("the client left before the handshake")
+    # Looked at first: to a client without TLS an alert is noise, and plain HTTP can still answer it.
     if begun[0] != HANDSHAKE_RECORD:
         raise NotTls("this is a TLS port: use https://")
     tls = TlsStream(byte_stream, context, peer)

@@ -1,15 +1,16 @@
 """Waits that many share: for something to read on any connection, and for the deadline of any exchange.
 
-Promises of the poller: each watched descriptor is told of by a plain call as long as there is something to
-read, and not once it was forgotten; a call that fails stops nothing but its own descriptor; other tasks have
-their turn soon. Linux only (epoll); see `available`.
+Promises of the poller: a plain function of each watched descriptor is called as long as there is something to
+read, and never after `forget`; a call that fails stops only its own descriptor; other tasks get their turn
+soon. Linux only (epoll); see `available`.
 
-Why: a wait of trio's own costs several times what receiving does, and under load dozens are ready at once.
-Where few are, what was sent is often answered sooner than a process falls asleep and is woken. So it lingers
-for a moment before it waits, as long as that pays; where it does not it is tried again now and then.
+Why: a wait in trio costs several times as much as receiving, and under load dozens of descriptors are ready
+at once. With few of them, an answer often comes sooner than a process falls asleep and is woken. So the
+poller lingers for a moment before it waits, as long as that pays; otherwise it tries again now and then.
 
-A cancel scope for each exchange would cost more than the exchange, too. So a sweeper cuts off what is late,
-within SWEEP_SECONDS and again and again until it is forgotten. Nothing runs while nothing is watched.
+A cancel scope for each exchange would also cost more than the exchange. So one sweeper cuts off exchanges
+that are late, within SWEEP_SECONDS, and again and again until they are forgotten. It sleeps while it has
+none.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from mcpmux.errors import Overdue
 log = structlog.get_logger()
 
 MOST_AT_ONCE: Final = 64  # calls before other tasks get their turn
-MOST_LINGERED: Final = 16  # the same where each may have been waited for, besides those that are ready then
-LINGER_SECONDS = 60e-6  # about as long as it takes to be woken
-MOST_MISSES: Final = 6  # that are counted: twice as many waits without lingering after each, 64 in the end
-FEW: Final = 8  # connections that are busy; with more of them something is ready all the time
-COUNTED_WAITS: Final = 64  # after which it is found out anew which connections are busy
+MOST_LINGERED: Final = 16  # calls after which it lingers no more before other tasks get their turn
+LINGER_SECONDS = 60e-6  # about as long as it takes to wake a process
+MOST_MISSES: Final = 6  # that are counted: each doubles the waits without lingering, up to 64
+FEW: Final = 8  # busy connections; with more of them one is ready all the time
+COUNTED_WAITS: Final = 64  # after which the busy connections are counted anew
 
 available = sys.platform == "linux"
 
 
 def clock() -> Callable[[], float]:
-    """Tells trio's time, without a call of trio's for each look."""
+    """Return a function that returns trio's time without calling trio, which costs more."""
     current = trio.lowlevel.current_clock()
     if type(current).__name__ != "SystemClock":
-        return current.current_time  # a test's
-    ahead = current.current_time() - perf_counter()  # which it counts by
+        return current.current_time  # the clock of a test
+    ahead = current.current_time() - perf_counter()  # trio's clock is `perf_counter` plus a constant
 
     def tell() -> float:
         return perf_counter() + ahead
@@ -53,39 +54,39 @@ def clock() -> Callable[[], float]:
 
 
 class ReadinessPoller:
-    """Who is to be told of which descriptor."""
+    """The watched descriptors, and the function to call for each."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._told: dict[int, Callable[[], None]] = {}
-        self._busy: set[int] = set()  # descriptors that were told of lately
+        self._busy: set[int] = set()  # descriptors that were ready lately
         self._waits = 0
         self._gives_way = False
-        self._misses = 0  # times that lingering brought nothing, since it last did
+        self._misses = 0  # times that lingering brought nothing, since it last brought something
         self._pause = 0  # waits without lingering that are still to come
 
     def __repr__(self) -> str:
         return f"<ReadinessPoller of {len(self._told)}>"
 
     def watch(self, descriptor: int, tell: Callable[[], None]) -> None:
-        """From now on `tell` is called whenever there is something to read.
+        """Call `tell` whenever there is something to read, from now on.
 
-        Raises OSError, and nothing is watched, when the system watches too much already.
+        Raises OSError, and watches nothing, if the system watches too much already.
         """
         self._epoll.register(descriptor, select.EPOLLIN)
         self._told[descriptor] = tell
 
     def forget(self, descriptor: int) -> None:
-        """To be called before the descriptor is closed."""
+        """Stop watching a descriptor. Must be called before the descriptor is closed."""
         if self._told.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def give_way(self) -> None:
-        """A task has been woken: the event loop has its turn without lingering."""
+        """Let the event loop have its turn without lingering, because a task was woken."""
         self._gives_way = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Call the functions of ready descriptors until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._epoll)
             self._gives_way = False
@@ -97,7 +98,7 @@ class ReadinessPoller:
                 told += self._tell_ready()
 
     def _tell_ready(self) -> int:
-        """Tell of what is ready, until nothing is or others must have their turn; of how many it was."""
+        """Serve ready descriptors until none is left or other tasks must have a turn; return the number."""
         told = 0
         while told < MOST_AT_ONCE and (ready := self._epoll.poll(0, MOST_AT_ONCE - told)):
             told += len(ready)
@@ -107,19 +108,19 @@ class ReadinessPoller:
                 try:
                     if tell is not None:
                         tell()
-                except Exception:  # the wall between those who are told: a mistake of ours
+                except Exception:  # the wall around one descriptor: a mistake of ours
                     log.exception("what was received could not be taken")
                     self.forget(descriptor)
         return told
 
     def _linger(self) -> bool:
-        """Whether something has come within a moment. Others who want the processor have it meanwhile."""
+        """Wait for LINGER_SECONDS without sleeping; return whether a descriptor is ready."""
         if self._pause or len(self._busy) > FEW:
             self._pause = max(0, self._pause - 1)
             return False
         until = perf_counter() + LINGER_SECONDS
         while perf_counter() < until:
-            os.sched_yield()
+            os.sched_yield()  # other processes that want the processor, often the server, get it meanwhile
             if self._epoll.poll(0, 1):
                 self._misses = 0
                 return True
@@ -128,18 +129,18 @@ class ReadinessPoller:
         return False
 
     def close(self) -> None:
-        """Give the poller back. Nothing may run any more."""
+        """Close the poller, which must not run any more."""
         self._told.clear()
         self._epoll.close()
 
 
-SWEEP_SECONDS = 0.1  # how late a deadline may be kept
+SWEEP_SECONDS = 0.1  # by which a deadline may be kept late
 
 
 class Deadline:
-    """`seconds` from now, less those `waited`; `at` in trio's time. Progress renews it, up to `maximum`.
+    """A deadline `seconds` from now, less those `waited`; `at`: in trio's time.
 
-    `now`: the time, for who has just looked.
+    Progress renews it, up to `maximum` seconds in all. `now`: the time, if the caller has just read it.
     """
 
     __slots__ = ("_latest", "_maximum", "_scope", "at", "seconds")
@@ -148,12 +149,12 @@ class Deadline:
         self.seconds = seconds
         self.at = (trio.current_time() if now is None else now) + seconds - waited
         self._maximum = maximum
-        self._latest: float | None = None  # with all progress, once there was some
+        self._latest: float | None = None  # time to which progress may move it, once there was some
         self._scope: trio.CancelScope | None = None
 
     @property
     def left(self) -> float:
-        """Seconds until it has passed."""
+        """Seconds until the deadline."""
         return self.at - trio.current_time()
 
     @property
@@ -162,7 +163,7 @@ class Deadline:
         return self._latest is not None and self.at >= self._latest
 
     def renew(self) -> None:
-        """There was progress."""
+        """Note progress: move the deadline to `seconds` from now, as far as `maximum` allows."""
         if self._latest is None:
             self._latest = self.at + max(0.0, self._maximum - self.seconds)
         self.at = max(self.at, min(self._latest, trio.current_time() + self.seconds))
@@ -171,8 +172,8 @@ class Deadline:
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """End whatever waits in here at the deadline. May be nested. Raises Overdue."""
-        if self._scope is not None:
+        """Cancel the block at the deadline, also when that is renewed. May be nested. Raises Overdue."""
+        if self._scope is not None:  # the outer block has a scope already, and raises
             yield
             return
         self._scope = scope = trio.CancelScope(deadline=self.at)
@@ -186,29 +187,29 @@ class Deadline:
 
 
 def limited(deadline: Deadline | None) -> AbstractContextManager[None]:
-    """Wait until `deadline` in here, or without end when there is none. Raises Overdue."""
+    """Limit a block by `deadline`, or not at all if that is None. Raises Overdue."""
     return nullcontext() if deadline is None else deadline.limit()
 
 
 class Timed(Protocol):
-    """Something that has a deadline."""
+    """An object that has a deadline."""
 
     @property
     def until(self) -> float:
         """The deadline, in trio's time."""
 
     def cut_off(self) -> None:
-        """End it: the deadline has passed."""
+        """End the work whose deadline has passed."""
 
 
 class DeadlineSweeper:
-    """Everything that has a deadline at the moment: what is `watched`. `run` must run while there is any."""
+    """The objects that have a deadline now: `watched`. `run` must run while there are any."""
 
     __slots__ = ("_rest", "_resting", "forget", "watched")
 
     def __init__(self) -> None:
         self.watched: set[Timed] = set()
-        self.forget = self.watched.discard  # called for what is over, or has no deadline any more
+        self.forget = self.watched.discard  # to be called for what is over, or has no deadline any more
         self._rest = trio.lowlevel.ParkingLot()
         self._resting = False
 
@@ -216,7 +217,7 @@ class DeadlineSweeper:
         return f"<DeadlineSweeper of {len(self.watched)}>"
 
     def watch(self, timed: Timed) -> None:
-        """Cut it off once its `until` has passed."""
+        """Cut `timed` off once its `until` has passed."""
         self.watched.add(timed)
         if self._resting:
             self._resting = False
@@ -231,7 +232,8 @@ class DeadlineSweeper:
             await trio.sleep(SWEEP_SECONDS)
             self._sweep()
 
-    def _sweep(self) -> None:  # not in `run`, which would keep the last one
+    def _sweep(self) -> None:  # not in `run`, whose frame would keep the last object
         now = trio.current_time()
+        # A list first: cutting one off may change the set.
         for timed in [timed for timed in self.watched if timed.until <= now]:
             timed.cut_off()

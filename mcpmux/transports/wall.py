@@ -1,6 +1,6 @@
-"""A wall around some work: errors that it ends with, by themselves or in groups, stop here.
+"""A wall around some work: its errors of one kind stop here, alone or in exception groups.
 
-For modules that are compiled, which `except*` cannot be.
+It serves the modules that mypyc compiles, which cannot contain `except*`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ TakeErrors = Callable[[list[BaseException]], object]
 
 
 async def walled(work: Awaitable[None], kind: type[Exception], tell: TakeErrors) -> None:
-    """Do the work; `tell` hears of the errors of that kind that it ends with. Others are raised then."""
+    """Await `work`; pass its errors of `kind` to `tell`, as a flat list, then raise all others."""
     try:
         await work
     except* kind as group:
@@ -19,7 +19,7 @@ async def walled(work: Awaitable[None], kind: type[Exception], tell: TakeErrors)
 
 
 def leaves_of(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The errors in a group and in the groups in it."""
+    """Return the errors in a group and in its nested groups."""
     found: list[BaseException] = []
     for error in group.exceptions:
         found.extend(leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error])

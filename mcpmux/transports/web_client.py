@@ -2,10 +2,10 @@
 
 This is the one module that knows httpx, and it is imported when there is something to ask, as httpx is large.
 
-Promises: no redirect is followed, nothing is decompressed, nothing of the environment counts; each request
-has a connection of its own; a response is bounded in size; errors name no query, no credentials, and nothing
-of what was sent. Where `find` says which addresses may be connected to, no others are: a name is not resolved
-again. The caller owns the deadline.
+Promises: no redirect is followed, nothing is decompressed, no environment variable counts; each request has a
+separate connection; a response is bounded in size; errors name no query, no credentials, and nothing that was
+sent. With `find`, connections go only to the addresses that it returns: a name is not resolved again. The
+caller owns the deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mcpmux.transports.tls import client_context, explain_server
 
 CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
 MOST_ADDRESSES = 4  # of one name that are tried
-SHOWN_CHARACTERS = 100  # of what a library or a proxy says
+SHOWN_CHARACTERS = 100  # of a library's or a proxy's text that are shown in an error
 
 _OWN_FIELDS = (("User-Agent", "mcpmux"), ("Accept-Encoding", "identity"), ("Connection", "keep-alive"))
 _EXTENSIONS = {"timeout": {"connect": CONNECT_SECONDS}}
@@ -47,7 +47,7 @@ class WebAnswer(NamedTuple):
 
 
 class WebResponse:
-    """A response whose head is in. Iterating it gives the body as it comes, without a limit."""
+    """A response whose head was received. Iterating it yields the body as it comes, without a limit."""
 
     def __init__(self, response: httpx.Response, body_bytes: int) -> None:
         self.status = response.status_code
@@ -60,7 +60,7 @@ class WebResponse:
         return self._chunks
 
     async def read(self) -> bytes:
-        """The whole body. Raises MessageTooLarge."""
+        """Return the whole body. Raises MessageTooLarge."""
         body = bytearray()
         missing = int(self.headers.get("content-length", 0))
         while missing <= self._body_bytes and len(body) <= self._body_bytes:
@@ -71,9 +71,9 @@ class WebResponse:
         raise MessageTooLarge(f"the response's body is larger than {self._body_bytes} bytes")
 
     async def close(self) -> None:
-        """Read no more of it.
+        """Close the response.
 
-        httpx has generators inside generators, none of which closes the next: they end by being read on.
+        httpx nests generators, none of which closes the next: reading on after `aclose` ends them.
         """
         await self._response.aclose()
         with suppress(httpx.HTTPError, httpx.StreamError):
@@ -82,9 +82,9 @@ class WebResponse:
 
 
 class WebClient(NamedTuple):
-    """How servers are asked. `tls`: towards the server; a proxy is verified with the system's authorities.
+    """Settings for requests. `tls`: towards the server; a proxy is verified with the system's authorities.
 
-    A proxy resolves names itself, so that `find` is asked about addresses in URLs only.
+    A proxy resolves names, so with one `find` is called only for the addresses that stand in URLs.
     """
 
     tls: ClientTls = ClientTls()
@@ -94,7 +94,7 @@ class WebClient(NamedTuple):
     body_bytes: int = 64 * 1024 * 1024  # of a response that is read whole
 
     async def ask(self, method: str, url: str, fields: HeaderFields, body: bytes = b"") -> WebAnswer:
-        """The whole response. Raises as `open`, and MessageTooLarge."""
+        """Send a request and return the whole response. Raises as `open`, and MessageTooLarge."""
         async with self.open(method, url, fields, body) as response:
             return WebAnswer(response.status, response.headers, await response.read())
 
@@ -102,7 +102,7 @@ class WebClient(NamedTuple):
     async def open(
         self, method: str, url: str, fields: HeaderFields, body: bytes = b""
     ) -> AsyncIterator[WebResponse]:
-        """A response whose head is in. Leaving closes the connection.
+        """Send a request and open its response, once its head was received. Leaving closes the connection.
 
         Raises ConnectFailed, other TransportErrors, RemoteProtocolError, ConfigError for files of `tls`, and
         what `find` raises.
@@ -112,7 +112,7 @@ class WebClient(NamedTuple):
         request = httpx.Request(method, url, headers=headers, content=body, extensions=_EXTENSIONS)
         transport = await trio.to_thread.run_sync(self._make_transport, place)
         try:
-            async with transport:  # no client of httpx: we want nothing of what that adds
+            async with transport:  # no httpx.AsyncClient: it adds redirects, cookies and the environment
                 answered = await self._send(request, transport, authority)
                 response = WebResponse(answered, self.body_bytes)
                 try:
@@ -124,7 +124,7 @@ class WebClient(NamedTuple):
             raise _trouble(error, authority) from None
 
     def _make_transport(self, url: httpx.URL) -> Transport:
-        """Reads files. Raises ConfigError."""
+        """Return a transport for one request, reading the files of `tls`. Raises ConfigError."""
         context: ssl.SSLContext | bool = False
         if url.scheme == "https":
             context, host = client_context(self.tls), url.raw_host.decode("ascii")
@@ -136,7 +136,7 @@ class WebClient(NamedTuple):
         return Transport(verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE)
 
     async def _send(self, request: httpx.Request, transport: Transport, authority: str) -> httpx.Response:
-        """The response, its head being in. Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
+        """Return the response with its head. Raises ConnectFailed, errors of `find`, and httpx.HTTPError."""
         url, failure = request.url, ConnectFailed(f"cannot connect to {authority}")
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
         if self.proxy is not None:
@@ -145,6 +145,8 @@ class WebClient(NamedTuple):
             return await _send_by_proxy(self.proxy, request, transport, authority)
         addresses = [host] if self.find is None else await self.find(host, port)
         for address in addresses[:MOST_ADDRESSES]:
+            # Connect to the address itself: resolving the name again may give one that was not checked. The
+            # Host field and the name for TLS are set by now.
             request.url = url.copy_with(host=address)
             try:
                 return await _send_once(request, transport, authority)
@@ -161,7 +163,7 @@ class WebClient(NamedTuple):
 
 
 Transport = httpx.AsyncHTTPTransport
-"""Makes the connection for one request: to addresses that were found, or to a proxy."""
+"""Makes the connection for one request: to an address from `find`, or to a proxy."""
 
 
 async def _send_by_proxy(
@@ -199,7 +201,7 @@ def _read_url(url: str) -> httpx.URL:
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is a number of some kind, which a proxy may take for an address, and no name."""
+    """Return whether `host` is a number of some kind, which a proxy may take for an address, and no name."""
     try:
         ip_address(host.partition("%")[0])
     except ValueError:
@@ -208,7 +210,7 @@ def _is_address(host: str) -> bool:
 
 
 def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
-    """Have it verify servers by this name, whatever address or proxy they are reached by."""
+    """Make `context` verify servers by this name, regardless of the address or proxy in use."""
     wrap = context.wrap_bio
 
     def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:
@@ -220,7 +222,7 @@ def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
 def _reason(error: BaseException) -> str:
     if isinstance(error, httpx.ConnectTimeout):
         return f"no answer within {CONNECT_SECONDS:g} s"
-    # Libraries in between raise their own errors, and not always `from` what the system or TLS said.
+    # Libraries in between raise their own errors, and not always `from` the error of the system or of TLS.
     while not isinstance(error, OSError | trio.BrokenResourceError):
         cause = error.__cause__ or error.__context__
         if cause is None:

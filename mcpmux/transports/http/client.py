@@ -1,9 +1,9 @@
 """An HTTP/1.1 client for one origin: a bounded pool of connections, the last one used first.
 
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
-connection, which is how HTTP cancels; a reader who has all and only misses the end of a stream `finish`es it,
-and the connection is used again once that end has come. No redirects, no decompression, no HEAD. Whoever
-gives a request a deadline runs `deadlines` besides; no other task works behind the pool.
+connection, which is how HTTP cancels. A reader that has everything but the end of a stream calls `finish`,
+and the connection is used again once that end has come. No redirects, no decompression, no HEAD. The owner
+runs `deadlines`, which limits the wait for such an end; the pool has no tasks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, clock
 
 
 class HttpResponse:
-    """A response whose head is in. To be read by one task, and released by it in the end.
+    """A response whose head was received. One task reads it, and releases it in the end.
 
-    Of a request that was posted it is still to come: `take_nowait`, `wait` or `release` must follow.
+    After `post` the head is still to come: `take_nowait`, `wait` or `release` must follow.
     """
 
     __slots__ = ("_connection", "_pool", "_repeatable", "headers", "status")
 
     def __init__(self, connection: HttpConnection, pool: HttpPool, repeatable: bytes = b"") -> None:
-        """`repeatable`: the request, if it was posted and may be sent once more."""
+        """`repeatable`: the encoded request, if it was posted and may be sent once more."""
         self.status = connection.parser.status
         self.headers = connection.parser.headers
         self._connection: HttpConnection | None = connection
@@ -39,9 +39,9 @@ class HttpResponse:
         self._repeatable = repeatable
 
     def take_nowait(self) -> bytes | Self | None:
-        """What has come of a response of status 200: its whole body, or an event stream that has begun.
+        """Return the whole body of a response of status 200, or this response if it is an event stream.
 
-        A stream is to be finished or left to `wait`. None for anything else.
+        A stream must be finished or left to `wait`. Return None for anything else.
         """
         connection = self._connection
         if connection is None or connection.failure is not None or connection.parser.status != 200:
@@ -54,18 +54,18 @@ class HttpResponse:
         return parser.take_body() if parser.complete else None
 
     def hear_more(self, hear: Callable[[], None]) -> None:
-        """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
+        """Have `hear`, which calls this, called again when more has arrived."""
         assert self._connection is not None
         self._connection.hear = hear
 
     async def wait(self) -> HttpResponse:
-        """This response, its head being in. Raises as `HttpPool.send` does."""
+        """Return this response once its head was received. Raises as `HttpPool.send` does."""
         pool, connection = self._pool, self._connection
         assert connection is not None
         try:
             try:
                 await connection.wait_for_head()
-            except TransportClosed:
+            except TransportClosed:  # the server may have closed the idle connection before our request came
                 if connection.parser.received_bytes or not self._repeatable:
                     raise
                 self._connection = connection = await pool._exchange_anew(self._repeatable, b"")
@@ -77,29 +77,29 @@ class HttpResponse:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it has come."""
+        """Whether the whole response was received."""
         return self._connection is None or self._connection.parser.complete
 
     def receive_nowait(self, most: int) -> bytes | None:
-        """What has come of the body and was not read; None, and it is left, if that is over `most` bytes."""
+        """Return the unread part of the body so far; None, leaving it, if the body has over `most` bytes."""
         connection = self._connection
         if connection is None or connection.parser.body_bytes > most:
             return None
         return connection.parser.take_body()
 
     def read_nowait(self) -> bytes | None:
-        """The body when all of it came with the head and nothing of it was read yet, else None."""
+        """Return the rest of the body if all of it has arrived, otherwise None."""
         connection = self._connection
         if connection is None or not connection.parser.complete:
             return None
         return connection.parser.take_body()
 
     async def read(self) -> bytes:
-        """The rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError."""
+        """Return the rest of the body. Raises MessageTooLarge, TransportClosed, RemoteProtocolError."""
         return bytes(await self.read_body())
 
     async def read_body(self) -> bytes | bytearray:
-        """The same; a large body is not copied once more. Raises as `read` does."""
+        """Return the rest of the body as `read` does, without another copy of a large one."""
         if self._connection is None:
             raise LocalProtocolError("the response was released")
         limit, parser = self._pool.limits.body_bytes, self._connection.parser
@@ -112,7 +112,7 @@ class HttpResponse:
         return parser.take_body()
 
     async def receive_some(self) -> bytes:
-        """The next bytes of the body as they come, b"" at its end. Raises as `read` does."""
+        """Return the next bytes of the body as they come, b"" at its end. Raises as `read` does."""
         if self._connection is None:
             raise LocalProtocolError("the response was released")
         parser = self._connection.parser
@@ -121,7 +121,7 @@ class HttpResponse:
         return data
 
     def finish(self) -> None:
-        """Done with it: all that matters was read, so that its end may come by itself. As `release` else."""
+        """Release a response of which only the end is missing: the connection is kept if that comes soon."""
         connection, self._connection = self._connection, None
         if connection is not None and connection.parser.complete:
             self._pool.put_back(connection)
@@ -129,7 +129,7 @@ class HttpResponse:
             self._pool.put_back_ending(connection)
 
     def release(self) -> None:
-        """Done with it: the connection is kept if all of it has come, else cut off. May be called again."""
+        """Give the connection back if the response is complete, otherwise close it. May be called again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.put_back(connection)
@@ -139,23 +139,23 @@ FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was
 JSON_TYPE: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
-LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # say no Content-Length without a body
+LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # no Content-Length without a body
 _NOT_SENT: Final = "nothing of the request was sent"
 
 
 @contextmanager
 def not_sent_yet() -> Iterator[None]:
-    """Mark what ends a request in here, so that `was_unsent` tells: the server need not hear of its end."""
+    """Mark the errors of a block that sends no byte of a request, for `was_unsent`."""
     try:
         yield
     except BaseException as end:
-        if not isinstance(end, ConnectFailed):  # which says so itself
+        if not isinstance(end, ConnectFailed):  # which always comes before anything is sent
             end.add_note(_NOT_SENT)
         raise
 
 
 def was_unsent(error: BaseException) -> bool:
-    """Whether a request had not been sent when that was raised."""
+    """Return whether a request had not been sent when `error` was raised."""
     return isinstance(error, ConnectFailed) or _NOT_SENT in getattr(error, "__notes__", ())
 
 
@@ -170,10 +170,10 @@ class HttpPool:
         route: Route | None = None,
         poller: ReadinessPoller | None = None,
     ) -> None:
-        """`route` leads to `origin`; without one it is direct, which is for http.
+        """`route` leads to `origin`; without one it is direct, for http only.
 
-        `poller`: receives for what is posted; it runs as long as the pool is used. Without one, and where a
-        proxy is asked for each request, nothing can be posted.
+        `poller`: receives for posted requests; it must run as long as the pool is used. Without one, and
+        where a proxy forwards each request, `post` always returns None.
         """
         self.origin = origin
         self.limits = limits or PoolLimits()
@@ -185,7 +185,7 @@ class HttpPool:
             self._own_fields += self._asked_proxy.fields
             self._prefix = f"http://{origin.authority}"
         self.poller = poller if self._asked_proxy is None else None
-        self._asked: tuple[str, str, HeaderFields] = ("", "", ())  # last, and its head
+        self._asked: tuple[str, str, HeaderFields] = ("", "", ())  # the last request, whose head is kept
         self._head = b""
         self.deadlines = DeadlineSweeper()
         self._running = 0  # requests that hold a connection
@@ -207,7 +207,7 @@ class HttpPool:
         self.close()
 
     def close(self) -> None:
-        """Close what is idle now, and the rest as its requests end."""
+        """Close the idle connections now, and the others as their requests end."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -224,11 +224,11 @@ class HttpPool:
         idempotent: bool,
         more: HeaderFields = (),
     ) -> HttpResponse:
-        """A response whose head is in, to be released. `target` is path and query as they are sent.
+        """Send a request; return the response, once its head was received. It must be released.
 
-        `headers` are the same again and again, `more` are different each time. Raises ConnectFailed,
-        TransportClosed (no answer came; an `idempotent` request that met a dying connection was repeated
-        before), RemoteProtocolError, or TransportError when too many requests wait already.
+        `target`: path and query, encoded. `headers` are the same for many requests, `more` differ each time.
+        Raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that met a dying
+        connection was repeated before), RemoteProtocolError, or TransportError when too many requests wait.
         """
         head = self._encode_head(method, target, headers, len(body), more)
         if self._closed:
@@ -246,6 +246,8 @@ class HttpPool:
                 try:
                     await connection.exchange(head, body)
                 except TransportClosed:
+                    # The server may have closed the idle connection meanwhile. It may also have carried the
+                    # request out, so only an idempotent one is sent again.
                     if connection.parser.received_bytes or not idempotent:
                         raise
                     connection = None
@@ -270,12 +272,12 @@ class HttpPool:
         more: HeaderFields = (),
         hear: Callable[[], None],
     ) -> HttpResponse | None:
-        """Send a request as `send` does, but without waiting for anything.
+        """Send a request as `send` does, but without waiting.
 
-        None, and nothing is sent, when that cannot be: it takes an idle connection that is received for, and
-        a small request. What is not sent here is expected in `send`, which then opens a connection for those
-        that come after it. `hear` is called once when there is something to `take`, or to `wait` for: one of
-        both must follow, unless it is to `hear_more`.
+        Return None, sending nothing, if that is impossible: it takes an idle connection with a poller, and a
+        small request. The caller is expected to `send` it then, which opens a connection for later requests.
+        `hear` is called once when there is a response to `take_nowait` or to `wait` for: it must do one of
+        both, or call `hear_more`.
         """
         poller = self.poller
         if poller is None or self._running >= self.limits.connections:
@@ -295,6 +297,7 @@ class HttpPool:
     def _encode_head(
         self, method: str, target: str, headers: HeaderFields, length: int, more: HeaderFields
     ) -> bytes:
+        # Most requests repeat the last head. `is`: comparing the fields would cost as much as looking it up.
         asked = self._asked
         if headers is asked[2] and target == asked[1] and method == asked[0]:
             head = self._head
@@ -310,6 +313,7 @@ class HttpPool:
         return head + b"\r\n"
 
     async def _exchange_anew(self, head: bytes, body: bytes) -> HttpConnection:
+        # Ending connections hold no turn, but count for the limit of connections.
         if self._ending and self._running + len(self._ending) > self.limits.connections:
             self._close_ending()
         with not_sent_yet():
@@ -328,14 +332,15 @@ class HttpPool:
             raise TransportClosed("the connection pool is closed")
 
     def _end_turn(self) -> None:
-        """Hand the right to hold a connection to whoever has waited longest."""
-        if self._running < self.limits.connections or not self._waiting.unpark():  # else nobody waits
+        """Hand the right to hold a connection to the request that has waited longest."""
+        if self._running < self.limits.connections or not self._waiting.unpark():  # else no request waits
             self._running -= 1
 
     def _opens_another(self) -> bool:
-        """Whether to open a connection even if one is idle by now, so that there are as many as are needed.
+        """Return whether to open a connection even if one is idle by now, so that `post` has enough of them.
 
-        Else all requests would be sent in tasks, if connections come back before a task has its turn.
+        Otherwise all requests might be sent in tasks: connections that come back before a task has its turn
+        would be taken by `send` again.
         """
         if not self._too_few:
             return False
@@ -343,13 +348,13 @@ class HttpPool:
         return self._running + len(self._idle) <= self.limits.idle
 
     def _take_idle(self, idempotent: bool) -> HttpConnection | None:
-        """The connection that was used last, if it is still good.
+        """Return the connection that was used last, if it is still good, or else one used before.
 
-        One that has just been used is not looked at for a request that can be repeated: that costs a
-        system call, and its dying would be noticed anyway.
+        For an idempotent request, one that was just used is not checked: that costs a system call, and the
+        request can be repeated.
         """
         idle = self._idle
-        if not idle and self._ending and self.poller is None:  # else each has said so
+        if not idle and self._ending and self.poller is None:  # with a poller each reports its end
             for connection in list(self._ending):
                 connection.hear_end()
         now = self._clock() if idle else 0.0
@@ -358,18 +363,18 @@ class HttpPool:
             seconds = now - connection.idle_since
             if idempotent and seconds <= self._fresh_seconds:
                 return connection
-            # Whatever an idle connection has to say, it is the end, an error, or not for us.
+            # Anything to receive on an idle connection is the end, an error, or belongs to no request.
             if seconds <= self.limits.idle_seconds and not connection.byte_stream.is_readable():
                 return connection
             connection.close()
         return None
 
     def put_back(self, connection: HttpConnection, *, has_turn: bool = True) -> None:
-        """Keep the connection for reuse, or close it; the next one that waits has its turn.
+        """Keep the connection for reuse, or close it, and give its turn to the next waiting request.
 
-        `has_turn`: false for a connection whose turn has been handed on already.
+        `has_turn`: false for a connection whose turn was given on already.
         """
-        # As `_end_turn` has it: a call less for each exchange.
+        # The lines of `_end_turn`: a call less for each exchange.
         if has_turn and (self._running < self.limits.connections or not self._waiting.unpark()):
             self._running -= 1
         parser = connection.parser
@@ -382,7 +387,7 @@ class HttpPool:
             self._idle.pop(0).close()
 
     def put_back_ending(self, connection: HttpConnection) -> None:
-        """The same, when nothing of the response matters any more that is still to come."""
+        """Keep a connection for reuse once its response has ended, giving its turn on now."""
         if self._closed or not connection.parser.may_keep_alive or connection.hear_end():
             self.put_back(connection)
             return

@@ -15,19 +15,19 @@ from mcpmux.transports.tls import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 Over = Callable[["HttpConnection"], None]
-"""Is told that nothing more comes of a response of which only the end was waited for."""
+"""Called when a response of which only the end was awaited has ended, or will not."""
 
 ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 
 
 class HttpConnection:
-    """A byte stream and the parser of what comes from it.
+    """A byte stream and the parser of its responses.
 
-    `until`: when the end of a response is not waited for any longer, in trio's time.
+    `until`: the time, in trio's, after which the end of a response is awaited no longer.
 
-    An exchange has a task, or it is `post`ed: then a poller receives what comes, and `hear` is called once
-    the response is there, or there is something else to see to: a failure, a stream, a large body. Set by it,
-    and by nobody later, it is called again when there is more.
+    An exchange has a task, or it is `post`ed: then a poller receives for it, and `hear` is called once, when
+    the response is complete or needs attention: a failure, a stream, a large body. If `hear` sets itself
+    again during that call, and only then, it is called again when there is more.
     """
 
     def __init__(self, byte_stream: ByteStream, deadlines: DeadlineSweeper, limits: PoolLimits) -> None:
@@ -36,7 +36,7 @@ class HttpConnection:
         self.idle_since = 0.0
         self.until = math.inf
         self._deadlines = deadlines
-        self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
+        self._over: Over | None = None  # to be called, if only the end of the response is awaited
         self._poller: ReadinessPoller | None = None  # that watches the stream
         self.hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
@@ -44,7 +44,7 @@ class HttpConnection:
     async def exchange(self, head: bytes, body: bytes) -> None:
         """Send a request and receive the response's head. Raises TransportClosed, RemoteProtocolError.
 
-        On any error the stream is closed.
+        Any error closes the stream.
         """
         byte_stream = self.byte_stream
         if len(body) <= JOIN_BYTES:
@@ -66,9 +66,10 @@ class HttpConnection:
             raise
 
     def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
-        """Send a small request, and have the response received; `take_over` is how a task goes on with it.
+        """Send a small request without waiting, and let the poller receive the response.
 
-        False, and the stream is closed, when that cannot be or not all of it went: then nobody can act on it.
+        `take_over` lets a task go on with it. Return False, closing the stream, if that is impossible or only
+        a part was sent: the server cannot act on a part.
         """
         byte_stream = self.byte_stream
         if self._poller is None and (byte_stream.early or not self._be_watched(poller)):
@@ -86,7 +87,7 @@ class HttpConnection:
         return True
 
     def _be_watched(self, poller: ReadinessPoller) -> bool:
-        """False when the system watches too much already."""
+        """Let the poller watch the stream; return False if the system watches too much already."""
         try:
             poller.watch(self.byte_stream.descriptor, self._receive)
         except OSError:
@@ -95,32 +96,34 @@ class HttpConnection:
         return True
 
     async def wait_for_head(self) -> None:
-        """Go on with what was posted until the response's head is in. Closes and raises as `exchange`."""
+        """Receive the response's head for a posted request. Closes the stream and raises as `exchange`."""
         parser, failure = self.parser, self.failure
         self.take_over()
         try:
             if failure is not None and not (parser.status and isinstance(failure, TransportClosed)):
                 raise failure
-            while not parser.status:  # or whoever reads on meets a failure again, after what has come before
+            # With a head, a broken connection is left to the reader of the body, which meets it again after
+            # the bytes that came before.
+            while not parser.status:
                 parser.feed(await self.byte_stream.receive())
         except BaseException:
             self.close()
             raise
 
     def take_over(self) -> None:
-        """From now on tasks receive here, until something is posted again."""
+        """Let tasks receive from now on, until something is posted again."""
         self.hear = None
         if self._poller is not None:
             self._poller.forget(self.byte_stream.descriptor)
             self._poller = None
 
     def _receive(self) -> None:
-        """There is something for an exchange that was posted, or the end of its stream or connection."""
+        """Receive for a posted exchange, or the end of its stream, or of the connection."""
         if self.hear is None:
             if self._over is not None:
                 self.hear_end()
             else:
-                self.take_over()  # whoever uses it next will see what it is
+                self.take_over()  # the next user of the connection sees what it is
             return
         parser = self.parser
         try:
@@ -134,18 +137,18 @@ class HttpConnection:
             and not parser.complete
             and (not parser.status or 0 < parser.length - parser.body_bytes <= RECEIVE_BYTES)
         ):
-            return  # else it is a stream, or a large body
+            return  # the rest of a head or of a small body comes with the next call
         hear, self.hear = self.hear, None
         try:
             hear()
-        except Exception:  # whose descriptor is not watched any more
+        except Exception:  # the poller forgets the descriptor of a call that fails
             self.take_over()
             raise
 
     async def receive_rest(self) -> bytearray:
-        """All of a body whose length is known, received where it stays. Raises as `exchange`.
+        """Return a body whose length is known, received without another copy. Raises as `exchange`.
 
-        A server that promises much gets memory for no more than twice what it has sent, or ROOM_BYTES.
+        The memory is at most twice what the server has sent, or ROOM_BYTES, however much it announces.
         """
         parser = self.parser
         begun = parser.take_body()
@@ -164,21 +167,22 @@ class HttpConnection:
         return body
 
     def close(self) -> None:
-        """In the middle of an exchange: its end is not waited for any more."""
+        """Close the connection, also in the middle of an exchange."""
         self._over = None
         self._deadlines.forget(self)
         self.take_over()
         self.byte_stream.close()
 
     def cut_off(self) -> None:
-        """The end of a response has not come in time."""
+        """Stop waiting for the end of a response, which is late."""
         if not self.hear_end():
             self._tell_over()
 
     def end_by(self, until: float, over: Over, poller: ReadinessPoller | None) -> None:
-        """Wait for nothing but the end of the response: `over` is called when it has come, or does not come.
+        """Wait only for the end of the response: `over` is called when it has come, or by the time `until`.
 
-        Then the response is complete, or the connection of no use. Without a `poller`, `hear_end` has to ask.
+        Then the response is complete, or the connection is useless. Without a `poller`, `hear_end` must be
+        called now and then.
         """
         self._over = over
         self.until = until
@@ -187,11 +191,11 @@ class HttpConnection:
             self._be_watched(poller)
 
     def hear_end(self) -> bool:
-        """Take what has come of a response of which only the end matters; whether nothing more comes."""
+        """Discard received bytes of a response of which only the end matters; return whether it is over."""
         parser = self.parser
         if parser.complete:
             return True
-        with suppress(McpmuxError):  # after which nothing comes either
+        with suppress(McpmuxError):  # a broken connection is over, too
             data = self.byte_stream.receive_nowait()
             if data is not None:
                 parser.feed(data)

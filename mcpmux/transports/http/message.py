@@ -1,13 +1,13 @@
-"""HTTP/1.1 messages as bytes: heads are encoded, requests and responses are parsed by httptools. Pure.
+"""Encode heads of HTTP/1.1 messages, and parse requests and responses with httptools. Pure.
 
-Header fields that we send are a tuple of pairs, so that a set of fields which is used again and again is
-checked and encoded once. A head that comes again and again on one connection is parsed once, see KnownHead.
+Header fields that we send are a tuple of pairs, so that a set of fields that is used repeatedly is checked
+and encoded once. A head that a connection repeats is parsed once, see KnownHead.
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
-repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
-lets pass although it is ambiguous, too large, or not HTTP/1.x. So are chunk extensions: readers that do not
-agree where one ends can be played off against each other, and no client of ours needs them. An Upgrade is
-declined by ignoring it.
+repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. This module refuses what
+passes there although it is ambiguous, too large, or not HTTP/1.x. It also refuses chunk extensions: readers
+that do not agree where one ends can be played off against each other, and no client of ours needs them. An
+Upgrade is declined by ignoring it.
 
 A request:
     IDLE -- first byte -->      HEAD
@@ -38,11 +38,11 @@ from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClos
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.transports.body_budget import SMALL_BODY, Holding
 
-if TYPE_CHECKING:  # what reads foreign bytes needs no library for settings
+if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings
     from mcpmux.config import Limits
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
-HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
+HEAD_FIELDS: Final = 100  # browsers send 20, proxies add a few; each costs more memory than its bytes
 
 
 class Refusal(NamedTuple):
@@ -74,10 +74,10 @@ _TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def encode_fields(fields: HeaderFields) -> bytes:
-    """`(("A", "b"),)` -> b"A: b\\r\\n". Raises LocalProtocolError for what would break the framing."""
+    """Encode `(("A", "b"),)` as b"A: b\\r\\n". Raises LocalProtocolError for what would break the framing."""
     text = ""
     for name, value in fields:
-        plain = value.isascii() and value.isprintable()  # which most are
+        plain = value.isascii() and value.isprintable()  # as most are, and cheaper than the pattern
         if len(name) > NAME_CHARS or not _is_name(name) or not (plain or _FIELD_VALUE.fullmatch(value)):
             raise LocalProtocolError(f"not a header field that can be sent: {name!r}: {value!r}")
         text += f"{name}: {value}\r\n"
@@ -112,7 +112,7 @@ _kept_response_head: Final = lru_cache(ENCODED_HEADS)(_response_head)
 
 
 def is_target(text: str) -> bool:
-    """Whether `text` can stand as the target of a request."""
+    """Return whether `text` can be the target of a request."""
     return _TARGET.fullmatch(text) is not None
 
 
@@ -132,12 +132,12 @@ _kept_request_head: Final = lru_cache(ENCODED_HEADS)(_request_head)
 
 
 def has_no_body(status: int) -> bool:
-    """Answers that end with their head, whatever it says (RFC 9112 section 6.3)."""
+    """Return whether responses of this status never have a body (RFC 9112 section 6.3)."""
     return status < 200 or status in (204, 304)
 
 
 def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
-    """One more part of a body: memory stays near its size, however small its parts are."""
+    """Add a part to those of a body, joining small ones, so that memory stays near the body's size."""
     if not parts or len(part) >= SMALL_PART:
         parts.append(part)
         return
@@ -149,7 +149,7 @@ def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body. Empty data is no chunk: it would end the body."""
+    """Return one chunk of a chunked body; b"" for empty data, as an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
@@ -161,13 +161,13 @@ VARYING: Final = {
     "mcp-name": 512,
     "mcp-session-id": 128,
 }
-"""And how long their values may be, more or less: the parser reads longer ones."""
+"""Fields that vary, and how long their values may be, roughly: the parser reads longer ones."""
 
-OTHER_BYTES: Final = 256  # of the value of another field that has been seen to vary, as ids of requests do
+OTHER_BYTES: Final = 256  # of the value of another field that has been seen to vary, such as a request's id
 LENGTH: Final = "content-length"
-LESSONS: Final = 4  # heads that are learned on one connection: some peers never say the same again
-LEARNED_BYTES: Final = 1024  # of a head, without what varies: to prepare a longer one takes too long
-HEADS: Final = 256  # kept ready for all connections, as those who use the same software say the same
+LESSONS: Final = 4  # heads that are learned on one connection: some peers never repeat a head
+LEARNED_BYTES: Final = 1024  # of a head, without the varying values: preparing a longer one takes too long
+HEADS: Final = 256  # kept ready for all connections, as peers with the same software send the same head
 
 
 _UNFIT: Final = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
@@ -176,24 +176,24 @@ _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 _RETURN: Final = "\r"
 _VISIBLE: Final = bytes(byte if 0x20 <= byte < 0x7F else (byte + 1) % 2 for byte in range(256))
-"""Leaves what may be in a value as it is, and nothing else. At its ends there is no space."""
+"""A table for `translate` that leaves only the bytes of a value unchanged."""
 _DIGITS: Final = 15
 
 
 class KnownHead:
     """A good head, made by `learn`, with which the next message on the same connection is compared.
 
-    Who keeps a connection open says the same again and again. So only the values of VARYING are read, and of
-    fields whose values have differed already: visible ASCII on one line, which no parser reads in another
-    way. All else is left to the parser, from its first byte on: a head that differs, a message that is not in
-    one piece, and whatever stands before or behind it. What is made of a message here is what the parser
-    would have made of it.
+    A peer on a connection that stays open sends the same head again and again. So this reads only the values
+    of VARYING, and of fields whose values have differed already: visible ASCII on one line, which every
+    parser reads alike. The parser gets everything else, from the message's first byte on: a head that
+    differs, a message that did not come in one piece, one with bytes before or behind it. The result is
+    always that of the parser.
     """
 
     __slots__ = ("_end", "_headers", "_most", "_varying")
 
     def __init__(self, fields: tuple[tuple[str, str | None], ...], between: tuple[str, ...]) -> None:
-        """`between`: what stands before, between and behind the values of those fields that vary (None)."""
+        """`between`: the text before, between and behind the values of the fields that vary (None)."""
         *befores, self._end = between
         self._headers = {key: value or "" for key, value in fields}
         most = [(key, VARYING.get(key, OTHER_BYTES)) for key, value in fields if value is None]
@@ -201,11 +201,11 @@ class KnownHead:
         self._most = sum(map(len, between)) + sum(length for _, length in most)
 
     def varies(self, key: str, value: str) -> bool:
-        """Whether a field of the next head has another value than here, and may have."""
+        """Return whether a field has another value than in this head, and may have it."""
         return key not in _FIXED and self._headers.get(key, value) != value
 
     def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
-        """The fields of the one message that `data` is, and where its body begins; None for anything else."""
+        """Return the fields, and where the body begins; None unless `data` is one whole message like this."""
         text = data[: self._most].decode("latin-1")
         fields = self._headers.copy()
         position = 0
@@ -214,6 +214,7 @@ class KnownHead:
             if text[position:start] != before:
                 return None
             position = text.find(_RETURN, start, start + most)
+            # Empty values, and those with spaces around them, are left to the parser.
             if position <= start or text[start] == " " or text[position - 1] == " ":
                 return None
             value = data[start:position]
@@ -221,6 +222,7 @@ class KnownHead:
                 return None
             fields[key] = text[start:position]
         body = position + len(self._end)
+        # The body must end with the data: bytes behind it are another message, or an attack on the framing.
         length = fields[LENGTH]
         if text[position:body] != self._end or not length.isdigit() or len(length) > _DIGITS:
             return None
@@ -231,10 +233,10 @@ _known: Final = lru_cache(HEADS)(KnownHead)
 
 
 def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None) -> KnownHead | None:
-    """The head of `data`, whose fields are `headers`, none of which was repeated; None when it is not fit.
+    """Return the head of the message `data` to compare others with; None if it is not suitable.
 
-    It must have been parsed and found good, and have left the connection open. `before`: what was learned
-    from the connection last.
+    The parser must have accepted the message, with the fields `headers`, none of them repeated, and the
+    connection must have stayed open. `before`: the head that was learned from the connection last.
     """
     end = data.find(_HEAD_END)
     if LENGTH not in headers or not _UNFIT.isdisjoint(headers) or end < 0:
@@ -253,20 +255,18 @@ def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None)
             between.append(_LINE_END)
         fields.append((key, None if varies else value))
     if len(between) == 1:
-        return None  # not even its length is written as it mostly is
+        return None  # not even the length is written in the usual way
     between[-1] += _LINE_END
     if sum(map(len, between)) > LEARNED_BYTES:
         return None
     known = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
+    # A head is of use only if it reads the message that it was made from.
     return known if known.read(data) is not None else None
 
 
 def http_date(seconds: float) -> str:
-    """`Sun, 06 Nov 1994 08:49:37 GMT` of seconds since 1970 (RFC 9110, section 5.6.7).
-
-    The standard library has this among all that e-mail needs, which is more than a server's start should pay
-    for. Nothing of ours sets a locale, so that the names are English.
-    """
+    """Return seconds since 1970 as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7)."""
+    # Not `email.utils`, whose import slows the start. The names are English, as mcpmux sets no locale.
     return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(seconds))
 
 
@@ -274,9 +274,9 @@ class HttpRequest:
     """One complete request.
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
-    fields are joined by ", ". `peer`: the client's address and port. `keep_alive` says whether the connection
-    outlives the answer. `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever
-    finds out who it is. `holding`: what counts the body in a budget while it is needed, if it is large.
+    fields are joined by ", ". `peer`: the client's address and port. `keep_alive`: whether the connection
+    outlives the answer. `holder`: of the client's certificate, see `holder_of`. `principal`: set when the
+    client is authenticated. `holding`: counts a large body in a budget while it is needed.
     """
 
     def __init__(
@@ -299,14 +299,14 @@ class HttpRequest:
         self.holding: Holding | None = None
 
     def __repr__(self) -> str:
-        return f"HttpRequest({self.method} {self.path})"  # what else it says may be secret
+        return f"HttpRequest({self.method} {self.path})"  # the rest may be secret
 
 
 _REMADE: Final = frozenset({"content-length", "transfer-encoding", "expect"})
 
 
 def encode_requests(requests: Iterable[HttpRequest]) -> bytes:
-    """Complete requests as a client would have sent them: framed by their length, repeated fields joined."""
+    """Encode complete requests as a client would send them, framed by length, with repeated fields joined."""
     encoded = b""
     for request in requests:
         target = f"{request.path}?{request.query}" if request.query else request.path
@@ -318,7 +318,7 @@ def encode_requests(requests: Iterable[HttpRequest]) -> bytes:
     return encoded
 
 
-# Fields that mean something else to every reader when they come twice.
+# Fields that readers understand differently when they come twice, which request smuggling exploits.
 SINGLETONS: Final = frozenset(
     {"authorization", "content-length", "content-type", "expect", "host", "origin", "transfer-encoding"}
 )
@@ -337,11 +337,11 @@ BODY: Final = Phase.BODY
 
 
 _CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
-_NOT: Final = 0  # what comes next of a body that is not chunked, and of one that is
+_NOT: Final = 0  # the part that comes next of a body that is not chunked, and of one that is
 _SIZE: Final = 1
 _DATA: Final = 2
 _TRAILER: Final = 3
-_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request are nothing
+_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request they are ignored (RFC 9112 section 2.2)
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
 _SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
 _CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
@@ -350,9 +350,9 @@ _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use ht
 
 
 class _MessageParser:
-    """What the parsers of requests and of responses have in common: the fields, and how much may come.
+    """The common part of the parsers of requests and responses: the fields, and the limits.
 
-    `name` and `malformed`: the message, and the beginning of what is said of one that is none.
+    `name`: of such a message in errors; `malformed`: the beginning of an error about a malformed one.
     """
 
     def __init__(
@@ -371,11 +371,11 @@ class _MessageParser:
         self.body_bytes = 0  # of the body so far
         self.received_bytes = 0  # of the unfinished message, or a little less when it was pipelined
         self._known: KnownHead | None = None  # of a message that came before
-        self._lessons = LESSONS + 1  # one more, as a connection's only message teaches nothing
+        self._lessons = LESSONS + 1  # the first message is not learned, as it may be the only one
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # a trailer must not pass for a header
+            return  # a trailer must not pass for a header, as it comes after the checks of the head
         key = name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
         if key in self.headers:
@@ -391,14 +391,14 @@ class _MessageParser:
             raise self._refused(431, f"the {self._name} has more than {self._field_limit} header fields")
 
     def _check_head_size(self, size: int) -> None:
-        """`size`: of the head without its fields, as they are read; or what has come of it."""
+        """Refuse a head that is too large. `size`: bytes of an unfinished head, or without the fields."""
         if not self._in_head:
             size += sum(len(name) + len(value) + 4 for name, value in self.headers.items())
         if size > self._head_limit:
             raise self._refused(431, f"the {self._name}'s head is larger than {self._head_limit} bytes")
 
     def _check_growth(self) -> None:
-        """Of a message that has begun and is not complete."""
+        """Refuse a message that has begun, is not complete, and exceeds a limit."""
         if self._in_head:
             self._check_fields()
             self._check_head_size(self.received_bytes)
@@ -406,7 +406,7 @@ class _MessageParser:
             raise self._refused(400, f"{self._malformed}: chunks are mostly framing")
 
     def _learns(self, data: bytes, is_fit: bool) -> bool:
-        """Whether the next message is compared with the one that `data` was, if it had its length."""
+        """Learn the head of the message `data`, if it is fit; return whether it was learned."""
         self._lessons -= 1
         if self._lessons >= LESSONS or self._repeats or not is_fit:
             return False
@@ -419,11 +419,14 @@ class _MessageParser:
 
 
 class RequestRefused(Exception):
-    """A decision on its way out of a parser callback; `feed` makes a `Refusal` of its arguments."""
+    """A refusal on its way out of a callback of httptools; `feed` makes a `Refusal` of its arguments."""
 
 
 class RequestParser(_MessageParser):
-    """Feed it, answer `requests` in order, then look at `refusal`. The `on_…` are httptools' callbacks."""
+    """A parser of one connection's requests. httptools calls the methods `on_…`.
+
+    Feed it, answer `requests` in order, then check `refusal`.
+    """
 
     __deletable__ = ("_parser",)  # by `close`, where this is compiled
 
@@ -434,7 +437,7 @@ class RequestParser(_MessageParser):
         self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
         self.refusal: Refusal | None = None
         self.wants_continue = False
-        self.is_large = False  # the body that comes has more than SMALL_BODY, or may have
+        self.is_large = False  # the coming body has more than SMALL_BODY, or may have
         self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
@@ -442,34 +445,35 @@ class RequestParser(_MessageParser):
         self._length = 0  # of its body, if the head says it
         self._chunked = _NOT  # or what of a chunked body comes next
         self._fed = b""  # what is fed now, behind `_tail`
-        self._position = 0  # in it, up to which all is accounted for that has to be
-        self._tail = b""  # of what was fed, for the end of a head, a trailer or a chunk's size
+        self._position = 0  # in it, up to which heads and chunks are accounted for
+        self._tail = b""  # of the bytes fed before, for the end of a head or a trailer, or a chunk's size
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
         self._known_line = ("", "", "")  # of a request that came before: its method, path and query
         self._parser = httptools.HttpRequestParser(self)
 
     def close(self) -> None:
-        """Nothing more is fed: httptools and we hold each other no longer."""
+        """Free the parser of httptools. No more bytes may be fed."""
+        # It and we hold each other, and a reference cycle would wait for the garbage collector.
         del self._parser
 
     @property
     def coming(self) -> HttpRequest | None:
-        """The request whose body is being received; the body is not in it yet."""
+        """The request whose body is being received, still without the body."""
         return self._request
 
     @property
     def body_size(self) -> int:
-        """Bytes of the body that is being received: what its head says, or what has come of it."""
+        """Bytes of the body that is being received: by its head, or received so far."""
         return max(self._length, self.body_bytes)
 
     def forget_body(self) -> None:
-        """Free what has come of a request that is not answered by its handler. Nothing more is fed."""
+        """Free the received bytes of requests that no handler answers. No more bytes may be fed."""
         self._body.clear()
         self.requests.clear()
         self._request = None
 
     def feed(self, data: bytes) -> None:
-        """Take what was received. Never raises: see `refusal`."""
+        """Parse received bytes. Never raises: see `refusal`."""
         if (request := self.read_whole(data)) is not None:
             self.requests.append(request)
             return
@@ -485,6 +489,7 @@ class RequestParser(_MessageParser):
         if len(self.requests) > complete:
             self.received_bytes = 0
             if self._lessons and phase is IDLE:
+                # `read_whole` takes HTTP/1.1 and an open connection for granted.
                 last = self.requests[-1]
                 is_fit = last.method == "POST" and last.keep_alive and not last.http_1_0
                 if self._learns(data, is_fit):
@@ -496,12 +501,13 @@ class RequestParser(_MessageParser):
                 self.refusal = Refusal(*refused.args)
 
     def read_whole(self, data: bytes) -> HttpRequest | None:
-        """The one request that `data` is, when its head is known; None, and nothing is done, for all else."""
+        """Return the request if `data` is exactly one with the known head, otherwise None, without effect."""
         known = self._known
         if known is None or self.phase is not IDLE or (found := known.read(data)) is None:
             return None
         headers, position = found
         limits = self._limits
+        # The parser refuses those that are too large.
         if position > limits.max_head_bytes or len(data) - position > limits.max_message_bytes:
             return None
         method, path, query = self._known_line
@@ -514,17 +520,20 @@ class RequestParser(_MessageParser):
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
+                # httptools stops after an Upgrade. It is ignored (RFC 9110 section 7.8), so HTTP goes on.
                 data = self._body_head() + data[upgrade.args[0] :]
             except httptools.HttpParserError as error:
                 self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
                 return
 
     def _keep_tail(self) -> None:
-        """Keep what has to be seen together with what is fed next."""
+        """Keep the last bytes that must be seen together with the next ones."""
+        # The empty line at the end of a head or a trailer may be cut by the end of what was received.
         if self.phase is HEAD or self._chunked == _TRAILER:
             self._tail = self._fed[1 - len(_HEAD_END) :]
             return
         self._tail = self._fed[self._position :] if self._chunked != _NOT else b""
+        # Anything but a size is refused at once, so that the tail stays short.
         if self._chunked == _SIZE and not _SIZE_BEGUN.fullmatch(self._tail):
             self.refusal = _CHUNK_LINE
 
@@ -546,7 +555,7 @@ class RequestParser(_MessageParser):
         self._target += part
 
     def on_headers_complete(self) -> None:
-        if self.phase is not HEAD:
+        if self.phase is not HEAD:  # the head of `_body_head`, which is no request
             return
         self.phase = BODY
         self._in_head = False
@@ -556,6 +565,7 @@ class RequestParser(_MessageParser):
         if self.received_bytes > self._head_limit:
             self._check_head_size(len(self._target))
         version = self._parser.get_http_version()
+        # RFC 9112 section 3.2 demands Host; section 6.1 distrusts Transfer-Encoding in HTTP/1.0.
         if version == "1.1":
             if "host" not in headers:
                 raise RequestRefused(400, "malformed request: Host is missing")
@@ -566,7 +576,7 @@ class RequestParser(_MessageParser):
         self._length, self.is_large = 0, False
         if "content-length" in headers or "transfer-encoding" in headers:
             self._length = int(headers.get("content-length", "0"))
-            if self._length > self._limits.max_message_bytes:
+            if self._length > self._limits.max_message_bytes:  # before any of the body is received
                 raise self._body_too_large()
             self.is_large = self._length > SMALL_BODY or "transfer-encoding" in headers
             if "transfer-encoding" in headers:
@@ -585,9 +595,10 @@ class RequestParser(_MessageParser):
             raise self._body_too_large()
         self._position += len(part)
         add_part(self._body, part)
-        self.wants_continue = False
+        self.wants_continue = False  # the client has not waited for it
 
     def on_chunk_header(self) -> None:
+        # httptools skips extensions of a chunk, so the line is read once more.
         end = self._fed.find(b"\n", self._position) + 1
         size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
         if size is None:
@@ -609,7 +620,7 @@ class RequestParser(_MessageParser):
                 self._chunked = _NOT
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
-            body.clear()  # the next request may be long in coming
+            body.clear()  # the next request may come much later
             self.requests.append(self._request)
             self._request = None
             self.phase = IDLE
@@ -619,6 +630,7 @@ class RequestParser(_MessageParser):
         target = self._target.decode("latin-1")
         if target[0] != "/" and target != "*":
             target, host = _origin_form(target)
+            # Two hosts in one request: a proxy in front may have judged the other one.
             if self.headers.setdefault("host", host).lower() != host.lower():
                 raise RequestRefused(400, "malformed request: the target and Host name different hosts")
         path, _, query = target.partition("?")
@@ -627,7 +639,7 @@ class RequestParser(_MessageParser):
         return HttpRequest(method, path, query, self.headers, b"", self._peer, old, stays, self.holder)
 
     def _body_head(self) -> bytes:
-        """After an Upgrade: a head that makes httptools read the body which it left out."""
+        """Return a head that makes httptools read the body that it left out after an Upgrade."""
         if not self._body_withheld:
             return b""
         self._body_withheld = False
@@ -644,7 +656,10 @@ class RequestParser(_MessageParser):
 
 
 def _check_coding(coding: str) -> None:
-    """Where a body ends that is not chunked in the end, nobody can say (RFC 9112 sections 6.1 and 6.3)."""
+    """Refuse other transfer codings than chunked: without it at the end, a body has no known length.
+
+    Source: RFC 9112 sections 6.1 and 6.3.
+    """
     if coding == "chunked":
         return
     if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
@@ -653,7 +668,7 @@ def _check_coding(coding: str) -> None:
 
 
 def _origin_form(target: str) -> tuple[str, str]:
-    """`http://host/path?query` -> (`/path?query`, `host`)."""
+    """Split `http://host/path?query` into `/path?query` and `host`."""
     try:
         url = urlsplit(target)
     except ValueError as error:
@@ -674,12 +689,12 @@ def _refusal(error: httptools.HttpParserError) -> Refusal:
 
 
 _LENGTH_FIELDS: Final = frozenset({"content-length", "transfer-encoding"})
-# An alert, a handshake: what a TLS port answers to plain HTTP.
+# The beginnings of an alert and a handshake, with which a TLS port answers plain HTTP.
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 
 
 class ResponseParser(_MessageParser):
-    """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
+    """A parser of one connection's responses. httptools calls the methods `on_…`."""
 
     def __init__(self, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
         super().__init__("response", "malformed HTTP response", head_limit, field_limit, _LENGTH_FIELDS)
@@ -688,7 +703,7 @@ class ResponseParser(_MessageParser):
         self.begin()
 
     def begin(self) -> None:
-        """A request is about to be sent: forget the response before."""
+        """Forget the response before, as the next request is about to be sent."""
         self.status = 0  # until the head is in
         self._in_head = True
         self.headers = {}
@@ -702,7 +717,7 @@ class ResponseParser(_MessageParser):
         self._ends_with_stream = False
 
     def feed(self, data: bytes) -> None:
-        """Take what was received, b"" at its end. Raises RemoteProtocolError, TransportClosed."""
+        """Parse received bytes, b"" at the end of the stream. Raises RemoteProtocolError, TransportClosed."""
         if not data:
             self.feed_eof()
             return
@@ -717,17 +732,17 @@ class ResponseParser(_MessageParser):
                 if self.received_bytes == len(data) and data[:2] in _TLS_RECORDS:
                     raise RemoteProtocolError("the server speaks TLS there: use https://") from error
                 raise RemoteProtocolError(f"{self._malformed}: {_reason(error)}") from error
-            self.keep_alive = False  # bytes that nobody asked for: never read another response from here
+            self.keep_alive = False  # bytes after the response belong to no request: do not use this again
         if not self.complete:
             if self._in_head or self.received_bytes > 2 * self._head_limit:
                 self._check_growth()
         elif first and self._lessons and self.keep_alive:
-            is_first = data.startswith(b"%d " % self.status, 9)  # else an interim response came before it
+            is_first = data.startswith(b"%d " % self.status, 9)  # otherwise an interim response came first
             if self._learns(data, is_first and not has_no_body(self.status)):
                 self._known_status = self.status
 
     def _take_known(self, known: KnownHead, data: bytes) -> bool:
-        """Take one whole response, when its head is the known one. False when `data` is for the parser."""
+        """Take `data` if it is one whole response with the known head; return False if not."""
         found = known.read(data)
         if found is None or self.complete:
             return False
@@ -744,7 +759,7 @@ class ResponseParser(_MessageParser):
         return True
 
     def feed_eof(self) -> None:
-        """The server ended the stream. Raises TransportClosed when that cuts the response short."""
+        """Note the end of the stream. Raises TransportClosed if it cuts the response short."""
         if not self.received_bytes:
             raise TransportClosed("the server closed the connection without an answer")
         if not self._ends_with_stream:
@@ -753,28 +768,28 @@ class ResponseParser(_MessageParser):
 
     @property
     def may_keep_alive(self) -> bool:
-        """Whether another response may follow on this connection, as far as the head tells."""
+        """Whether another response may follow on this connection, by the head."""
         return not self._ends_with_stream and self._parser.should_keep_alive()
 
     @property
     def missing(self) -> int:
-        """Bytes of the body that are still to come; 0 when nobody knows."""
+        """Bytes of the body that are still to come; 0 if unknown."""
         return max(0, self.length - self.body_bytes)
 
     def skip_rest(self) -> None:
-        """What is `missing` was received, and did not come here."""
+        """Note that the `missing` bytes were received without the parser."""
         self.received_bytes += self.missing
         self.body_bytes = self.length
         self.complete = True
         self.keep_alive = self._parser.should_keep_alive()
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser = httptools.HttpResponseParser(self)  # the old one still waits for the body
 
     def take_body(self) -> bytes:
-        """The body bytes that have come since the last call, b"" for none."""
+        """Return the body bytes that have arrived since the last call, b"" for none."""
         parts = self._body
         if not parts:
             return b""
-        data = b"".join(parts)  # of one it is the very same
+        data = b"".join(parts)  # of a single `bytes` no copy
         parts.clear()
         return data
 
@@ -820,6 +835,6 @@ class ResponseParser(_MessageParser):
 def _reason(error: Exception) -> str:
     if isinstance(error, httptools.HttpParserUpgrade):
         return "it switches to a protocol that was not asked for"
-    if isinstance(error, httptools.HttpParserCallbackError):  # what one of our own callbacks has raised
+    if isinstance(error, httptools.HttpParserCallbackError):  # raised by one of our callbacks
         return str(error.__context__ or error)
     return str(error)

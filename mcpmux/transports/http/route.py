@@ -1,4 +1,4 @@
-"""The way to an origin: direct or through a proxy, plain or inside TLS.
+"""Open the way to an origin: direct or through a proxy, plain or inside TLS.
 
     http:   TCP to it                               or TCP to the proxy, which takes the whole URL
     https:  TCP to it, TLS with it                  or TCP to the proxy, CONNECT, TLS with the origin
@@ -38,7 +38,7 @@ class HttpOrigin(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str) -> HttpOrigin:
-        """Raises ValueError when `url` is not an http or https URL."""
+        """Return the origin of `url`. Raises ValueError when that is not an http or https URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an http or https URL: {url!r}")
@@ -47,23 +47,23 @@ class HttpOrigin(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """Host and port, as a URL has them."""
+        """Host and port, in the form of a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """The same without a default port: what the Host field says."""
+        """Host and port without a default port, for the Host field."""
         is_default = self.port == DEFAULT_PORTS["https" if self.secure else "http"]
         return self.address.rpartition(":")[0] if is_default else self.address
 
     @property
     def url(self) -> str:
-        """Without a path."""
+        """The origin as a URL without a path."""
         return f"{'https' if self.secure else 'http'}://{self.authority}"
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """How much a pool asks of its origin, and how much it takes from it."""
+    """Limits of what a pool demands of its origin, and accepts from it."""
 
     head_bytes: int = 64 * 1024
     head_fields: int = HEAD_FIELDS
@@ -71,16 +71,16 @@ class PoolLimits(msgspec.Struct, frozen=True):
     connections: int = 256  # every running request holds one, streams included
     waiting: int = 1024  # requests queued for a connection; one more fails at once
     idle: int = 64  # connections kept for reuse
-    idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
+    idle_seconds: float = 30  # most servers close theirs sooner, which the pool notices
 
 
 def as_http(url: str) -> str:
-    """A WebSocket URL as the one of the HTTP server that it is at."""
+    """Return a WebSocket URL as the http or https URL of its server; any other URL unchanged."""
     return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
 
 
 def target_of(url: str) -> str:
-    """Path and query of a URL, as a request line has them."""
+    """Return path and query of a URL, in the form of a request line."""
     parts = urlsplit(url)
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
@@ -112,19 +112,19 @@ class Proxy:
         return () if self.authorization is None else (("Proxy-Authorization", self.authorization),)
 
     def wants_credentials(self) -> ConnectFailed:
-        """What to raise for its status 407."""
+        """Return the error for a status 407 of this proxy."""
         if self.authorization is None:
             return ConnectFailed(f"the proxy {self} asks for credentials; put user and password into its URL")
         return ConnectFailed(f"the proxy {self} refuses the user and password in its URL")
 
 
 def choose_proxy(origin: HttpOrigin, setting: Secret | None) -> Proxy | None:
-    """The proxy for requests to `origin`, None for a direct connection. Raises ConfigError.
+    """Return the proxy for requests to `origin`, None for a direct connection. Raises ConfigError.
 
-    `setting` is a proxy's URL, which knows no exceptions, "" for none, or None to go by the environment:
-    HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in either case, read by the standard library, which leaves
-    HTTP_PROXY out inside CGI. Two things are ours: loopback addresses are always reached directly, as a proxy
-    elsewhere could not reach them, and NO_PROXY may also hold networks such as 10.0.0.0/8.
+    `setting` is a proxy's URL, to which NO_PROXY does not apply, "" for no proxy, or None to use the
+    environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in either case, read by the standard library,
+    which ignores HTTP_PROXY inside CGI. mcpmux adds two rules: loopback addresses are always reached
+    directly, as a proxy elsewhere could not reach them, and NO_PROXY may hold networks such as 10.0.0.0/8.
     """
     if setting is not None:
         url = setting.reveal()
@@ -141,7 +141,7 @@ def choose_proxy(origin: HttpOrigin, setting: Secret | None) -> Proxy | None:
 
 
 def parse_proxy(url: str, source: str) -> Proxy:
-    """The proxy at `url`; http without a scheme. Raises ConfigError that names `source`, not the URL."""
+    """Return the proxy at `url`, by default http. Raises ConfigError that names `source`, not the URL."""
     if "://" not in url:
         url = f"http://{url}"
     try:
@@ -159,7 +159,7 @@ def parse_proxy(url: str, source: str) -> Proxy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine: localhost and the names below it, 127.0.0.0/8, ::1."""
+    """Return whether `host` is this machine: localhost and names below it, 127.0.0.0/8, ::1."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -175,14 +175,14 @@ def _is_bypassed(origin: HttpOrigin, proxies: dict[str, str]) -> bool:
     if any(proxy_bypass_environment(name, proxies) for name in (origin.host, origin.address)):
         return True
     for entry in proxies.get("no", "").split(","):
-        with suppress(ValueError):  # for what is a name, not an address
+        with suppress(ValueError):  # raised for names, which are no addresses
             if ip_address(origin.host) in ip_network(entry.strip().strip("[]"), strict=False):
                 return True
     return False
 
 
 async def open_tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:
-    """Have `proxy`, which `byte_stream` leads to, connect us to `origin`: after this the stream leads there.
+    """Open a tunnel through `proxy`, to which `byte_stream` leads, to `origin`: then the stream leads there.
 
     Raises ConnectFailed and TransportClosed. The caller owns the deadline, and the stream if this raises.
     Source: RFC 9110, section 9.3.6.
@@ -208,7 +208,7 @@ async def open_tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin)
         phrase = (status_line[2] or b"").decode("latin-1").strip()[:PHRASE_CHARACTERS]
         refused = ConnectFailed(f"the proxy {proxy} does not connect to {there}: status {status}")
         raise refused.quoting(f" ({phrase})" if phrase else "")
-    if end.end() < len(answer):
+    if end.end() < len(answer):  # not from the origin: servers of HTTP and TLS wait for the client's bytes
         raise ConnectFailed(f"the proxy {proxy} sends bytes that nobody asked for")
 
 
@@ -227,7 +227,7 @@ SHOWN_CHARACTERS: Final = 200  # of a location
 
 
 def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[str, str]) -> str | None:
-    """Path and query at the same origin to repeat the request for `target` at; None when it may not be."""
+    """Return path and query at which to repeat the request for `target`; None if it may not be repeated."""
     url = location_of(origin, target, headers) if status in KEEPING_METHOD else None
     if url is None:
         return None
@@ -239,7 +239,7 @@ def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[
 
 
 def location_of(origin: HttpOrigin, target: str, headers: Mapping[str, str]) -> str | None:
-    """The absolute URL that the answer to a request for `target` names; None when it names none."""
+    """Return the absolute URL that a response to a request for `target` redirects to; None if it has none."""
     location = headers.get("location", "")
     try:
         return urljoin(origin.url + target, location) if location else None
@@ -248,7 +248,7 @@ def location_of(origin: HttpOrigin, target: str, headers: Mapping[str, str]) -> 
 
 
 def describe_move(origin: HttpOrigin, target: str, headers: Mapping[str, str]) -> str:
-    """What to tell of a redirect that is not followed. Shows no query: it may hold a secret."""
+    """Return a description of a redirect that is not followed, without the query: it may hold a secret."""
     url = location_of(origin, target, headers)
     if url is None:
         return "it redirects, and does not say where to"
@@ -259,9 +259,9 @@ TUNNEL_SECONDS = 30.0  # for a proxy to connect us; it may have to try several a
 
 
 class Route(msgspec.Struct, frozen=True):
-    """How an origin is reached. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
+    """The way to an origin. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
 
-    `server_name`: what the origin's certificate must be for, when that is not its host.
+    `server_name`: the name that the origin's certificate must have, if that is not its host.
     """
 
     origin: HttpOrigin
@@ -271,10 +271,10 @@ class Route(msgspec.Struct, frozen=True):
     proxy_tls: CurrentContext | None = None
 
     async def open(self) -> ByteStream:
-        """A stream on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
+        """Open a stream for requests. Raises ConnectFailed. Cancelling leaves no socket behind."""
         if self.proxy is not None:
             byte_stream = await _open_proxy(self.proxy, self.proxy_tls)
-            if self.origin.secure:
+            if self.origin.secure:  # an http origin needs no tunnel: the proxy forwards each request
                 await _tunnel(byte_stream, self.proxy, self.origin)
         else:
             byte_stream = await connect(self.origin.host, self.origin.port)

@@ -1,7 +1,7 @@
 """An HTTP/1.1 server: requests in, one handler call each, responses out in order.
 
-Per connection there is one task, per request none. One sweeper looks after all connections: after deadlines,
-and after clients that leave while their requests are being handled.
+Per connection there is one task, per request none. One sweeper checks all connections, for deadlines and for
+clients that leave while their requests are being handled.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mcpmux.transports.tls import CurrentContext
 from mcpmux.transports.waiting import ReadinessPoller
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
-LATE_SECONDS = 0.2  # a sweep after more than this comes after a time in which we did not run ourselves
+LATE_SECONDS = 0.2  # after more than this between two sweeps, this process did not run for a while
 SWEEP_CONNECTIONS = 250  # at a time, as each costs a system call: a thousand take four sweeps
 LOOK_SECONDS = 0.1
-REFUSED_CONNECTIONS = 64  # refused ones that are given time to read why; with more, the first has had it
+REFUSED_CONNECTIONS = 64  # that are given time to read their refusal; one more takes the time of the first
 
 
 async def serve_http(
@@ -59,14 +59,13 @@ async def serve_http(
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
 
-    `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
-    it is logged and answered by 500. It has a task unless it is `inline`:
-    see `transports/inline`. `judge` gets a request whose large body is still to come, and may answer it: the
-    body is not read then, and the connection ends. `bodies`: what such bodies of several servers may take
-    together. `refuse(status, sentence, limit)` gives fields and body of the errors that are answered here;
-    see Refusal. With `tls` it is https that is served. `handing`: to and from other workers.
-    `poller` runs as long as this does, and spares the connections' tasks what they need not see.
-    Cancelling is the hard stop: all connections are closed at once.
+    `handler` gets each request with its reply. It is cancelled when its client leaves; a crash is logged and
+    answered with status 500. It has a task unless it is `inline`, see `transports/inline`. `judge` gets a
+    request whose large body is still to come, and may answer it: the body is not read then, and the
+    connection ends. `bodies`: a budget for such bodies of several servers. `refuse(status, sentence, limit)`
+    returns fields and body of the errors that are answered here, see Refusal. `tls` makes it https.
+    `handing`: passes connections to and from other workers. `poller` runs as long as this does, and receives
+    for the connections' tasks. Cancelling is the hard stop: all connections are closed at once.
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
@@ -77,6 +76,7 @@ async def serve_http(
     server = _Server(state)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
+        # Left only after the last connection; the sweeper serves their deadlines until then.
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
             serve = partial(
                 trio.serve_listeners, server.serve_stream, list(listeners), handler_nursery=connections
@@ -86,7 +86,7 @@ async def serve_http(
                 accepting.start_soon(server.resume_forever, handing, connections, name="handed over")
             task_status.started()
             await stopping.wait()
-            state.draining = True
+            state.draining = True  # from now on each response closes its connection
             accepting.cancel_scope.cancel()
         background.cancel_scope.cancel()
 
@@ -97,22 +97,22 @@ class _Server:
         self.connections: set[ServerConnection] = set()
         self._room = Room()
         self._refused: dict[ServerConnection, trio.CancelScope] = {}
-        self._turn: list[ServerConnection] = []  # who is still to be looked after before anybody is again
+        self._turn: list[ServerConnection] = []  # still to be swept before the next turn of all
 
     async def sweep_forever(self) -> None:
         swept = trio.current_time()
         while True:
             await trio.sleep(SWEEP_SECONDS)
             before, swept = swept, trio.current_time()
-            # What a client sent while we were stopped or starved is not late: that time is not counted.
+            # Time in which this process was stopped or starved does not count: clients may have been in time.
             self.state.now += min(swept - before, LATE_SECONDS)
             self.state.date_field = _date_field()
             for connection in self._next_turn():
                 connection.sweep()
-                del connection  # the last would be kept till there is another
+                del connection  # this frame would keep the last one alive
 
     def _next_turn(self) -> list[ServerConnection]:
-        """Those that are looked after now: of many connections a part each time, all when we stop."""
+        """Return the connections to sweep now: a part of them each time, all when the server stops."""
         if self.state.draining:
             return list(self.connections)
         if not self._turn:
@@ -121,13 +121,13 @@ class _Server:
         return [connection for connection in turn if connection in self.connections]
 
     async def resume_forever(self, handing: Handing, connections: trio.Nursery) -> None:
-        """Go on with what other workers hand over."""
+        """Serve the connections that other workers hand over."""
         with handing.arrivals:
             async for stream, note in handing.arrivals:
                 connections.start_soon(self.serve_stream, stream, note)
 
     async def serve_stream(self, stream: trio.SocketStream, note: Note | None = None) -> None:
-        """The life of one connection, or the rest of it when there is a note. No error leaves it."""
+        """Serve one connection, from where another worker has left it if there is a note. Raises no error."""
         connection = ServerConnection(self.state, stream, note)
         self.connections.add(connection)
         origin = origin_of(connection.peer)
@@ -144,9 +144,10 @@ class _Server:
             connection.close()
 
     def _find_room(self, origin: str) -> Refusal | None:
-        """Return why there is no place; None if there is one, perhaps because another connection lost it."""
+        """Return a refusal if there is no place; None if there is one, perhaps another connection's."""
         room, limits, now = self._room, self.state.limits, self.state.now
         share = limits.address_share(limits.max_connections)
+        # An address at its limit only displaces its own connections, so that it cannot push out others.
         if origin and room.count(origin) >= share:
             resting = room.make_of(origin, now)
             refusal = Refusal(
@@ -165,7 +166,7 @@ class _Server:
         return None
 
     async def _refuse(self, connection: ServerConnection, refusal: Refusal) -> None:
-        """Tell it so, for a while: a client has to read that before the end, which may be a reset to it."""
+        """Send a refusal, and keep the connection for a while, so that the client reads it before a reset."""
         if len(self._refused) >= REFUSED_CONNECTIONS:
             self._refused.pop(next(iter(self._refused))).cancel(reason="others are refused, too")
         connection.refusal = refusal
@@ -178,31 +179,32 @@ class _Server:
 
 
 class Room:
-    """Who has to leave when every place is taken: of the peer that has most, the one that has rested longest.
+    """Chooses the connection ("guest") to close when every place is taken.
 
-    Laws: who leaves rests; nobody of the same peer has rested longer; its peer has no fewer guests than the
-    one for whom room is made; no peer has more, of which one rested when all were looked at last. All of them
-    are looked at once in LOOK_SECONDS at most, however many come.
+    It is the one that has rested longest, of the peer with the most connections. Laws: the chosen guest
+    rests; no guest of the same peer has rested longer; its peer has no fewer guests than the peer of the new
+    one; no peer has more guests, one of which rested at the last look. All guests are looked at once in
+    LOOK_SECONDS at most, however many new ones come.
     """
 
     def __init__(self) -> None:
         self.taken = 0
         self._guests: dict[str, dict[ServerConnection, None]] = {}
-        # As they were looked at last: who rested since when, longest first; and peers by how many they have.
+        # From the last look: the resting guests, longest first, and a heap of their peers, most guests first.
         self._resting: dict[str, deque[tuple[float, ServerConnection]]] = {}
         self._most: list[tuple[int, str]] = []
         self._looked = -math.inf
 
     def come(self, peer: str, guest: ServerConnection) -> None:
-        """`guest` takes a place. `go` must follow."""
+        """Give `guest` a place. `go` must follow."""
         self.taken += 1
         guests = self._guests.setdefault(peer, {})
         guests[guest] = None
-        if peer in self._resting:
+        if peer in self._resting:  # older entries of the peer are recognized by their number
             heappush(self._most, (-len(guests), peer))
 
     def go(self, peer: str, guest: ServerConnection) -> None:
-        """`guest` gives back its place; nothing happens when it has done so."""
+        """Take back the place of `guest`, if it still has one."""
         guests = self._guests.get(peer, {})
         if guest in guests:
             self.taken -= 1
@@ -211,11 +213,11 @@ class Room:
                 del self._guests[peer]
 
     def count(self, peer: str) -> int:
-        """Return how many places a peer has."""
+        """Return the number of places that a peer has."""
         return len(self._guests.get(peer, ()))
 
     def make_of(self, peer: str, now: float) -> ServerConnection | None:
-        """Who of `peer` has to leave for another of it, and gives back its place; None when nobody can."""
+        """Choose a guest of `peer` to leave for another of it, and take its place; None if none rests."""
         found = self._longest(peer)
         if found is None and now - self._looked >= LOOK_SECONDS:
             self._look(now)
@@ -225,7 +227,7 @@ class Room:
         return found
 
     def make(self, peer: str, now: float) -> ServerConnection | None:
-        """Who has to leave for somebody of `peer`, and gives back its place; None when nobody can."""
+        """Choose a guest to leave for one of `peer`, and take its place; None if none can leave."""
         least = len(self._guests.get(peer, ()))
         found = self._find(least)
         if found is None and now - self._looked >= LOOK_SECONDS:
@@ -247,10 +249,11 @@ class Room:
         heapify(self._most)
 
     def _find(self, least: int) -> tuple[str, ServerConnection] | None:
-        """The next who rests, and the peer, which has at least so many guests."""
+        """Return the next resting guest, and its peer, which has at least `least` guests."""
         while self._most:
             number, peer = self._most[0]
             guests, resting = self._guests.get(peer, {}), self._resting.get(peer)
+            # The heap is not searched when guests come and go: its entries are corrected when they come up.
             if resting is None or -number != len(guests):
                 heappop(self._most)
                 if resting is not None and -number > len(guests):
@@ -264,10 +267,11 @@ class Room:
         return None
 
     def _longest(self, peer: str) -> ServerConnection | None:
-        """The one of a peer that has rested longest."""
+        """Return the guest of a peer that has rested longest, None if none rests."""
         guests, resting = self._guests.get(peer, {}), self._resting.get(peer)
         while resting:
             since, guest = resting[0]
+            # It may have gone, or have had a request, since the last look.
             if guest in guests and guest.resting_since == since:
                 return guest
             resting.popleft()

@@ -1,25 +1,25 @@
 """One client's connection to an HTTP/1.1 server: requests and answers in turn, until either side ends it.
 
-There is one task and one cancel scope for it, and neither for a request: a request that arrives in one
-receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
-to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
-Handlers run inline: the task waits for the next request while they sleep, and attends to them when they need
-a task. With a `poller` a request whose head is known is given to its handler where it is received.
-What is malformed or too large is refused here; what a request means is the handler's business. A body that
-may be large is read only after a judge has seen its head, and if the budget for bodies has room for it.
+A connection has one task and one cancel scope, a request neither: a request that arrives in one receive and
+is answered by one send costs those two system calls and one turn of the scheduler. The server calls `sweep`
+for its deadlines, and to notice that the client left while its request is being handled. Handlers run inline:
+the task waits for the next request while they sleep, and attends to them when they need a task. With a
+`poller`, a request whose head is known goes to its handler where it is received. Malformed and oversized
+requests are refused here; the meaning of a request is left to the handler. A body that may be large is read
+only after a judge has seen its head, and if the budget for bodies has room for it.
 
 A response is either complete in a single `send`, or streamed by `open`, `write` and `finish`:
 
     NEW  -- send -->   FINISHED
     NEW  -- open -->   OPEN
     OPEN -- write -->  OPEN
-    OPEN -- write_nowait --> OPEN   `flush` comes next when it says that not all of it went
+    OPEN -- write_nowait --> OPEN   `flush` comes next if it returns False
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
     NEW, OPEN -- nothing is sent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
     NEW  -- pass_on --> PASSED    another process answers, the server hands the connection over
 
-Anything else is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone
-cancels the handler.
+Any other order is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone cancels
+the handler.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from mcpmux.transports.wall import walled
 
 
 class Stage(Enum):
-    """How far a response is, see above."""
+    """The state of a response, see the module's table."""
 
     NEW = auto()
     OPEN = auto()
@@ -81,7 +81,7 @@ PASSED: Final = Stage.PASSED
 
 
 class ReplyTap(Protocol):
-    """Sees what a reply sends. It must not wait."""
+    """Sees the bytes that a reply sends. It must not wait."""
 
     def see_body(self, status: int, body: bytes) -> None: ...
     def see_stream(self, status: int, data: bytes) -> None: ...
@@ -91,7 +91,7 @@ class ReplyTap(Protocol):
 class HttpReply:
     """The answer to one request. To be used by one task at a time.
 
-    `tap`, if there is one, sees all of a body, or each part of a stream as it is sent.
+    `tap`, if there is one, sees all of a body, or each part of a stream when it is sent.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class HttpReply:
         self._connection = connection
         self._state = state
         self.stage = NEW
-        self.is_kept_alive = False  # so that nothing in between takes the connection for dead
+        self.is_kept_alive = False  # if True, comments keep proxies from taking the connection for dead
         self._quiet_since = state.now
         self.context: Context | None = None  # in which the handler works
         self._chunked = False
@@ -122,9 +122,9 @@ class HttpReply:
     def send(self, status: int, fields: HeaderFields, body: bytes = b"") -> Awaitable[None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
-        What this returns is to be awaited next.
+        The result must be awaited next.
         """
-        if self.stage is not NEW:
+        if self.stage is not NEW:  # a call of `_advance` less for most responses
             self._advance(NEW, FINISHED)
         self.stage = FINISHED
         if self.tap is not None:
@@ -133,6 +133,7 @@ class HttpReply:
         if status != 200 and has_no_body(status):
             return self._connection.send(head + b"\r\n")
         length = len(body)
+        # A response to HEAD has the Content-Length of the body that GET would get (RFC 9110 section 9.3.2).
         if self.request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
@@ -140,7 +141,7 @@ class HttpReply:
         return self._connection.send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
 
     async def send_parts(self, status: int, fields: HeaderFields, body: Sequence[Part]) -> None:
-        """As `send`, of a body in parts, which are not copied together."""
+        """Send the whole response as `send` does, without copying the parts of its body together."""
         if has_no_body(status) or self.request.method == "HEAD":
             raise LocalProtocolError("a response without a body has no parts")
         self._advance(NEW, FINISHED)
@@ -151,7 +152,7 @@ class HttpReply:
         await self._connection.send_parts([head, *body])
 
     async def open(self, status: int, fields: HeaderFields, data: bytes = b"") -> None:
-        """Start a streamed response; the head and the first `data` travel together."""
+        """Start a streamed response; its head and the first `data` are sent together."""
         await self._connection.send(self._begin(status, fields, data))
 
     def _begin(self, status: int, fields: HeaderFields, data: bytes) -> bytes:
@@ -162,7 +163,7 @@ class HttpReply:
         if self.tap is not None:
             self.tap.see_stream(status, data)
         self._chunked = not self.request.http_1_0
-        if not self._chunked:
+        if not self._chunked:  # then only the end of the connection ends the body
             self.request.keep_alive = False
         head = self._encode_head(status, fields)
         if self._chunked:
@@ -170,15 +171,15 @@ class HttpReply:
         return head + b"\r\n" + self._encode_part(data)
 
     def is_quiet_since(self, time: float) -> bool:
-        """Return whether nothing was sent since then, though the connection is to be kept alive."""
+        """Return whether the connection is to be kept alive and no byte was sent since `time`."""
         return self.is_kept_alive and self._quiet_since <= time
 
     def say_alive(self) -> None:
-        """Send a comment, as the beginning of an event stream if nothing was sent before.
+        """Send a comment, which begins an event stream if no byte was sent before.
 
-        To be called by another task while the handler sends nothing.
+        Another task calls it while the handler is not sending.
         """
-        if self.stage is NEW and self.context is not None:  # a tap keeps in which exchange a stream begins
+        if self.stage is NEW and self.context is not None:  # a tap reads from it whose exchange this is
             self._connection.send_nowait(self.context.run(self._begin, 200, STREAM_HEADERS, KEEP_ALIVE))
         elif self.stage is OPEN:
             self.write_nowait(KEEP_ALIVE)
@@ -193,10 +194,10 @@ class HttpReply:
             await self._connection.send(self._encode_part(data))
 
     def write_nowait(self, data: bytes) -> bool:
-        """Take more of a streamed response, and send what goes without waiting.
+        """Take more of a streamed response, and send as much as possible without waiting.
 
-        False when some of it is left: `flush` sends that, and has to come before anything else is written.
-        May be called by any task, while the one that uses the reply does something else than writing.
+        Return False if a part is left: `flush` sends it, and must be called before the next write. May be
+        called by any task, while the one that uses the reply is not writing.
         """
         if self.stage is not OPEN:
             self._advance(OPEN, OPEN)
@@ -205,15 +206,15 @@ class HttpReply:
             self.tap.see_more(data)
         if not data:
             return True
-        # As `encode_chunk` has it: a call less, for many may be told at once.
+        # The same as `encode_chunk`, with a call less: one event may go to many clients at once.
         return self._connection.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def flush(self) -> Awaitable[None]:
-        """Send what `write_nowait` has left, if it has."""
+        """Send what `write_nowait` has left, if anything."""
         return self._connection.flush()
 
     async def finish(self, data: bytes = b"") -> None:
-        """End a streamed response; the last `data` and the end travel together."""
+        """End a streamed response; the last `data` and the end are sent together."""
         self._advance(OPEN, FINISHED)
         if self.tap is not None:
             self.tap.see_more(data)
@@ -221,14 +222,14 @@ class HttpReply:
         await self._connection.send(self._encode_part(data) + end)
 
     def call_off(self, reason: str) -> None:
-        """Cancel the handler; the server answers for it, with nothing, and the connection goes on.
+        """Cancel the handler; the server sends an empty answer for it, and the connection goes on.
 
-        To be called by another task while the handler works, which needs no cancel scope of its own so.
+        Another task calls it while the handler works, so that the handler needs no cancel scope.
         """
         self._connection.call_off(reason)
 
     def pass_on(self, worker: int) -> None:
-        """Have another worker answer; the handler returns without an answer of its own."""
+        """Let another worker answer; the handler returns without an answer."""
         self._advance(NEW, PASSED)
         self.passed_to = worker
 
@@ -255,8 +256,8 @@ class HttpReply:
 
 
 def _readable(fields: HeaderFields, grant: HeaderFields) -> HeaderFields:
-    """Add what lets a page read a response, unless the response itself names the pages that may."""
-    # A browser refuses a response that names them twice.
+    """Add the fields that let a page read a response, unless the response has them already."""
+    # A browser refuses a response that names the permitted origin twice.
     return fields if any(name == ALLOW_ORIGIN for name, _ in fields) else fields + grant
 
 
@@ -264,20 +265,20 @@ Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 Grants = Callable[[str], HeaderFields]
 Refuse = Callable[[int, str, str], tuple[HeaderFields, bytes]]
 
-LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
+LINGER_SECONDS: Final = 2.0  # for which a refused client may go on sending before it is cut off
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
 
 
-HEAR_SECONDS: Final = 1.0  # for the head of a request that is refused whatever it says
+HEAR_SECONDS: Final = 1.0  # for the head of a request that is refused in any case
 
 
 @dataclass(eq=False)
 class ServerState:
-    """What all connections of a server have in common; see `serve_http`.
+    """The common state of all connections of a server; see `serve_http`.
 
-    `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines. `date_field`:
-    b"Date: …\\r\\n". `grants`: the fields by which pages of an origin may read every response, if any may.
-    `judge`: gets a request whose large body is still to come, and answers if that is not to be read.
+    `now`: trio's time without the time in which this process did not run, at most a sweep old, for deadlines.
+    `date_field`: b"Date: …\\r\\n". `grants`: returns the fields by which pages of an origin may read every
+    response. `judge`: gets a request whose large body is still to come, and answers if it is not to be read.
     """
 
     handler: Handler
@@ -294,19 +295,19 @@ class ServerState:
     judge: Handler | None = None
 
 
-CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
+CALLED_OFF: Final = 202  # the status of the empty answer to a request whose handler was called off
 
 log = structlog.get_logger()
 
 CONNECTION: Final[ContextVar[str]] = ContextVar("CONNECTION", default="")
-"""The peer's address and port, in everything that one of its requests causes; "" elsewhere."""
+"""The peer's address and port, in all tasks that its requests cause; "" elsewhere."""
 
 
 class ServerConnection:
     """One client's connection.
 
-    `deadline` is when the sweeper cuts in; it is infinite while the handler works. `reply` is the one
-    being made, if any. `refusal` is set by whoever ends the connection with an error for the client.
+    `deadline`: the time at which the sweeper ends the connection, infinite while the handler works.
+    `refusal`: the error with which the connection ends, if the client is to get one.
     """
 
     def __init__(self, state: ServerState, stream: trio.SocketStream, note: Note | None) -> None:
@@ -316,42 +317,46 @@ class ServerConnection:
         self._handshaking = state.tls is not None and not note.open
         self.refusal: Refusal | None = None
         self.deadline = state.now + state.limits.head_timeout
-        self._rested = state.now  # since when it has no request, if it has none
-        self._body_began = 0.0  # when the head of the request was in whose body comes now
+        self._rested = state.now  # time since which it has no request, if it has none
+        self._body_began = 0.0  # time at which the head was complete of the body that is being received
         self._state = state
         self._limits = state.limits
         self._parser = RequestParser(state.limits, self.peer)
         self._parser.holder = note.holder
         self._reply: HttpReply | None = None
-        self._rest: memoryview | None = None  # of what was sent without waiting, and did not go at once
+        self._rest: memoryview | None = None  # of the data that was sent, not taken by the kernel yet
         self._scope = trio.CancelScope()
-        self._unused = False  # we stop, and nothing of a request has come
+        self._unused = False  # the server stops, and no byte of a request has come
         self._called_off = False  # the handler was cancelled, and the connection goes on
-        self._is_cut = False  # half an answer was sent, so that it cannot
+        self._is_cut = False  # half an answer was sent, so that the connection cannot go on
         self._handling: Inline | None = None  # the handler of the request that is being answered
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
         self._poller = None if self._handshaking else state.poller
         self._task: trio.lowlevel.Task | None = None  # asleep until something is received for it
-        self._received = b""  # and not seen by the task yet
+        self._received = b""  # bytes that the task has not seen yet
         self._watched = False  # by the poller
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
         self._holding: Holding | None = None  # of a large body
 
     async def run(self) -> None:
+        """Serve the client until either side ends the connection. `close` must follow."""
         CONNECTION.set(self.peer)
         self._context = trio.lowlevel.current_task().context  # handlers and answers find what they have set
         try:
             await walled(self._live(), Exception, self._note_crash)
         finally:
+            # Its cleanup may have to wait, and it must not outlive the connection.
             if self._handling is not None and not self._handling.is_over:
                 await walled(_give_up(self._handling), Exception, self._note_crash)
+        # During a handshake there is no TLS yet in which a refusal could be sent.
         if self.refusal is not None and not self._handshaking:
             headers = self._parser.headers if self._reply is None else self._reply.request.headers
             self._reply = None
             self.deadline = math.inf
             await self._refuse(self.refusal, headers.get("origin"))
         elif self._unused and self._state.handing is not None and isinstance(self.byte_stream, PlainStream):
-            with suppress(TransportClosed):  # others go on: a client that is about to ask shall not notice
+            # Other workers go on: a client that is about to send a request must not notice the stop.
+            with suppress(TransportClosed):
                 await self._state.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
 
     async def _live(self) -> None:
@@ -363,13 +368,14 @@ class ServerConnection:
                 await self._converse(IDLE)
             elif self._state.grants is not None:
                 await self._hear_out(self.refusal)
+        # Both cancel `_scope` only to wake the task: it goes on with another scope.
         while (self._called_off or self._wanted) and not self._is_cut:
             await self._go_on()
 
     async def _hear_out(self, refusal: Refusal) -> None:
-        """Receive the head of a request that is refused anyway, for a page reads only what names its origin.
+        """Receive the head of a request that is refused anyway, as a page reads only what names its origin.
 
-        A preflight request is answered: only after that a page asks what it gets the refusal for.
+        A preflight request is answered: only then does a page send the request that gets the refusal.
         """
         parser, judge = self._parser, self._state.judge
         try:
@@ -378,7 +384,7 @@ class ServerConnection:
                     if not (data := await self.byte_stream.receive()):
                         break
                     parser.feed(data)
-        except BaseException:  # others come, who are refused, too
+        except BaseException:  # cancelled, as another refused connection takes its place: refuse at once
             self.refusal, self._unused = None, False
             with suppress(TransportClosed):
                 self.byte_stream.send_nowait(self._encode_refusal(refusal, parser.headers.get("origin")))
@@ -395,7 +401,7 @@ class ServerConnection:
             await self._send_last(b"")
 
     async def _refuse(self, refusal: Refusal, origin: str | None) -> None:
-        """Answer, and give the client time to read that. `origin`: of the request, as far as it was read."""
+        """Send a refusal, and give the client time to read it. `origin`: of the request, if it was read."""
         await self._send_last(self._encode_refusal(refusal, origin))
 
     def _encode_refusal(self, refusal: Refusal, origin: str | None) -> bytes:
@@ -406,11 +412,11 @@ class ServerConnection:
         return head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
     async def _send_last(self, data: bytes) -> None:
-        """Send the end of an answer, and read on for a while without keeping what comes.
+        """Send the end of an answer, then receive and discard for a while.
 
-        A client that is still sending would be reset otherwise, before it has read the answer.
+        Otherwise a client that is still sending would get a reset before it has read the answer.
         """
-        self._parser.forget_body()
+        self._parser.forget_body()  # it may be large, and the client may take its time
         self._give_back()
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
             if data:
@@ -418,13 +424,13 @@ class ServerConnection:
             await linger(self.byte_stream, LINGER_RECEIVES)
 
     def _give_back(self) -> None:
-        """Let go of the body of a request that was answered."""
+        """Return the bytes of an answered request's body to the budget."""
         if self._holding is not None:
             self._holding.leave()
             self._holding = None
 
     def close(self) -> None:
-        """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
+        """Close the socket and drop all references: cycles would wait long for the garbage collector."""
         self._give_back()
         self._forget()
         self.byte_stream.close()
@@ -432,11 +438,11 @@ class ServerConnection:
         self._reply = self._rest = self._handling = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
-        """Put TLS on the stream. False when that is the end of the connection."""
+        """Do the TLS handshake; return False if it ends the connection."""
         try:
             self.byte_stream = tls = await accept_tls(self.byte_stream, context, self.peer)
             self._parser.holder = holder_of(tls.peer_certificate())
-        except NotTls as error:
+        except NotTls as error:  # plain HTTP, and answered in plain HTTP
             self.refusal = Refusal(400, str(error))
         except TransportClosed as closed:
             log.info("TLS handshake failed", peer=self.peer, reason=str(closed))
@@ -446,10 +452,10 @@ class ServerConnection:
         return True
 
     def sweep(self) -> None:
-        """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
+        """Check the deadline, and whether the client is still there; called every SWEEP_SECONDS."""
         overdue = self._state.now > self.deadline
         if self._reply is not None:
-            # Whoever sleeps is told of the end; to look for it would take what comes before it over TLS.
+            # A sleeping task is woken by the end. With TLS, looking for it would consume the data before.
             if overdue or (self._task is None and self.byte_stream.is_finished()):
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
             elif self._reply.is_quiet_since(self._state.now - KEEP_ALIVE_SECONDS) and self._rest is None:
@@ -464,38 +470,38 @@ class ServerConnection:
             self._scope.cancel(reason="idle")
 
     def _has_come(self) -> bool:
-        """Whether there is something of a request, which its task has not seen yet."""
+        """Return whether bytes have arrived that the task has not seen yet."""
         return bool(self._received) or self.byte_stream.is_readable()
 
     @property
     def resting_since(self) -> float | None:
-        """Since when there has been no request, nor anything of one; None while there is."""
+        """The time since which there has been no byte of a request; None while there is a request."""
         busy = self._reply is not None or self._parser.phase is not IDLE or self._handshaking
         return None if busy or self._has_come() else self._rested
 
     def make_room(self) -> None:
-        """It has rested long enough: another client gets its place."""
+        """End the connection, which rests, so that another client gets its place."""
         self._scope.cancel(reason="another client gets its place")
 
     def call_off(self, reason: str) -> None:
-        """Cancel the handler that works now; a client that has heard nothing yet gets CALLED_OFF."""
+        """Cancel the handler that works now; a client without any answer yet gets CALLED_OFF."""
         self._called_off = True
         self._scope.cancel(reason=reason)
 
     def _begin(self, request: HttpRequest) -> bool:
-        """Give the handler a request; whether it sleeps, or is done with it, so that it needs no task."""
+        """Start the handler of a request; return whether it needs no task, asleep or done."""
         self.deadline = math.inf
         self._reply = reply = HttpReply(request, self, self._state)
         reply.context = context = self._context.copy()
         try:
             work = context.run(self._state.handler, request, reply)
-        except Exception as crash:
+        except Exception as crash:  # it may fail before it returns an awaitable
             work = _crash(crash)
         self._handling = handling = Inline(work, context, self._handled)
         return handling.start() or self._is_done(handling, reply)
 
     def _is_done(self, handling: Inline, reply: HttpReply) -> bool:
-        """Whether nothing is left to do for a request that was given to the handler."""
+        """Return whether a request is done with; if so, get ready for the next one."""
         if not handling.is_over or handling.error is not None or reply.stage is not FINISHED:
             return False
         if self._rest is not None or self._called_off or not reply.request.keep_alive:
@@ -508,17 +514,21 @@ class ServerConnection:
         return True
 
     def _handled(self) -> None:
-        """The handler has slept, and is over now or needs the task. Called by whoever has woken it."""
+        """Finish a request whose handler has slept and is over now, or wake the task for it.
+
+        Called by the code that has woken the handler.
+        """
         handling, reply = self._handling, self._reply
         if handling is None or reply is None or self._is_done(handling, reply):
             return
+        # The task waits for the next request, with the poller or without it: cancelling ends either wait.
         self._wanted = True
         self._scope.cancel(reason="the handler needs the task")
         if self._state.poller is not None:
             self._state.poller.give_way()
 
     async def _settle(self, handling: Inline) -> bool:
-        """Attend to the handler until it is over; whether the connection goes on after it."""
+        """Run the handler in this task until it is over; return whether the connection goes on."""
         reply = self._reply
         assert reply is not None
         await handling
@@ -536,13 +546,14 @@ class ServerConnection:
         return not self._called_off  # too late for this one, and not meant for the next
 
     async def _go_on(self) -> None:
-        """With the next request, after one that was called off; or with a handler that needs the task."""
+        """Go on after a request that was called off, or with a handler that needs the task."""
         called_off, handling, reply = self._called_off, self._handling, self._reply
         self._called_off = self._wanted = False
         if called_off and handling is not None:
             self._handling = None
             if not handling.is_over:
-                self._scope = scope = trio.CancelScope()  # not entered: it hears of a client that leaves
+                # Not entered: it only records that the client left while the handler cleans up.
+                self._scope = scope = trio.CancelScope()
                 await _give_up(handling)
                 if self._is_cut or (scope.cancel_called and not self._called_off):
                     return
@@ -567,9 +578,9 @@ class ServerConnection:
             await self._converse(None)
 
     async def _converse(self, phase: Phase | None) -> None:
-        """Requests and answers in turn, until either side ends it. This is the hot path.
+        """Receive and answer requests in turn, until either side ends the connection. This is the hot path.
 
-        `phase`: of the request that comes, before what was received last; None when some were answered since.
+        `phase`: of the parser before the last receive; None if requests were answered since.
         """
         parser = self._parser
         while True:
@@ -581,18 +592,19 @@ class ServerConnection:
                         continue
                     handling = self._handling
                 assert handling is not None
+                # With the next request here already, at least in part, its answer has to wait for this one.
                 if handling.is_asleep and not (parser.requests or parser.refusal or parser.phase is not IDLE):
                     del handling
-                    break  # what comes next is waited for meanwhile
+                    break  # receive the next request meanwhile
                 if not await self._settle(handling):
                     return
-                del handling  # the next may be long in coming
+                del handling  # the next may come much later
             if self._handling is None:
                 if parser.refusal is not None:
                     self.refusal = parser.refusal
                     return
                 if phase is None or parser.phase is BODY or parser.phase is not phase:
-                    # A longer head wins no time.
+                    # More bytes of a head win no time, or a client could send one byte at a time for ever.
                     self._renew_deadline(phase)
                 if parser.phase is BODY and (parser.is_large or parser.wants_continue):
                     if phase is not BODY and not await self._judge():
@@ -609,7 +621,7 @@ class ServerConnection:
                 continue
             if data:
                 parser.feed(data)
-            # What comes behind a request waits for its answer; so does the end, till the client is seen gone.
+            # Requests are answered in order. The end waits too: the sweeper sees it, and cancels the handler.
             if (late := self._handling) is not None:
                 if self._scope.cancel_called or not await self._settle(late):
                     return
@@ -618,10 +630,11 @@ class ServerConnection:
                 return
 
     async def _judge(self) -> bool:
-        """Have the head of a request judged. False when it was answered, and the connection is at its end."""
+        """Let the judge see a request's head; return False if it has answered: that ends the connection."""
         judge, request = self._state.judge, self._parser.coming
         if judge is None or request is None:
             return True
+        # An answer closes the connection: the body, which is not read, would pass for the next request.
         stays, request.keep_alive = request.keep_alive, False
         self.deadline = math.inf
         self._reply = reply = HttpReply(request, self, self._state)
@@ -637,7 +650,7 @@ class ServerConnection:
         return True
 
     def _take_body(self) -> bool:
-        """Count the body that is being received. False when it does not fit, which is told to the client."""
+        """Count the body that is being received; return False, setting `refusal`, if it does not fit."""
         size, holding, request = self._parser.body_size, self._holding, self._parser.coming
         if size <= SMALL_BODY or request is None or (holding is not None and size <= holding.size):
             return True
@@ -650,7 +663,7 @@ class ServerConnection:
         return True
 
     async def _receive(self) -> bytes:
-        """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
+        """Return the next bytes; b"" at the end, or when `_has_begun` says that a handler needs the task."""
         poller = self._poller
         if poller is None or self.byte_stream.early or not (self._watched or self._be_watched(poller)):
             try:
@@ -663,7 +676,7 @@ class ServerConnection:
         return data
 
     def _be_watched(self, poller: ReadinessPoller) -> bool:
-        """False when the task has to watch by itself, because the system watches too much already."""
+        """Let the poller watch the stream; return False if the system watches too much already."""
         with suppress(OSError):
             poller.watch(self.byte_stream.descriptor, self._hear)
             self._watched = True
@@ -674,11 +687,11 @@ class ServerConnection:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _hear(self) -> None:
-        """There is something to receive: give it to the handler, or to the task.
+        """Receive, and pass a whole request to the handler, anything else to the task. Called by the poller.
 
-        Nothing is received while the task is awake, so a peer that sends too fast is held up.
+        While the task is awake, no bytes are received, so a peer that sends too fast has to wait.
         """
-        if self._task is None:  # it is looked at when the task sleeps again
+        if self._task is None:  # the task watches again when it sleeps
             self._forget()
             return
         try:
@@ -692,7 +705,7 @@ class ServerConnection:
                 return
             self._has_begun = True
         task, self._task = self._task, None
-        if task is not None:  # else what the handler did has cancelled it, or woken it
+        if task is not None:  # otherwise the handler has cancelled it, or woken it
             self._received = data
             if self._poller is not None:
                 self._poller.give_way()
@@ -704,12 +717,13 @@ class ServerConnection:
             self._poller.forget(self.byte_stream.descriptor)
 
     async def _pass_on(self, reply: HttpReply, worker: int) -> None:
-        reply.request.keep_alive = False  # for us it ends here
+        reply.request.keep_alive = False  # in this process the connection ends
         parser, handing = self._parser, self._state.handing
+        # Half a request cannot be encoded for the other worker.
         if parser.phase is not IDLE or parser.refusal is not None or handing is None:
             self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
             return
-        # This may carry bytes for as long as the client stays, so nothing here keeps the body meanwhile.
+        # This may carry bytes for as long as the client stays, so no reference here keeps the body meanwhile.
         data = [encode_requests((reply.request, *parser.requests))]
         reply.request.body = b""
         parser.forget_body()
@@ -727,15 +741,16 @@ class ServerConnection:
         elif phase is BODY:
             if before is not BODY:
                 self._body_began = now
+            # A body that keeps up BODY_RATE gets its patience anew, a slower one loses time.
             least = self._body_began + self._parser.body_bytes / BODY_RATE
             self.deadline = min(now, least) + limits.body_timeout
         else:
             self.deadline = now + limits.head_timeout
 
     def send(self, data: bytes) -> Awaitable[None]:
-        """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection.
+        """Send all of `data`. A peer that is gone, or reads nothing for too long, cancels the connection.
 
-        What a cancelled call has left goes before the next. To be awaited at once.
+        The rest of a cancelled call is sent before the next. The result must be awaited at once.
         """
         if self._rest is not None:
             return self._send_behind(data)
@@ -753,7 +768,7 @@ class ServerConnection:
         await self.send(data)
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send all of them, one after the other, as `send` does. Cancelled, it ends the connection."""
+        """Send all `parts`, one after the other, as `send` does. Cancelling ends the connection."""
         if self._rest is not None:
             await self.flush()
         try:
@@ -773,7 +788,7 @@ class ServerConnection:
             raise
 
     def send_nowait(self, data: bytes) -> bool:
-        """Take all of it, and send what goes without waiting; False when `flush` has to send the rest."""
+        """Take all of `data`, and send some without waiting; return False if `flush` must send the rest."""
         if self._rest is not None:
             raise LocalProtocolError("what was sent before has not been flushed")
         try:
@@ -786,13 +801,14 @@ class ServerConnection:
         return self._rest is None
 
     async def flush(self) -> None:
-        """Send what is left of what was sent, as `send` does."""
+        """Send the rest of earlier data, as `send` does."""
         if self._rest is None:
             return
         await in_task()
         before = self.deadline
         try:
             while self._rest is not None:
+                # Renewed whenever the peer has read something: only a stalled one is cut off.
                 self.deadline = self._state.now + self._limits.client_stall
                 await self.byte_stream.wait_sendable()
                 sent = self.byte_stream.send_nowait(self._rest)
@@ -805,6 +821,7 @@ class ServerConnection:
 
     async def _lose_client(self) -> None:
         self._scope.cancel(reason="the client left")
+        # The handler ends here, by cancelling, and needs no code for errors of sending.
         await in_task()
         await trio.lowlevel.checkpoint_if_cancelled()
 

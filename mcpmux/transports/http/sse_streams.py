@@ -1,13 +1,13 @@
 """HTTP+SSE as a MessageStream, at both ends: an event stream one way, messages in POSTs the other way.
 
 Promises of the client: POSTs go to the address that the stream's `endpoint` event names, if it is of the same
-origin, for they carry our headers; what one task sends stays in order; a server that refuses a message says
-so to its sender. `send` waits until the server has taken the message. Some servers answer a POST only when
-the work is done, and may ask something before that, so it is not waited for longer than ACCEPT_SECONDS.
+origin, for they carry our headers; messages of one task stay in order; `send` raises the server's refusal of
+its message. `send` waits until the server has taken the message. Some servers answer a POST only when the
+work is done, and may ask something before that, so the wait is at most ACCEPT_SECONDS.
 
 Promises of the server: a message goes out whole or not at all; a slow reader makes `send` wait, in bounded
-memory, until the HTTP server ends its connection; a quiet stream has comments, so that nothing on the way
-closes it. How a POST finds its stream is its caller's business.
+memory, until the HTTP server ends its connection; a quiet stream gets comments, so that no proxy on the way
+closes it. The caller finds the stream that a POST belongs to.
 
 Source: "HTTP with SSE" in "Transports", 2024-11-05.
 """
@@ -44,20 +44,20 @@ from mcpmux.transports.sse import (
 
 log = structlog.get_logger()
 
-ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
-POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
+ACCEPT_SECONDS = 1.0  # for which `send` waits for the answer to its POST
+POST_SECONDS = 600.0  # for the answer to a POST in all; then others need the connection more
 POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
 SHOWN_BYTES = 100  # of a bad address in an error
 
-_FORGOTTEN = (404, 410)  # what servers answer to a session that they do not have any more
+_FORGOTTEN = (404, 410)  # with which servers answer a session that they do not have any more
 _URI = re.compile(r"[\x21-\x7e]+")
 
 FreshHeaders = Callable[[], Awaitable[HeaderFields]]
-"""Gives the headers that change while a stream is open. Raises TransportError."""
+"""Returns the headers that change while a stream is open. Raises TransportError."""
 
 
 class NoEventStream(RemoteProtocolError):
-    """What is at the URL does not speak HTTP+SSE. `status` and `challenge`: of its refusal."""
+    """The server at the URL does not speak HTTP+SSE. `status` and `challenge`: of its refusal."""
 
     def __init__(self, text: str, status: int = 0, challenge: str = "") -> None:
         super().__init__(text)
@@ -88,7 +88,7 @@ class EventStream:
     end: str | None = None
 
     async def next(self) -> SseEvent:
-        """The next event; one that was too large says so."""
+        """Return the next event; one that was too large is marked as `oversized`."""
         while not self._received:
             if self.end is not None:
                 raise TransportClosed(self.end)
@@ -103,7 +103,7 @@ class EventStream:
         return self._received.popleft()
 
     def finish(self, reason: str) -> None:
-        """Nothing more is wanted."""
+        """End the stream for its reader, with `reason`. Only the first call counts."""
         if self.end is None:
             self.end = reason
             self._reading.cancel(reason=reason)
@@ -111,7 +111,7 @@ class EventStream:
 
 @dataclass(eq=False)
 class _Post:
-    """One message on its way. `error` is why it was not taken; `left` once nobody waits for it."""
+    """One message on its way. `error`: why it was not taken. `left`: its sender waits no longer."""
 
     message: bytes
     answered: trio.Event = field(default_factory=trio.Event)
@@ -134,11 +134,12 @@ class SseClientStream(MessageStream):
     _under_way: set[_Post] = field(default_factory=set)
 
     async def send(self, message: bytes) -> None:
-        """Raises TransportError, too, when the server refuses the message."""
+        """Send a message. Raises TransportError, also when the server refuses the message."""
         await self._slots.acquire()
         if self._events.end is not None:
             self._slots.release()
             raise TransportClosed(self._events.end)
+        # In a task, as a POST may be answered much later than its sender waits.
         post = _Post(message)
         self._under_way.add(post)
         self._nursery.start_soon(self._post, post, name="sse post")
@@ -161,6 +162,7 @@ class SseClientStream(MessageStream):
 
     async def aclose(self) -> None:
         self._events.finish("the stream is closed")
+        # The last message may be an answer or a cancellation for which the server waits.
         with trio.move_on_after(FLUSH_SECONDS):
             for post in list(self._under_way):
                 await post.answered.wait()
@@ -172,7 +174,7 @@ class SseClientStream(MessageStream):
                 await self._deliver(post)
             if patience.cancelled_caught and not post.answered.is_set():
                 raise TransportError(f"a POST was not answered within {POST_SECONDS:g} s")
-        except ConnectFailed as error:
+        except ConnectFailed as error:  # the server is gone, and its event stream with it
             self._events.finish(str(error))
             post.error = TransportClosed(str(error))
         except TransportError as error:
@@ -192,12 +194,13 @@ class SseClientStream(MessageStream):
         try:
             if 200 <= response.status < 300:
                 post.answered.set()
-                try:  # nobody wants to know it, but the connection can be used again then
+                try:  # the body is of no interest, but once it is read, the connection can be used again
                     await response.read()
                 except (TransportError, RemoteProtocolError) as error:
                     log.debug("the answer to a POST broke off", reason=str(error))
                 return
-            refused = response.status == 401 and self._shown is not None  # found out by connecting anew
+            # A refused token ends the stream, as only connecting again gets another one.
+            refused = response.status == 401 and self._shown is not None
             if response.status in _FORGOTTEN or refused:
                 what = "refuses the token" if refused else "has forgotten the session"
                 reason = f"the server {what} (HTTP status {response.status})"
@@ -215,9 +218,9 @@ class SseClientStream(MessageStream):
 
 
 def resolve_endpoint(url: str, reference: bytes) -> str:
-    """The URL that an `endpoint` event means; `reference` may be relative to `url`, the stream's own.
+    """Return the URL in an `endpoint` event; `reference` may be relative to `url`, that of the stream.
 
-    Raises RemoteProtocolError when it means none, or one of another origin: that would be sent our headers.
+    Raises RemoteProtocolError if it is no URL, or one of another origin, which would get our headers.
     """
     try:
         text = reference.decode("ascii")
@@ -243,11 +246,12 @@ async def open_sse_client_stream(
     shown: FreshHeaders | None = None,
     hide: Callable[[str], str] = str,
 ) -> AsyncIterator[SseClientStream]:
-    """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its `endpoint`
-    event; some servers send others before it. `hide` takes secrets out of what the server says in an error.
+    """Open a message stream to the server at `url`, of the pool's origin.
 
-    Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
-    Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
+    `patience`: seconds for its `endpoint` event; some servers send others before it. `shown`: returns headers
+    that change, such as a token. `hide` removes secrets from the server's text in errors. Raises
+    NoEventStream, another RemoteProtocolError for an unusable `endpoint`, TransportError. Leaving waits a
+    moment for POSTs under way, then closes the stream, which ends the session.
     """
     wanted = (*headers, ("Accept", EVENT_STREAM), ("Cache-Control", "no-store"))
     with ExitStack() as stack:
@@ -292,13 +296,13 @@ class SseServerStream(MessageStream):
 
     def __init__(self, queue: SendQueue) -> None:
         self._queue = queue
-        # Nothing is kept here: a POST waits, with its message, until the reader takes it.
+        # No message is queued here: a POST waits, with its message, until the reader takes it.
         self._posted, self._inbox = trio.open_memory_channel[tuple[bytes, Holding | None]](0)
 
     async def take(self, message: bytes, holding: Holding | None = None) -> None:
-        """Take a message that the client has POSTed; wait until it is received.
+        """Take a message that the client has POSTed; wait until it is received. Raises TransportClosed.
 
-        `holding`: counts the message until then; who receives it counts it on. Raises TransportClosed.
+        `holding`: counts the message until then. If the receiver keeps it, it must count it itself.
         """
         try:
             await self._posted.send((message, holding))
@@ -315,7 +319,7 @@ class SseServerStream(MessageStream):
             message, holding = await self._inbox.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise TransportClosed(CLOSED) from None
-        if holding is not None:
+        if holding is not None:  # from here on the receiver counts it
             holding.hold(0)
         return message
 
