@@ -1,1 +1,1 @@
-"""How exchanges share one transport: requests in flight, deadlines, and what is said on the way."""
+"""Channels: many exchanges over one transport, with their answers, deadlines, events and questions."""

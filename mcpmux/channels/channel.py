@@ -1,13 +1,13 @@
-"""What carries exchanges to one peer, and what all such channels have in common.
+"""A channel carries exchanges with one peer. This module has the part that all kinds of channels share.
 
-An exchange adds a pending request, sends it, and waits until that has its answer. How a request is sent, and
-who reads, is each channel's own: a duplex stream (`duplex_channel`), or HTTP (`http_channel`).
+An exchange adds a pending request, sends it, and waits until that has its answer. The kinds differ in how
+they send and read: over a duplex stream (`duplex_channel`), or over HTTP (`http_channel`).
 
-Promises: an answer reaches exactly the exchange that asked. A peer is told once that an exchange is
-cancelled, and its late answer is dropped. The pending request is closed however its exchange ends. An
-exchange needs a task only where it waits for something besides its answer.
+Promises: an answer reaches exactly the exchange that asked. A cancelled exchange is reported to the peer
+once, and its late answer is dropped. The pending request is closed however its exchange ends. An exchange
+needs a task only where it waits for something besides its answer.
 
-What a server asks in the middle of a call is for `questions`: the exchange ends with `input_required`, and
+A server's question in the middle of a call goes to `questions`: the exchange ends with `input_required`, and
 `resume` goes on with it.
 """
 
@@ -35,12 +35,12 @@ log = structlog.get_logger()
 
 
 class Channel:
-    """Exchanges with one peer. Its tasks are in `_nursery`, which whoever opens it sets.
+    """Exchanges with one peer. Its tasks run in `_nursery`, which its opener sets.
 
-    `closed`: the peer will say nothing more. `legacy_only`: no modern server is to be expected there.
-    `hearing`: whether what a legacy server says of its own accord is heard; `HEARING` says when that changes.
-    `doubtful`: the server has refused something as one of another era would. `session`: the id that a legacy
-    server gave us over HTTP, or the address with HTTP+SSE.
+    `closed`: no more messages of the peer come. `legacy_only`: the transport is one of legacy servers only.
+    `hearing`: whether a legacy server's notifications outside of requests are received; a notification
+    `HEARING` reports a change. `doubtful`: the server has refused something like a server of another era.
+    `session`: the id that a legacy server gave us over HTTP, or the address with HTTP+SSE.
     """
 
     legacy_only = False
@@ -48,27 +48,27 @@ class Channel:
     _nursery: trio.Nursery
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, closed: trio.Event) -> None:
-        """`send` carries our answers to what the peer asks; `hear` hears what belongs to no exchange."""
+        """`send` sends our answers to the peer's requests; `hear` gets notifications of no exchange."""
         self.pending_requests = PendingRequests()
         self.deadlines = DeadlineSweeper()
         self.questions = Questions(
             self.pending_requests, self.deadlines, send, hear, self._end, self._start_unless_closed
         )
-        self.asks_progress = False  # of tool calls, also where their client does not want to know it
+        self.asks_progress = False  # for tool calls, even if their client does not ask for progress
         self._hear = hear
         self.closed = closed
         self.hearing = True
         self.doubtful = False
         self.session: str | None = None
         self._refused = 0  # messages of the peer that could not be taken
-        self.hide: Hide = str  # takes what the peer was given out of what it says in the log
+        self.hide: Hide = str  # removes the secrets that the peer was given from its text in the log
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.pending_requests!r}>"
 
     @property
     def close_reason(self) -> TransportError:
-        """Why it ended, once `closed` is set."""
+        """The reason for the end of the channel, once `closed` is set."""
         raise NotImplementedError
 
     async def exchange(
@@ -78,24 +78,27 @@ class Channel:
         deadline: Deadline | None = None,
         parked: PendingRequest | None = None,
     ) -> Fields:
-        """Send `call` as it is and wait for its answer, handing its notifications to `notify` on the way.
+        """Send `call` unchanged and return its answer, passing its notifications to `notify` meanwhile.
 
-        `parked`: was sent before, and is waited for again. The answer is `input_required`, and the request
-        parked, when the server asks something first. The client's progress token is replaced by our own on
-        the wire and put back in what returns. Raises RpcError (the peer's answer), TransportError (there is
-        none), Overdue (not within `deadline`).
+        `parked`: a request that was sent before, whose answer is awaited again. If the server asks something
+        first, the request is parked and the answer is `input_required`. On the wire our progress token
+        replaces the client's, which is put back into events. Raises RpcError (the peer's answer),
+        TransportError (there is none), Overdue (not within `deadline`).
         """
+        # From here on the answer can be matched: it may come before `_send` returns.
         pending = parked or self.pending_requests.open(self._pending(call))
         try:
             if deadline is not None:
                 pending.deadline = deadline
                 self.deadlines.watch(pending)
+            # Most requests are sent or queued at once, and need no task for that.
             if parked is None and not self._send_now(pending):
                 await self._send(pending, deadline)
+            # Events that came before the answer go to the client before it.
             while pending.events or (pending.answer is None and (pending.asked or not pending.overdue)):
                 if pending.events:
                     await in_task()
-                    with limited(deadline):  # for a client that does not read
+                    with limited(deadline):  # the sweeper cannot end the wait for a client that reads slowly
                         await _pass_on(pending.events.pop(0), pending.call, notify)
                 elif pending.asked:
                     return self.questions.park(pending)
@@ -108,12 +111,13 @@ class Channel:
                 raise
         finally:
             self._close(pending)
+        # Only now: the repeated call is another pending request.
         return await again
 
     def _after_error(
         self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
     ) -> Awaitable[Fields] | None:
-        """How the call is done once more after the peer's error; None when that is its answer."""
+        """Return the repetition of a call after the peer's error; None if the error is the answer."""
         return None
 
     def _pending(self, call: Call) -> PendingRequest:
@@ -125,7 +129,7 @@ class Channel:
         self._log_seldom("message refused", reason=bad.message, source=self.source, **shown)
 
     def _log_unmatched(self, answer: Reply | ErrorReply) -> None:
-        """Log an answer that no call waits for: a late one is usual, any other is a mistake of the peer."""
+        """Log an answer for which no call waits: a late one is usual, any other is a mistake of the peer."""
         if self.pending_requests.was_used(answer.id):
             log.debug("late answer dropped", id=answer.id)
             return
@@ -135,16 +139,16 @@ class Channel:
         self._log_seldom("answer matches no request", id=answer.id, source=self.source, **shown)
 
     def _log_seldom(self, event: str, **facts: object) -> None:
-        """Log the 1st, 2nd, 4th, 8th … of the messages that make no sense: a flood must not flood the log."""
+        """Log the 1st, 2nd, 4th, 8th … of the senseless messages: a flood of them must not flood the log."""
         self._refused += 1
-        if self._refused.bit_count() == 1:
+        if self._refused.bit_count() == 1:  # a power of two
             log.warning(event, **facts, refused_so_far=self._refused)
 
     def _encoded(self, pending: PendingRequest) -> bytes:
         return encode_call(pending.id, pending.call, asks_progress=self.asks_progress)
 
     def _send_now(self, pending: PendingRequest) -> bool:
-        """Send without waiting; False, and nothing is done, when that cannot be. Raises TransportError."""
+        """Send without waiting; return False, without effect, if it would wait. Raises TransportError."""
         raise NotImplementedError
 
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
@@ -152,16 +156,17 @@ class Channel:
         raise NotImplementedError
 
     def _abandon(self, pending: PendingRequest) -> None:
+        """Tell the peer that a request is cancelled, to which it has not answered yet."""
         raise NotImplementedError
 
     def _close(self, pending: PendingRequest) -> None:
-        """Wait for a request no more, unless its client is asked and may come back to it."""
+        """End a request, unless it is parked, so that its client may come back to it."""
         self.deadlines.forget(pending)
         if pending.parked_at is None:
             self._end(pending)
 
     def _end(self, pending: PendingRequest) -> None:
-        """Give up a request; the peer is told if it may still work on it."""
+        """Forget a request; cancel it at the peer if that may still work on it."""
         if pending.dropped:
             method, count = pending.call.method, pending.dropped
             log.warning("events dropped for a slow client", method=method, count=count)
@@ -170,7 +175,7 @@ class Channel:
             self._abandon(pending)
 
     async def resume(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
-        """Go on with a parked call. Raises RpcError for a state that was not given to it, or not any more."""
+        """Go on with a parked call. Raises RpcError for a state that is not, or no longer, the call's."""
         await in_task()
         with limited(deadline):
             pending = await self.questions.resume(call)
@@ -180,36 +185,36 @@ class Channel:
         if not self.closed.is_set():
             self._nursery.start_soon(work, name=name)
 
-    # What a server's session needs besides
+    # Further methods for the session with a server
 
     def notify(self, method: str, params: Fields | None = None) -> Awaitable[None]:
         """Send a notification. Raises TransportError."""
         raise NotImplementedError
 
     async def listen(self) -> None:
-        """From now on hear what a legacy server says of its own accord."""
+        """Receive a legacy server's notifications outside of requests, from now on."""
 
     async def older(self) -> Channel | None:
-        """After `initialize` was refused: the same server by the transport of 2024-11-05, if it has that."""
+        """Open the transport of 2024-11-05 to a server that refused `initialize`; None if it has none."""
         return None
 
     def learn_tools(self, result: Fields) -> Fields:
-        """A modern server has listed tools: the result without those that cannot be called here."""
+        """Learn from a modern server's list of tools; return it without those that cannot be called here."""
         return result
 
     def settle(self, facts: ServerFacts) -> None:
-        """The revision is agreed."""
+        """Use the agreed revision from now on."""
         self.questions.revision = facts.revision
 
     def give_up(self, reason: TransportError) -> None:
-        """What was agreed does not hold any more: sets `closed`."""
+        """End the channel, whose agreement with the peer no longer holds; sets `closed`."""
         raise NotImplementedError
 
 
 async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
-    """Hand an event to the client, progress under its own token; progress it did not ask for stops here.
+    """Pass an event to the client; progress gets the client's token, and is dropped without one.
 
-    The token is our id then, which may well be the token of another call of that client.
+    On the wire its token is our request's id, which may be the token of another call of that client.
     """
     if event.method != m.PROGRESS:
         await notify(event)

@@ -1,8 +1,9 @@
 """Exchanges over one duplex stream: many requests, both directions, one message stream.
 
-Promises: an answer reaches exactly the exchange that asked; a cancelled exchange tells the peer once and
-its late answer is swallowed; when the stream ends everybody who waits hears it. Refuses to know revisions,
-sessions and what a method means, but for cancellation, progress and log messages, which belong to a stream.
+Promises: an answer reaches exactly the exchange that asked; a cancelled exchange notifies the peer once, and
+its late answer is dropped; the end of the stream ends all waiting exchanges with an error. Refuses to know
+sessions, all of a revision but whether it has batches, and what a method means, except for cancellation,
+progress and log messages, which belong to a stream.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ _ANSWERS: Final = (Reply, ErrorReply)
 INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 # Refusals of one peer's messages that wait to be sent, after which it is not read on.
 OBJECTION_LIMIT: Final = 16
-FAREWELL_SECONDS: Final = 2.0  # for telling a peer that an exchange is cancelled
+FAREWELL_SECONDS: Final = 2.0  # for the notification that an exchange is cancelled
 LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
 
 Answer = Callable[[Request, Notify], Awaitable[Fields]]
-"""Answers one request of the peer, or raises RpcError."""
+"""Returns the answer to one request of the peer, or raises RpcError."""
 
 
 class InlineExchange:
@@ -82,12 +83,13 @@ class InlineExchange:
         self._attended = False
 
     def start(self, work: Coroutine[Any, Any, None], context: Context, at_once: bool = True) -> None:
+        """Run `work` in `context`, inline if `at_once`, otherwise in a task."""
         self._running = running = Inline(work, context, self.attend)
         if not at_once or not running.start():
             self.attend()
 
     def attend(self) -> None:
-        """From now on it has a task, unless it is over."""
+        """Give the exchange a task from now on, unless it is over."""
         running = self._running
         if running is None or self._attended:
             return
@@ -98,7 +100,7 @@ class InlineExchange:
         self._attended = True
         try:
             self._nursery.start_soon(self._go_on, running, self._make_scope(), name="exchange")
-        except RuntimeError:  # who serves it has ended before this connection: nothing goes on any more
+        except RuntimeError:  # the nursery is closed: the connection has ended
             running.close()
 
     def _make_scope(self) -> trio.CancelScope:
@@ -111,6 +113,7 @@ class InlineExchange:
             await running
 
     def cancel(self, reason: str) -> None:
+        """Cancel the exchange; it gets a task for its cleanup, as only tasks can be cancelled."""
         self._make_scope().cancel(reason=reason)
         self.attend()
 
@@ -125,14 +128,14 @@ class DuplexChannel(Channel):
         self._offer = messages.offer
         self._receive_nowait = messages.receive_nowait
         self.bodies: BodyBudget | None = None  # for large requests, until they are answered
-        self.client = ""  # whose they are
+        self.client = ""  # the sender of these requests, for its share of the budget
         self._size = 0  # of the message that is being taken
         self._large: Holding | None = None  # of that message, once it is counted
         self._held: dict[Id, Holding] = {}  # of large requests in progress
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._objects = objects
-        # Clients send requests for the most part, servers answers.
+        # Clients mostly send requests, servers mostly answers: the fast decoder is for these.
         self._decode: Callable[[bytes], Message | None] = decode_request if objects else decode_reply
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
@@ -141,7 +144,7 @@ class DuplexChannel(Channel):
         self._context = copy_context()  # each of them has its own copy
         self._reading = trio.CancelScope()
         self._draining = False
-        self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
+        self.ended = trio.Event()  # the peer has ended, and all its requests are answered or given up
 
     @property
     def close_reason(self) -> TransportError:
@@ -157,7 +160,9 @@ class DuplexChannel(Channel):
         with limited(deadline):
             try:
                 await self._messages.send(self._encoded(pending))
-            except TransportClosed as error:  # the channel is closed before anybody repeats on it
+            except TransportClosed as error:
+                # The caller may repeat the call on another channel, and must find this one closed by then.
+                # The reader may know a better reason for its end, such as the exit status of the process.
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await self.closed.wait()
                 if not self.closed.is_set():
@@ -166,6 +171,7 @@ class DuplexChannel(Channel):
                 raise error
 
     def _abandon(self, pending: PendingRequest) -> None:
+        # `initialize` must not be cancelled (`basic/utilities/cancellation`, 2025-11-25).
         if self.closed.is_set() or pending.call.method == m.INITIALIZE:
             return
         params = {"requestId": pending.id, "reason": "the client gave up"}
@@ -174,6 +180,7 @@ class DuplexChannel(Channel):
             self._nursery.start_soon(self._say_farewell, farewell)
 
     async def _say_farewell(self, message: bytes) -> None:
+        # Shielded, as the channel may be left right after an exchange was cancelled.
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
             await self._messages.send(message)
 
@@ -182,7 +189,7 @@ class DuplexChannel(Channel):
         self.batches = allows_batch(facts.revision)
 
     def give_up(self, reason: TransportError) -> None:
-        """Read nothing more: everybody who waits hears the reason, and the owner closes the stream."""
+        """Stop reading: all waiting exchanges fail with `reason`, and the owner closes the stream."""
         self._close_reason = reason
         self._reading.cancel(reason="given up")
 
@@ -190,28 +197,29 @@ class DuplexChannel(Channel):
         await self._messages.send(encode_notification(method, params))
 
     def drain(self) -> None:
-        """Refuse what the peer asks from now on; `ended` follows when what it asked before is answered."""
+        """Refuse new requests of the peer; `ended` is set once its earlier requests are answered."""
         self._draining = True
         self._close_reason = TransportClosed("this side is stopping")
-        self._stop_when_drained()
+        self._stop_when_drained()  # without exchanges in progress, none will end and do this
 
     def _stop_when_drained(self) -> None:
         if self._draining and not self._incoming:
             self._reading.cancel(reason="everything is answered")
 
     async def run(self, linger: float) -> None:
-        """Take the peer's messages until the stream ends, then tell everybody who waits.
+        """Take the peer's messages until the stream ends, then fail all waiting exchanges.
 
-        The peer's own exchanges get `linger` seconds to finish after that: a peer that only closed its
-        sending side still hears the answers.
+        The peer's exchanges get `linger` seconds to finish after that: a peer that only closed its sending
+        side still gets the answers.
         """
         async with trio.open_nursery() as self._nursery:
             try:
                 with self._reading:
                     await self._read()
             except TransportError as error:
-                self._close_reason = error.anew()  # or what was read stays with it
+                self._close_reason = error.anew()  # the frames of `error` would keep the last message alive
             finally:
+                # `closed` first: exchanges that fail below must not repeat their calls here.
                 self.closed.set()
                 for exchange in list(self._incoming.values()):  # they go on, in tasks of this nursery
                     exchange.attend()
@@ -222,6 +230,7 @@ class DuplexChannel(Channel):
     async def _read(self) -> None:
         while True:
             try:
+                # Many messages may have come with one receive; taking them needs no checkpoint each.
                 data = self._receive_nowait() or await self._messages.receive()
                 self._size = len(data)
                 if self.batches and is_batch(data):
@@ -234,8 +243,9 @@ class DuplexChannel(Channel):
                 self._object_to(bad)
             except MessageTooLarge as error:
                 self._object_to(bad_message(error.excerpt, INVALID_REQUEST, f"Invalid request: {error}"))
-            data = b""  # the next may be long in coming
-            while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the stream gives it up
+            data = b""  # the next message may come much later
+            # A peer that sends garbage and reads no objections must not fill the memory with them.
+            while self._objections >= OBJECTION_LIMIT:
                 await self._objected.park()
 
     def _take_batch(self, data: bytes) -> None:
@@ -250,7 +260,7 @@ class DuplexChannel(Channel):
         self._say_soon(batch.settle())
 
     def _object_to(self, bad: BadMessage, batch: BatchAnswer | None = None) -> None:
-        """A message could not be taken. What it answers has failed; of all others only clients are told."""
+        """Treat a message that cannot be taken: fail the request that it answers, or tell a client."""
         self._log_refused(bad)
         if not self._objects:
             if bad.may_answer:
@@ -259,7 +269,7 @@ class DuplexChannel(Channel):
             self.pending_requests.fail_unread(bad.id, RpcError(INTERNAL_ERROR, bad.as_answer))
         elif batch is not None:
             batch.expect()
-            batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
+            batch.settle(encode_error(bad.id, bad))  # never the last answer, as the batch is still being read
         else:
             self._say_soon(encode_error(bad.id, bad))
 
@@ -271,6 +281,7 @@ class DuplexChannel(Channel):
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, _ANSWERS):
             taken = self.pending_requests.take_answer(message)
+            # A peer that cannot parse a request cannot give its id (JSON-RPC 2.0, section 5).
             if isinstance(message, ErrorReply) and message.id is None and message.code == PARSE_ERROR:
                 taken = self.pending_requests.fail_unread(None, message.as_error())
             if not taken:
@@ -281,9 +292,9 @@ class DuplexChannel(Channel):
             self._take_notification(message)
 
     def _take_request(self, request: Request, batch: BatchAnswer | None = None) -> None:
-        if request.method in ASKS and not self._objects:
+        if request.method in ASKS and not self._objects:  # a server's question to one of its clients
             self._nursery.start_soon(self.questions.take, request)
-        elif request.id in self._incoming:
+        elif request.id in self._incoming:  # the peer could not tell the two answers apart
             reason = f"Invalid request: id {request.id!r} is already in flight"
             self._object_to(BadMessage(INVALID_REQUEST, reason), batch)
         elif self._draining:
@@ -298,11 +309,14 @@ class DuplexChannel(Channel):
             if batch is not None:
                 batch.expect()
             exchange = self._incoming[request.id] = InlineExchange(self._nursery)
-            # What comes behind it in its batch is looked at before.
+            # In a task if it is part of a batch: all of the batch is read before its first answer.
             exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
 
     def _count(self, bodies: BodyBudget, request_id: Id) -> bool:
-        """Count the message of a request, a batch until its last one is answered. False: it does not fit."""
+        """Count the message of a request until that is answered; return False if it does not fit.
+
+        The message of a batch counts once, until the last of its requests is answered.
+        """
         holding = self._large
         if holding is None:
             holding = Holding(bodies, self.client)
@@ -314,15 +328,15 @@ class DuplexChannel(Channel):
         self._held[request_id] = holding
         return True
 
-    # What the peer asks: each request is answered once, alone or with the rest of its batch, or not at all
-    # when the peer has cancelled it. One that fails hurts no other. The last of a batch sends all answers.
+    # The peer's requests: each is answered once, alone or with the rest of its batch, or not at all if the
+    # peer has cancelled it. A failing one affects no other. The last of a batch sends all its answers.
 
     async def _serve(self, request: Request, batch: BatchAnswer | None) -> None:
         try:
             try:
                 data = await self._encoded_answer(request)
             except trio.Cancelled:
-                if batch is not None:
+                if batch is not None:  # the others of the batch still get their answers
                     self._say_soon(batch.settle())
                 raise
             whole = data if batch is None else batch.settle(data)
@@ -331,6 +345,7 @@ class DuplexChannel(Channel):
                 with suppress(TransportError):  # the reader notices that the peer is gone
                     await self._messages.send(whole)
         finally:
+            # Only after the answer was queued, so that `drain` does not close the stream before.
             del self._incoming[request.id]
             if self._held and (holding := self._held.pop(request.id, None)) is not None:
                 holding.leave()
@@ -343,6 +358,7 @@ class DuplexChannel(Channel):
             if isinstance(error, RpcError):
                 forget_frames(error)
                 return encode_error(request.id, error)
+            # The text of the error is for the log only: it may hold secrets.
             log.error("request failed", method=request.method, exc_info=error)
             forget_frames(error)
             return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
@@ -368,14 +384,14 @@ class DuplexChannel(Channel):
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)
             if not self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
-                self._hear(message)  # of a task, whose call was answered long ago
+                self._hear(message)  # progress of a task, whose call was answered long ago
         elif message.method == m.ACKNOWLEDGED:
             self.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
         else:
-            # A log message may belong to the only request there is; what nobody knows is for who listens, and
-            # for a modern client that may have caused it, as that cannot listen to it.
+            # A log message may belong to the only request in flight. An unknown notification is for
+            # listeners, and for the modern client that may have caused it, as that cannot listen for it.
             sole = self.pending_requests.sole(message.method)
             is_log = message.method == m.LOG_MESSAGE
             if sole is None or not is_log:
@@ -385,7 +401,7 @@ class DuplexChannel(Channel):
 
     def _hear_change(self, message: Notification, params: Fields) -> None:
         listen = _subscription_of(params)
-        if listen is None or self.pending_requests.is_open(listen):  # else another listen has taken over
+        if listen is None or self.pending_requests.is_open(listen):  # otherwise another listen has taken over
             self._hear(message)
 
     async def _send_objection(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """Exchanges with one upstream over Streamable HTTP, in both eras: one POST each.
 
     POSTed --JSON, whole-----------------------> answered
-           --an event stream that is silent----> nothing yet --its first event is the answer--> answered
+           --an event stream without an event--> silent --its first event is the answer-------> answered
            --anything else---------------------> carried: a task reads on
     cannot be POSTed at once ------------------> carried from the beginning
 
@@ -98,7 +98,7 @@ from mcpmux.transports.waiting import Deadline
 log = structlog.get_logger()
 
 OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
-"""Opens a channel to the same server over HTTP+SSE; None when it does not speak that."""
+"""Opens a channel to the same server over HTTP+SSE; returns None if the server does not speak that."""
 
 # For the server to open its own stream; some send no headers before there is an event.
 LISTEN_SECONDS: Final = 2.0
@@ -106,7 +106,7 @@ REFUSED_SECONDS = 5.0  # before a server is asked again that refused its own str
 TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations before a call is repeated
 
 _NOT_STREAMABLE: Final = (400, 404, 405)
-"""What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
+"""Statuses with which a server of HTTP+SSE answers an `initialize` POSTed to its event stream's URL."""
 
 _NOT_IMPLEMENTED: Final = 501
 
@@ -115,16 +115,16 @@ _ANSWERS_OF_MODERN: Final = frozenset(
 )
 
 _OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
-"""What means nothing where there is no request that it belongs to."""
+"""Notifications that are of no use without the request that they belong to."""
 
 _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
-"""Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
+"""Requests in which a server may ask something. No legacy server does in `resources/read`, the hot path."""
 
 
 class HttpChannel(Channel):
     """One upstream over HTTP. Made by `open_streamable`.
 
-    `exchange` raises SessionExpired and HttpStatusError besides.
+    `exchange` may also raise SessionExpired and HttpStatusError.
     """
 
     source = "a response"
@@ -148,7 +148,7 @@ class HttpChannel(Channel):
         self.peer.lose(reason)
 
     async def older(self) -> DuplexChannel | None:
-        """The server over HTTP+SSE, if it refused `initialize` as those do and has an event stream there.
+        """Open the server over HTTP+SSE, if it refused `initialize` like one and has an event stream there.
 
         Raises RemoteProtocolError when it has one that must not be used.
         """
@@ -161,7 +161,7 @@ class HttpChannel(Channel):
         return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
-        """Path, query and headers with which a call is POSTed, for who sends it without us."""
+        """Return the target (path and query) and headers of a call's POST, for senders other than this."""
         return self.peer.head_of(call)
 
     def settle(self, facts: ServerFacts) -> None:
@@ -176,8 +176,8 @@ class HttpChannel(Channel):
         return self._learn_and_repeat(call, notify, deadline) if missed else None
 
     async def _learn_and_repeat(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
-        """The server misses headers for an argument: list its tools anew to see which."""
-        self._learning.append(call)
+        """List the server's tools anew to learn which headers it misses, then repeat the call."""
+        self._learning.append(call)  # so that it is repeated once only
         try:
             await self._list_tools(call, deadline)
             return await self.exchange(call, notify, deadline)
@@ -185,14 +185,14 @@ class HttpChannel(Channel):
             self._learning.remove(call)
 
     def learn_tools(self, result: Fields) -> Fields:
-        """Note which arguments go into headers; what is annotated wrongly is left out, and logged."""
+        """Learn which arguments go into headers; leave out tools with invalid annotations, and log them."""
         for tool, reason in self.peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result
 
     async def _list_tools(self, call: Call, deadline: Deadline | None) -> None:
         cursor: Raw | None = None
-        for _ in range(TOOL_PAGES):
+        for _ in range(TOOL_PAGES):  # bounded, as a server's cursors may go in circles
             params = {} if cursor is None else {"cursor": cursor}
             result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), ignore_event, deadline)
             self.peer.tools.learn(result)
@@ -211,8 +211,8 @@ class HttpChannel(Channel):
             raise self._over.anew()
         peer = self.peer
         if peer.watched:
-            pending.context = copy_context()  # which says for what exchange it is
-        # The answer to `initialize` says more than its body.
+            pending.context = copy_context()  # holds the exchange's number, for the tap
+        # The answer to `initialize` also has headers that matter, such as the session's id.
         if peer.close_reason is None and pending.call.method != m.INITIALIZE:
             hear = partial(self._take, pending)
             pending.sent = peer.post(pending.call, pending.id, hear, asks_progress=self.asks_progress)
@@ -221,24 +221,26 @@ class HttpChannel(Channel):
         return True
 
     def _take(self, pending: PendingHttpRequest) -> None:
-        """Something has come for a call that was POSTed, or the end of its connection. Never waits."""
+        """Take received bytes of a call that was POSTed, or the end of its connection. Never waits."""
         sent, peer = pending.sent, self.peer
         if sent is None:
             return
         answer: Reply | ErrorReply | None = None
         try:
-            pending.is_silent = False  # as it may have broken off
+            pending.is_silent = False  # a stream that was silent may have broken off
+            # Batches are read by a task: one event may have several messages, with questions among them.
             come = None if peer.batches else sent.take_nowait()
             if isinstance(come, HttpResponse):
                 answer = self._take_event(pending, come)
             elif come:
-                pending.whole = come  # for a task that reads on, if it is no answer
+                pending.whole = come  # for the task that reads on, if this is no answer
                 answer = answer_in(come, pending)
                 if peer.watched:
                     peer.note(come, 200, said_in_answer(answer, pending.call.method))
                 if answer is not None:
                     sent.release()
         except Exception as error:
+            # The wall around one answer: an error must not reach the poller, which calls this.
             pending.sent = None
             sent.release()
             failure = error if isinstance(error, McpmuxError) else None
@@ -253,12 +255,12 @@ class HttpChannel(Channel):
             self._carry(pending)
 
     def _take_event(self, pending: PendingHttpRequest, response: HttpResponse) -> Reply | ErrorReply | None:
-        """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
+        """Return the answer if it is the only event of a stream so far; wait on if there is no event yet."""
         peer, decoder = self.peer, pending.decoder
         if decoder is None:
             decoder = pending.decoder = SseDecoder(peer.message_limit)
         chunk = response.receive_nowait(min(STREAM_BYTES, peer.message_limit))
-        if chunk is None:
+        if chunk is None:  # much has come: decoding it here would hold up all other connections
             return None
         pending.begun = begun = [event.data for event in decoder.feed(chunk) if event.data]
         if not begun and not response.is_whole:
@@ -270,11 +272,11 @@ class HttpChannel(Channel):
         if answer is not None:
             if peer.watched:
                 peer.note(begun[0], 200, said_in_answer(answer, pending.call.method))
-            response.finish()
+            response.finish()  # the end of the stream may take a moment; the answer does not wait for it
         return answer
 
     def _carry(self, pending: PendingHttpRequest) -> None:
-        """From now on a task reads what comes for a call; it sends the call, too, if that was not done."""
+        """Start a task that reads the response of a call, after sending the call if that was not done."""
         scope = pending.carrier = trio.CancelScope()
         name = f"carry {pending.call.method}"
         start = partial(self._nursery.start_soon, self._carry_on, pending, scope, name=name)
@@ -288,7 +290,7 @@ class HttpChannel(Channel):
         try:
             with scope:
                 if pending.sent is None and scope.cancel_called:
-                    return  # it was taken back before
+                    return  # cancelled before it was sent
                 try:
                     pending.settle(await self._read_answer(pending))
                 except (trio.Cancelled, TransportClosed) as end:
@@ -296,14 +298,14 @@ class HttpChannel(Channel):
                         await self._say_cancelled(pending)
                     raise end
         except McpmuxError as error:
-            forget_frames(error)  # or what was read is kept by who raised it
+            forget_frames(error)  # they would keep the body alive
             pending.settle(error)
         finally:
             pending.carrier = None
             pending.whole, pending.decoder, pending.begun = None, None, ()
 
     async def _read_answer(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
-        """Over as many connections as the stream of the answer takes: a legacy server lets it be resumed."""
+        """Return the answer, over as many connections as its stream takes: a legacy server may resume it."""
         peer, sent, pending.sent = self.peer, pending.sent, None
         try:
             response = await peer.ask(pending.call, self._encoded(pending), sent)
@@ -326,15 +328,19 @@ class HttpChannel(Channel):
                 response.release()
             broken = pending.decoder
             assert broken is not None  # `_read_stream` has made it
+            # The server decides when: it may close streams on purpose, to be asked again later.
             await trio.sleep(retry_seconds(broken))
             response = await peer.open_stream(broken.last_event_id)
             pending.decoder, resumed = broken.continued(), True
 
-    # The answer in a response: JSON, a batch, or an event stream. What comes before it is taken to where it
-    # belongs first; what comes behind it is nobody's. All raise TransportError and Overdue.
+    # The answer in a response: JSON, a batch, or an event stream. Messages before it are taken first, each to
+    # where it belongs; messages behind it belong to no request. All raise TransportError and Overdue.
 
     async def _read(self, response: HttpResponse, pending: PendingHttpRequest) -> Reply | ErrorReply:
-        """The answer in any other response. Raises SessionExpired and HttpStatusError besides."""
+        """Return the answer in a response that is no event stream.
+
+        May also raise SessionExpired and HttpStatusError.
+        """
         peer, status = self.peer, response.status
         body = pending.whole or response.read_nowait()
         if status == 404 and peer.session is not None:
@@ -344,14 +350,15 @@ class HttpChannel(Channel):
             body = b""
         if body is None:
             received = await response.read_body()
+            # A large answer is passed on without being copied or parsed, unless a tap sees the bytes.
             if status == 200 and not peer.watched:
                 reply = read_large_reply(received)
                 if reply is not None and reply.id == pending.id:
                     return reply
-                await trio.lowlevel.checkpoint()  # what is done below takes as long once more
+                await trio.lowlevel.checkpoint()  # the lines below take as long again
             body = bytes(received)
             del received
-        if not pending.whole:
+        if not pending.whole:  # `_take` has noted it
             peer.note(body, status)
         message: Message | BadMessage | None
         if peer.batches and is_batch(body):
@@ -362,7 +369,7 @@ class HttpChannel(Channel):
             usual = isinstance(message, ErrorReply) and message.code in _ANSWERS_OF_MODERN
             if status in REFUSALS and (peer.legacy or not usual):
                 self.doubtful = True
-            if status in (TOO_MANY_REQUESTS, UNAVAILABLE):  # whatever else it says with that
+            if status in (TOO_MANY_REQUESTS, UNAVAILABLE):  # the status counts, even with an error object
                 raise peer.status_error(response, body)
         answer = as_answer(message, pending)
         if isinstance(answer, ErrorReply) and status >= 400:
@@ -376,7 +383,7 @@ class HttpChannel(Channel):
     async def _read_stream(
         self, response: HttpResponse, pending: PendingHttpRequest
     ) -> Reply | ErrorReply | None:
-        """The answer in an event stream; None when it breaks off before that and can be resumed."""
+        """Return the answer in an event stream; None if it breaks off before and can be resumed."""
         peer, status = self.peer, response.status
         begun, pending.begun = pending.begun, ()
         decoder = pending.decoder
@@ -389,7 +396,7 @@ class HttpChannel(Channel):
                     return answer
             try:
                 chunk = await response.receive_some()
-            except TransportClosed:
+            except TransportClosed:  # the stream can be resumed behind the last event with an id
                 if not decoder.last_event_id:
                     raise
                 chunk = b""
@@ -403,9 +410,10 @@ class HttpChannel(Channel):
     async def _take_up_to(
         self, messages: Iterable[Message | BadMessage], pending: PendingHttpRequest | None
     ) -> Reply | ErrorReply | None:
-        """The answer among messages on the stream of one request; the server's own stream (None) has none.
+        """Take messages up to the answer, and return that; None if it is not among them.
 
-        Raises RemoteProtocolError when it cannot be read.
+        `pending`: the request whose stream they came on; None for the server's own stream, which has no
+        answers. Raises RemoteProtocolError when the answer cannot be read.
         """
         for message in messages:
             if isinstance(message, Notification):
@@ -424,7 +432,7 @@ class HttpChannel(Channel):
         return None
 
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
-        if request.method not in ASKS:  # a legacy server is answered in a POST of its own
+        if request.method not in ASKS:  # mcpmux answers such a request, in a separate POST
             try:
                 data = encode_reply(request.id, await self._answer(request, ignore_event))
             except RpcError as error:
@@ -432,6 +440,7 @@ class HttpChannel(Channel):
             await self.peer.tell(data)
             return
         asked = pending if pending is not None and pending.call.method in self.questions.may_ask else None
+        # A question outside of a client's call waits for a person, which must not hold up the stream.
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
             await self.questions.take(request, asked)
         else:
@@ -446,7 +455,7 @@ class HttpChannel(Channel):
         if method == m.CANCELLED:
             self.questions.withdraw(id_of(params.get("requestId")))
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
-            self._hear(message)  # progress of a task goes on when the call that made it has been answered
+            self._hear(message)  # progress of a task goes on after the answer to its call
         elif pending is None:
             if method == m.PROGRESS:  # which some servers send on their own stream
                 self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(method, params))
@@ -459,7 +468,7 @@ class HttpChannel(Channel):
 
     def _abandon(self, pending: PendingRequest) -> None:
         assert isinstance(pending, PendingHttpRequest)
-        if pending.carrier is not None:  # which sends nothing any more, if it has not
+        if pending.carrier is not None:  # the task tells the server, if the call was sent
             pending.carrier.cancel(reason="nobody waits for it")
         elif pending.sent is not None:
             pending.sent.release()
@@ -468,14 +477,14 @@ class HttpChannel(Channel):
                 self._nursery.start_soon(self._say_cancelled, pending)
 
     def fail_calls(self) -> None:
-        """The channel is over: whoever still waits hears it."""
+        """Cancel and fail all waiting calls, as the channel ends."""
         self._over = self.close_reason
         for pending in self.pending_requests:
             self._abandon(pending)
         self.pending_requests.fail_all(self._over)
 
     async def _say_cancelled(self, pending: PendingHttpRequest) -> None:
-        """Closing the stream says nothing to a legacy server: only a notification does."""
+        """Notify a legacy server of a cancelled call; a modern one sees it by the closed response."""
         if not self.peer.legacy or self.closed.is_set():
             return
         params = {"requestId": pending.id, "reason": "the client gave up"}
@@ -483,20 +492,20 @@ class HttpChannel(Channel):
             await self.peer.tell(encode_notification(m.CANCELLED, params))
 
     async def listen(self) -> None:
-        """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
+        """Open the stream of a legacy server for notifications outside of requests, if it offers one."""
         listening = trio.Event()
         self._nursery.start_soon(self._hear_own_stream, listening, name="http listen")
         with trio.move_on_after(LISTEN_SECONDS):
             await listening.wait()
 
     async def _hear_own_stream(self, listening: trio.Event) -> None:
-        """Read it, and open it again whenever it breaks off, unless the server does not offer one.
+        """Read the server's own stream, opening it again whenever it breaks off, if the server offers one.
 
-        `listening` is set once there was an answer. What may have been missed while there was no stream is
-        told as `MISSED`, `HEARING` whenever `hearing` has changed, and `FORGOTTEN` when it is refused after
-        it was there.
+        `listening` is set at the first answer. Notifications of mcpmux report the events: `HEARING` that
+        `hearing` has changed, `MISSED` that messages may be lost because the stream was not open, `FORGOTTEN`
+        that it is refused now, so that the server may have forgotten the session.
         """
-        EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
+        EXCHANGE.set(0)  # this task outlives the exchange for which the session was opened
         peer = self.peer
         decoder = SseDecoder(peer.message_limit)
         missed = offered = False
@@ -508,14 +517,15 @@ class HttpChannel(Channel):
                 try:
                     status = response.status
                     listening.set()
-                    # There is no stream now, which is not to say that there never is.
+                    # No stream now, but perhaps later.
                     comes = status == TOO_MANY_REQUESTS or (status >= 500 and status != _NOT_IMPLEMENTED)
                     if comes or (offered and status >= 400):
                         raise peer.status_error(response, b"")
-                    if not is_event_stream(response):
+                    if not is_event_stream(response):  # the server offers none, for which 405 is usual
                         return
                     self.hearing = offered = True
                     self._hear(Notification(m.HEARING))
+                    # With the id of its last event, the server sends what was missed.
                     if missed and not decoder.last_event_id:
                         self._hear(Notification(m.MISSED))
                     decoder = decoder.continued()

@@ -1,11 +1,11 @@
-"""One server's MCP endpoint over HTTP: requests with the right headers, and what comes back.
+"""One server's MCP endpoint over HTTP: requests with the right headers, their responses, and errors.
 
-Promises: headers say what the body says, in the revision that was agreed; a server that cannot be reached
+Promises: headers agree with the body, in the revision that was agreed; a server that cannot be reached
 sets `closed`. Refuses to know what a message means.
 
-Servers refuse a session that they have forgotten in many ways. `may_mean_forgotten` says which refusals are
-a reason to look: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), or one of a few error codes.
-None of them proves it. Only another session does, opened beside the first (see `upstream`).
+Servers refuse a forgotten session in many ways. `may_mean_forgotten` decides which refusals are a reason to
+check: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), or one of a few error codes. None of
+them proves it. Only another session does, opened beside the first (see `upstream`).
 
 A call is sent once more, within its own deadline, when it changes nothing, or when the server is known not to
 have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a whole,
@@ -100,16 +100,16 @@ from mcpmux.transports.http.route import MOVES, describe_move, target_after, tar
 from mcpmux.transports.http.sse_streams import MessageRefused, SessionEnded
 from mcpmux.transports.sse import SseDecoder
 
-RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
-LEAST_RETRY_SECONDS: Final = 0.05  # a server that says 0 and closes at once must not keep us spinning
-STREAM_BYTES: Final = 64 * 1024  # that are read of a stream at once before it is left to a task
+RETRY_SECONDS = 1.0  # before a broken event stream is opened again, unless the server has sent `retry`
+LEAST_RETRY_SECONDS: Final = 0.05  # a server that sends 0 and closes at once must not keep us spinning
+STREAM_BYTES: Final = 64 * 1024  # of a stream that are decoded without a task
 
 _ANSWERS: Final = (Reply, ErrorReply)
 _COMPRESSIONS: Final = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
 
 
 def message_in(body: bytes) -> Message | BadMessage:
-    """Return the message that a body or an event holds, or what is wrong with it."""
+    """Return the message in a body or an event, or the error if it holds none."""
     reply = read_large_reply(body) if len(body) > LARGE_BYTES else decode_reply(body)
     if reply is not None:
         return reply
@@ -121,7 +121,7 @@ def message_in(body: bytes) -> Message | BadMessage:
 
 
 def batch_in(body: bytes) -> list[Message | BadMessage]:
-    """Return the members of a batch, or what is wrong with them."""
+    """Return the members of a batch; a member that is no message becomes an error."""
     try:
         return read_batch(body)
     except BadMessage as bad:
@@ -130,7 +130,7 @@ def batch_in(body: bytes) -> list[Message | BadMessage]:
 
 
 def is_compressed(response: HttpResponse) -> bool:
-    """Tell whether a body is of no use, as mcpmux asks for none that is compressed."""
+    """Return whether the body is compressed, which mcpmux does not ask for and cannot read."""
     return response.headers.get("content-encoding", "").lower() in _COMPRESSIONS
 
 
@@ -142,7 +142,7 @@ def is_event_stream(response: HttpResponse) -> bool:
 
 
 def retry_seconds(decoder: SseDecoder) -> float:
-    """How long to wait before a broken stream is opened again: as the server said, or a moment."""
+    """Return the seconds to wait before a broken stream is opened again, by the server's `retry` if any."""
     milliseconds = decoder.retry_milliseconds
     return RETRY_SECONDS if milliseconds is None else max(LEAST_RETRY_SECONDS, milliseconds / 1000)
 
@@ -150,10 +150,11 @@ def retry_seconds(decoder: SseDecoder) -> float:
 def pause_before_stream(
     decoder: SseDecoder, comeback: Comeback, now: float, held: float, chance: float
 ) -> float:
-    """Return for how many seconds to wait before a server's own stream is opened again.
+    """Return the seconds to wait before a server's own stream is opened again.
 
-    `decoder`: of the stream that ended `now`, after it was open for `held` seconds, or for ever if it brought
-    anything. A server that names no `retry`, and ends such streams at once, is asked ever more seldom.
+    `decoder`: of the stream that ended `now`, after it was open for `held` seconds (infinite if it brought
+    anything). `chance`: a random number from 0 to 1. A server that sends no `retry`, and ends such streams at
+    once, is asked at growing intervals.
     """
     patience = comeback.wait(now, died=False, held=held, chance=chance)
     told = decoder.retry_milliseconds is not None
@@ -163,10 +164,10 @@ def pause_before_stream(
 class PendingHttpRequest(PendingRequest):
     """A request that is POSTed, and how much of its response has been read.
 
-    `sent`: the POST, as long as no task reads what comes of it. `carrier`: cancels the task that does, which
-    begins in `context`. `unsent`: it failed, or was taken back, before any of it was sent. `whole`: the body
+    `sent`: the POST, as long as no task reads its response. `carrier`: cancels the task that does, which
+    starts in `context`. `unsent`: it failed, or was cancelled, before any of it was sent. `whole`: the body
     of its response, once that was read and noted. `decoder`: of its event stream; `begun`: the data of the
-    events that were read of it at once; `is_silent`: it has said nothing so far, and goes on.
+    events that were read without a task; `is_silent`: the stream is open, and has had no event.
     """
 
     sent: HttpResponse | None = None
@@ -180,7 +181,7 @@ class PendingHttpRequest(PendingRequest):
 
 
 def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
-    """The answer that is waited for, when a body or an event holds it."""
+    """Return the answer to `pending` if a body or an event holds it, otherwise None."""
     reply = decode_reply(body) if len(body) <= LARGE_BYTES else None
     if reply is not None and reply.id == pending.id:
         return reply
@@ -202,16 +203,16 @@ _HINTS: Final = {
     405: "nothing there accepts MCP messages: check the URL's path",
 }
 
-# How a server of the other era, or one that has forgotten our session, answers what it does not understand.
+# Statuses with which a server of the other era, or one that has forgotten our session, refuses a request.
 REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
 
-LONGEST_PAUSE_SECONDS: Final = 10.0  # that a call is kept for a server that wants to be left alone
-FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed by itself (5xx)
+LONGEST_PAUSE_SECONDS: Final = 10.0  # for which a call waits because of a Retry-After
+FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed (5xx)
 
-# Codes with which servers say, with status 200, that they have no such session or that it is not initialized.
+# Codes with which servers report, with status 200, that a session is unknown or not initialized.
 _OF_SESSIONS: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, SESSION_NOT_FOUND, RESOURCE_NOT_FOUND})
 
-# Codes that say that a request was not carried out, if the server refuses whatever comes.
+# Codes that prove that a request was not carried out, if the server refuses every request of the session.
 _NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, UNSUPPORTED_VERSION})
 
 _NOT_OF_SESSIONS: Final = frozenset({REQUEST_TIMEOUT, TOO_MANY_REQUESTS})  # they have a cause of their own
@@ -231,9 +232,9 @@ class HttpErrorReply(RpcError):
 
 
 class HttpStatusError(TransportError):
-    """A status without an MCP message. `retry_after`: seconds for which the server wants to be left alone.
+    """A status without an MCP message. `retry_after`: seconds until the server wants the next request.
 
-    `meant`: words of the server for its client, as OAuth has them. `body` is for the operator.
+    `meant`: the server's text for the client, such as an `error_description`. `body` is for the operator.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class HttpStatusError(TransportError):
     ) -> None:
         hint, words = hint or _HINTS.get(status), excerpt(body)
         if hint is not None and words.startswith("<"):
-            words = ""  # a page for people at a browser, which explains less than the hint
+            words = ""  # a page for browsers, which explains less than the hint
         lead = f"{hint}; the server says" if hint else ""
         more = ": ".join(filter(None, (lead if meant else hint, meant)))
         super().__init__(f"{name_status(status)}" + (f": {more}" if more else ""))
@@ -257,7 +258,7 @@ class HttpStatusError(TransportError):
 
 
 def name_status(status: int) -> str:
-    """Return a status in the words of RFC 9110, whatever the server calls it."""
+    """Return a status in the words of RFC 9110, which a server may replace with others."""
     try:
         return f"HTTP status {status} ({HTTPStatus(status).phrase})"
     except ValueError:
@@ -265,10 +266,10 @@ def name_status(status: int) -> str:
 
 
 def words_meant(challenge: str, body: bytes, hide: Hide = str) -> str:
-    """Return what a refusal says to the client itself, "" for nothing.
+    """Return the text of a refusal that is for the client, "" if there is none.
 
-    That is the message of a JSON-RPC error, or the `error_description` of OAuth (RFC 6749 section 5.2,
-    RFC 6750 section 3). `hide` takes secrets out before the text is cut.
+    It is the message of a JSON-RPC error, or the `error_description` of OAuth (RFC 6749 section 5.2,
+    RFC 6750 section 3). `hide` removes secrets, before the text is cut: a part of one would not be found.
     """
     words = read_challenge(challenge).description
     if words is None:
@@ -283,9 +284,9 @@ def words_meant(challenge: str, body: bytes, hide: Hide = str) -> str:
 def nonsense(
     response: HttpResponse, body: bytes, message: Message | BadMessage | None, hide: Hide = str
 ) -> RemoteProtocolError:
-    """Return the error of a successful response that does not answer the request.
+    """Return the error for a successful response that does not answer the request.
 
-    `message`: what was read of it. `hide` takes secrets out.
+    `message`: the message in its body, if any. `hide` removes secrets.
     """
     coding = response.headers.get("content-encoding", "identity")
     if not body and not is_compressed(response):
@@ -302,7 +303,7 @@ def nonsense(
 
 
 def may_mean_forgotten(error: McpmuxError) -> bool:
-    """Tell whether the refusal of a request with a session may mean that the server has forgotten it."""
+    """Return whether a refusal may mean that the server has forgotten the session of the request."""
     if isinstance(error, HttpStatusError):
         return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
     if isinstance(error, HttpErrorReply | MessageRefused):
@@ -311,9 +312,9 @@ def may_mean_forgotten(error: McpmuxError) -> bool:
 
 
 def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
-    """Tell whether `call` may be sent again after `error`; see the table at the top of the module.
+    """Return whether `call` may be sent again after `error`; see the table at the top of the module.
 
-    `holds`: the server was found to serve the session, and to speak as agreed, nevertheless.
+    `holds`: a check has shown that the session and the agreed revision are still in force.
     """
     if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired | SessionEnded):
         return True
@@ -329,7 +330,10 @@ def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
 
 
 def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
-    """Seconds to wait before that; None when the server wants more than the call has `left`, or too much."""
+    """Return the seconds to wait before a call is repeated; None if it must not be.
+
+    That is when the server's Retry-After exceeds the `left` seconds of the call, or LONGEST_PAUSE_SECONDS.
+    """
     if not isinstance(error, HttpStatusError):
         return 0.0
     if error.retry_after is not None:
@@ -346,7 +350,7 @@ FAREWELL_SECONDS: Final = 2.0  # for ending a session at the server while we sto
 
 
 class HttpPlace(NamedTuple):
-    """One server's URL, and how it is spoken to there. `patience`: seconds for it to answer a GET."""
+    """One server's URL, and the settings for it. `patience`: seconds for its answer to a GET."""
 
     pool: HttpPool
     url: str
@@ -366,7 +370,7 @@ class HttpPeer:
     def __init__(self, place: HttpPlace) -> None:
         self._pool, self.message_limit, self._watch = place.pool, place.message_limit, place.watch
         self._credential, self._hide = place.credential, place.hide
-        self.watched = self._watch is not None  # somebody sees what is said
+        self.watched = self._watch is not None  # a tap sees the messages
         self._target = target_of(place.url)
         self._fixed = (
             *place.headers,
@@ -384,10 +388,11 @@ class HttpPeer:
         self.close_reason: TransportError | None = None  # once it is closed
 
     def settle(self, facts: ServerFacts) -> None:
-        """From now on every request carries what the agreed revision asks for."""
+        """Add the headers of the agreed revision to every request from now on."""
         headers = []
         self.legacy = not is_modern(facts.revision)
         self.batches = allows_batch(facts.revision)
+        # The header came with this revision; modern calls have it from `method_headers`.
         if self.legacy and facts.revision >= V_2025_06_18:
             headers.append(("MCP-Protocol-Version", facts.revision))
         if self.session is not None:
@@ -395,13 +400,13 @@ class HttpPeer:
         self._of_all = (*self._fixed, *headers)
 
     def _headers(self, call: Call) -> tuple[Headers, Headers]:
-        """(what every call of this method says, what this one says besides)"""
+        """Return the headers of every call of this method, and the additional ones of this call."""
         if VERSION not in call.meta:
             return self._of_all, ()
         common = self._of_method.get(call.method)
         if common is None:
             common = (*self._fixed, *method_headers(call.method, NEWEST))
-            if len(self._of_method) < METHODS_KEPT:
+            if len(self._of_method) < METHODS_KEPT:  # clients may name methods without end
                 self._of_method[call.method] = common
         more = name_headers(call.method, call.params)
         if call.method == m.TOOLS_CALL and self.tools.params:
@@ -409,14 +414,15 @@ class HttpPeer:
         return common, more
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
-        """Where a call is POSTed to, and with which headers, for who sends it without us."""
+        """Return the target and headers of a call's POST, for senders other than this."""
         common, more = self._headers(call)
         return self._target, common + more
 
     def post(
         self, call: Call, request_id: int, hear: Callable[[], None], *, asks_progress: bool
     ) -> HttpResponse | None:
-        """POST a call without waiting; None, and nothing is done, when that cannot be, as with a token."""
+        """POST a call without waiting; return None, without effect, if that is impossible."""
+        # A token may have to be fetched or renewed first, which waits.
         if self._credential is not None or self._pool.poller is None:
             return None
         body = encode_call(request_id, call, asks_progress=asks_progress)
@@ -433,20 +439,20 @@ class HttpPeer:
         return sent
 
     async def ask(self, call: Call, body: bytes, sent: HttpResponse | None = None) -> HttpResponse:
-        """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
+        """POST a call that was encoded as `body`; return its response. Releasing it early cancels the call.
 
-        `sent`: the call was posted already. Raises ConnectFailed and other TransportErrors.
+        `sent`: the response, if the call was posted already. Raises ConnectFailed and other TransportErrors.
         """
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
-        if self._watch is not None and sent is None:
+        if self._watch is not None and sent is None:  # `post` has shown it otherwise
             self._watch.tap.message_passed(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
         response = await self._send("POST", headers, body, idempotent=idempotent, more=more, sent=sent)
         if call.method == m.INITIALIZE:
             self.initialize_status = response.status
             self.session = response.headers.get(SESSION_HEADER)
-            if self._watch is not None and response.status < 400:  # else an older session may go on
+            if self._watch is not None and response.status < 400:  # otherwise an older session may go on
                 self._watch.leg.session = self.session
         return response
 
@@ -460,7 +466,8 @@ class HttpPeer:
         more: Headers = (),
         sent: HttpResponse | None = None,
     ) -> HttpResponse:
-        """A response, to be released, with a token and wherever redirects lead. Raises the same as `ask`."""
+        """Send a request with a token, following redirects; return the response. Raises as `ask`."""
+        # Tries for redirects and for refused tokens together.
         for hop in range(REDIRECTS + 1):
             shown: Headers = ()
             if self._credential is not None:
@@ -473,22 +480,23 @@ class HttpPeer:
                     response = await self._pool.send(
                         verb, self._target, headers, body, idempotent=idempotent, more=more + shown
                     )
-            except ConnectFailed as error:
+            except ConnectFailed as error:  # the server is gone; its session opens another channel
                 self.lose(error)
                 raise
             if response.status not in _NOT_HERE or not await self._is_to_be_repeated(response, shown, hop):
                 return response
-        raise AssertionError("the answer to the last try is taken as it is")
+        raise AssertionError("the answer to the last try is taken as it is")  # see `_is_to_be_repeated`
 
     async def _is_to_be_repeated(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
-        """Whether a request is sent again, with another token or elsewhere; its response is released then.
+        """Return whether to send a request again, with another token or elsewhere; release its response then.
 
-        Raises HttpStatusError, which says what to do, when a token was refused and there is no other.
+        Raises HttpStatusError, with advice, when a token was refused and there is no other.
         """
         status, headers, again = response.status, response.headers, False
         try:
             if self._credential is not None and status in REFUSES_TOKEN:
                 said = headers.get("www-authenticate", "")
+                # A 403 without this is no matter of the token (RFC 6750 section 3.1).
                 if status != 403 or "insufficient_scope" in said:
                     body = await response.read()
                     self.note(body, status)
@@ -509,35 +517,39 @@ class HttpPeer:
         return again
 
     async def tell(self, body: bytes) -> None:
-        """POST a message that is not answered. Raises TransportError."""
+        """POST a message that gets no answer. Raises TransportError."""
         if self._watch is not None:
             self._watch.sent(body)
         response = await self._send("POST", self._of_all, body, idempotent=False)
         try:
+            # The specification asks for 202; some servers answer with another success.
             if response.status >= 300:
                 raise self.status_error(response, await response.read())
         finally:
             response.release()
 
     async def open_stream(self, last_event_id: str | None) -> HttpResponse:
-        """GET the server's own stream, or what follows an event of one; to be released. Raises as `ask`."""
+        """GET the server's own stream, or the rest of a stream after an event. Raises as `ask`.
+
+        The response must be released.
+        """
         more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
         return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 
     def hidden(self, body: bytes) -> bytes:
-        """Return the beginning of a body, without what was sent to the server and is secret."""
+        """Return the beginning of a body, without the secrets that were sent to the server."""
         return self.without_secrets(body[:QUOTED_BYTES].decode(errors="replace")).encode()
 
     def without_secrets(self, text: str) -> str:
-        """Return what the server says, without what was sent to it and is secret."""
+        """Return a text of the server without the secrets that were sent to it."""
         shown = self._credential.header_now() if self._credential is not None else ()
         return make_hide(value.rpartition(" ")[2] for _, value in shown)(self._hide(text))
 
     def masked(self, answer: ErrorReply) -> ErrorReply:
-        """Return an error that came with an HTTP status as clients may have it."""
+        """Return an error that came with an HTTP status, in the form that clients may see."""
         data = answer.data
         if data is not None:
-            # Encoded anew, as a server may spell each character of a secret as it likes.
+            # Encoded anew, as a server may escape any character of a secret.
             text = bytes(raw(value_of(data))).decode(errors="replace")
             hidden = self.without_secrets(text)
             if hidden != text:
@@ -545,7 +557,7 @@ class HttpPeer:
         return ErrorReply(answer.id, answer.code, self.without_secrets(answer.message)[:QUOTED_BYTES], data)
 
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
-        """What a response with `body` but without an MCP message says."""
+        """Return the error for a response with `body` but without an MCP message."""
         status, body, meant = response.status, self.hidden(body), self._meant(response, body)
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         error = HttpStatusError(status, body, None, retry_after, meant)
@@ -559,19 +571,22 @@ class HttpPeer:
         return words_meant(challenge, body, self.without_secrets)
 
     def note(self, data: bytes, status: int, said: Said | None = None) -> None:
-        """The body of a response, or an event of its stream, has been read: whoever watches may see it."""
+        """Show the tap, if there is one, the body of a response or an event of its stream."""
         if self._watch is not None and data:
             self._watch.tap.message_passed(self._watch.leg, "in", data, status, said)
 
     def messages_of(self, data: bytes, status: int) -> Sequence[Message | BadMessage]:
-        """Those in an event: one, none (it may only carry an id), or a batch. `status`: of its stream."""
+        """Return the messages in an event: one, none (it may only carry an id), or a batch.
+
+        `status`: the HTTP status of its stream.
+        """
         self.note(data, status)
         if self.batches and is_batch(data):
             return batch_in(data)
         return [message_in(data)] if data else []
 
     async def end_session(self) -> None:
-        """Tell the server that the session is over; it may not care."""
+        """End the session at the server, which may not support that."""
         if self.session is None or self.closed.is_set():
             return
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
@@ -581,7 +596,7 @@ class HttpPeer:
                 log.debug("the session could not be ended", reason=str(error))
 
     def lose(self, reason: TransportError) -> None:
-        """It is over with this server, or with what was agreed."""
+        """Set `closed`, with the reason, unless it is set already."""
         if self.close_reason is None:
             self.close_reason = reason.anew()
             self.closed.set()

@@ -1,8 +1,8 @@
-"""From a configured target to an open channel: the one place that knows which transports there are.
+"""Open a channel to a configured target: the one place that knows which transports there are.
 
 Over HTTP that is Streamable HTTP or HTTP+SSE: "Clients wanting to support older servers should" POST
-`initialize`, and when that is answered with 400, 404 or 405 GET the same URL. An event stream that begins
-with `endpoint` is HTTP+SSE.
+`initialize`, and if the answer is 400, 404 or 405, GET the same URL. An event stream that begins with
+`endpoint` is HTTP+SSE.
 
 Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" of 2024-11-05.
 """
@@ -48,11 +48,11 @@ from mcpmux.transports.waiting import ReadinessPoller
 log = structlog.get_logger()
 
 STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
-DETECT_SECONDS = 5.0  # for the first event, where it is not sure that there will be one
+DETECT_SECONDS = 5.0  # for the first event, where the server may not speak HTTP+SSE
 
 
 async def answer_server(request: Request, _notify: Notify) -> Fields:
-    """What mcpmux itself answers to a server's request: it is alive, and has nothing else to offer."""
+    """Answer a server's request for mcpmux itself: only `ping` is supported. Raises RpcError for others."""
     if request.method == PING:
         return {}
     raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
@@ -60,12 +60,12 @@ async def answer_server(request: Request, _notify: Notify) -> Fields:
 
 @asynccontextmanager
 async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> AsyncIterator[HttpChannel]:
-    """A channel over Streamable HTTP; leaving ends the session at the server.
+    """Open a channel over Streamable HTTP; leaving ends the session at the server.
 
-    The server need not be there yet. `older`: opens what it may need instead.
+    The server need not be reachable yet. `older`: opens the older transport that it may need instead.
     """
     if place.watch is not None:
-        place.watch.leg.transport = "http"  # it may be another one than last time
+        place.watch.leg.transport = "http"  # another one than last time, if the server has changed
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(place, nursery, older)
         nursery.start_soon(channel.deadlines.run, name="http deadlines")
@@ -73,6 +73,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
         try:
             yield channel
         finally:
+            # Before the session ends: the cancelled calls are reported to the server in it.
             channel.fail_calls()
             await channel.peer.end_session()
             nursery.cancel_scope.cancel()
@@ -80,7 +81,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
 
 @asynccontextmanager
 async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
-    """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
+    """Open a channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
     pool, url, headers, limit, answer, hear, patience, watch, credential, hide = place
     async with AsyncExitStack() as stack:
         show = credential.header if credential is not None else None
@@ -105,7 +106,7 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
 async def _raise_advice(
     error: McpmuxError, credential: Credential | None, shown: Headers, status: int, challenge: str
 ) -> None:
-    """Raises ConnectFailed, with what a person can do about it, when a token was refused for good."""
+    """Raise ConnectFailed, with advice for a person, if a token was refused and there is no other."""
     if credential is None or status not in REFUSES_TOKEN:
         return
     if not await credential.refused(shown, status, challenge) and credential.advice is not None:
@@ -114,14 +115,15 @@ async def _raise_advice(
 
 @asynccontextmanager
 async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
-    """A channel over whichever of the two it is; `sse_urls` remembers those found out to be HTTP+SSE.
+    """Open a channel over Streamable HTTP or HTTP+SSE, as the server needs it. Raises as `open_sse`.
 
-    A remembered one that has no event stream any more is forgotten and found out anew. Raises as `open_sse`.
+    `sse_urls` remembers the URLs that turned out to be HTTP+SSE. One without an event stream any more is
+    removed, and detected anew.
     """
     place = place._replace(patience=min(place.patience, DETECT_SECONDS))
 
     async def hold(task_status: trio.TaskStatus[DuplexChannel]) -> None:
-        EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
+        EXCHANGE.set(0)  # this task outlives the exchange for which the session was opened
         async with open_sse(place) as channel:
             task_status.started(channel)
             await trio.sleep_forever()
@@ -132,7 +134,7 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
         except (NoEventStream, TransportError) as error:
             log.debug("not HTTP+SSE either", reason=str(error))
             return None
-        sse_urls.add(place.url)
+        sse_urls.add(place.url)  # the next channel need not be refused first
         return channel
 
     async with AsyncExitStack() as stack:
@@ -150,8 +152,8 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
         nursery.cancel_scope.cancel(reason="the channel is closed")
 
 
-# A stream that stays open: WebSocket, TCP or a Unix socket. Most servers are reached otherwise, and what
-# these need is a large part of a start: it is imported by the first that is opened.
+# A stream that stays open: WebSocket, TCP or a Unix socket. Few servers are reached this way, and the imports
+# for it are a large part of a start: they happen when the first is opened.
 
 
 @asynccontextmanager
@@ -165,9 +167,10 @@ async def open_stream_channel(
     credential: Credential | None = None,
     hide: Hide = str,
 ) -> AsyncIterator[DuplexChannel]:
-    """A channel to the server at `target`, connected within `patience` seconds.
+    """Open a channel to the server at `target`, connecting within `patience` seconds.
 
-    Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
+    `hide` removes secrets from the server's text in errors. Leaving closes the stream. Raises TransportError,
+    and ConfigError for a file of the TLS settings.
     """
     tls = None if isinstance(target, Unix) else target.tls
     is_plain = isinstance(target, WebSocket) and not target.url.startswith("wss")
@@ -209,9 +212,9 @@ async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
 class ChannelOpener:
     """Opens channels.
 
-    `connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits. `poller`
-    runs as long as any channel is open; without one no HTTP channel sends without waiting. `certificates` are
-    to be renewed; new HTTP connections use them as they are then.
+    `connections`: the number that an HTTP channel may open, and keeps open; None for the limits of the pool
+    and the upstream. `poller` must run as long as any channel is open; without one no HTTP channel sends
+    without waiting. `certificates` may be renewed; new HTTP connections use them from then on.
     """
 
     limits: Limits
@@ -220,13 +223,16 @@ class ChannelOpener:
     poller: ReadinessPoller | None = None
     certificates: TlsContexts = field(default_factory=TlsContexts)
     _guard: OrphanGuard = field(default_factory=OrphanGuard)
-    _sse_urls: set[str] = field(default_factory=set)  # of servers found out to speak HTTP+SSE
+    _sse_urls: set[str] = field(default_factory=set)  # of servers that turned out to speak HTTP+SSE
     _credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = field(default_factory=dict)
 
     def open(
         self, upstream: Upstream, hear: Hear, watch: Watch | None = None
     ) -> AbstractAsyncContextManager[Channel]:
-        """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
+        """Open a channel to `upstream`. Leaving stops its process or ends its session.
+
+        `hear` gets the notifications of no exchange. Raises TransportError.
+        """
         target = upstream.target
         if isinstance(target, Missing):
             raise ConnectFailed(target.reason)
@@ -240,13 +246,14 @@ class ChannelOpener:
         return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential, hide)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
-        """What gets tokens for the upstream: the same for all sessions with it. None: it needs none."""
+        """Return the credential of the upstream, shared by all its sessions; None if it needs no token."""
         target = upstream.target
         if not isinstance(target, Http | WebSocket) or target.oauth is None:
             return None
         # Not at the top: few servers want tokens that have to be fetched.
         from mcpmux.auth.upstream_auth import make_credential
 
+        # A changed configuration needs another credential, though the name is the same.
         known = self._credentials.get(upstream.name)
         if known is None or known[0] != target:
             known = self._credentials[upstream.name] = target, make_credential(upstream.name, target)
@@ -259,6 +266,7 @@ class ChannelOpener:
         last_words = LastWords()
 
         def on_stderr(line: str) -> None:
+            # A program may print its arguments or its environment, with secrets in them.
             line = hide(line)
             last_words.add(line)
             log.info("upstream says", line=line)
@@ -284,7 +292,7 @@ class ChannelOpener:
                 if channel.closed.is_set():
                     ended = channel.close_reason
                     raise TransportClosed(str(ended)).quoting(ended.quoted)
-            except TransportClosed as error:  # what it wrote to stderr before often explains it
+            except TransportClosed as error:  # the last lines on stderr often explain it
                 said = str(last_words)
                 more = f"; it said: {said}" if said else ""
                 raise TransportClosed(str(error)).quoting(error.quoted + more) from None
@@ -307,6 +315,7 @@ class ChannelOpener:
         )
         if self.connections is not None:
             limits = replace(limits, connections=self.connections, idle=self.connections)
+        # Revealed only where they are sent: a Secret shows its value in no log.
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(upstream.name, target)
         with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
@@ -323,7 +332,7 @@ class ChannelOpener:
                 yield channel
 
     async def _find_route(self, name: str, target: Http) -> Route:
-        """Raises ConfigError."""
+        """Return the route to `target`, with its proxy and TLS contexts. Raises ConfigError."""
         origin = HttpOrigin.from_url(target.url)
         proxy = choose_proxy(origin, target.proxy)
         if proxy is not None:

@@ -1,4 +1,4 @@
-"""Opens duplex channels. This is apart from them because mypyc does not compile async generators."""
+"""Open duplex channels. This is apart from them because mypyc does not compile async generators."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mcpmux.transports.message_stream import MessageStream
 async def open_duplex_channel(
     messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool, linger: float = 0
 ) -> AsyncIterator[DuplexChannel]:
-    """A channel over `messages` that reads in the background. The stream stays the caller's.
+    """Open a channel over `messages` that reads in the background. The caller closes the stream.
 
-    `answer` runs inline, see `transports/inline`. `objects`: whether the peer is told about messages that
-    cannot be taken (clients are, servers not). When the stream ends `closed` is set and the body goes on.
-    Leaving cancels the peer's exchanges.
+    `answer` runs inline, see `transports/inline`. `objects`: whether the peer gets an error for a message
+    that cannot be taken (clients do, servers do not). `linger`: seconds for which the peer's exchanges may go
+    on after the end of the stream, which sets `closed`; the block goes on. Leaving cancels them.
     """
     async with trio.open_nursery() as nursery:
         channel = DuplexChannel(messages, answer, hear, objects=objects)

@@ -1,15 +1,15 @@
-"""Calls in flight with one peer: which exchange waits for which answer.
+"""Calls in flight with one peer: matches answers and events to the exchanges that wait for them.
 
     waiting --reply/error--> answered --close()--> gone
-    waiting --ask()--------> asked         (the server wants to know something first; see `questions`)
-    waiting --cut_off()----> overdue       (its time is over, which `wake` tells) --close()--> gone
-    waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
+    waiting --ask()--------> asked         (the server asks something first; see `questions`)
+    waiting --cut_off()----> overdue       (its deadline has passed, and `wake` is called) --close()--> gone
+    waiting --close()------> gone          (the caller gave up: its late answer is dropped)
     waiting --fail_all()---> answered      (the stream ended)
 
 An id is used once per stream; a reply to an unknown id is dropped; an answer whose id cannot be read is for
 the only call in flight; the progress token of a request is its id, and a peer may send either back as text.
-Events wait in a bounded box, where progress keeps the latest and log messages are dropped with a count once
-it is full.
+Events wait in a bounded list. Once it is full, new progress replaces older progress, and log messages are
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from mcpmux.transports.waiting import Deadline
 T = TypeVar("T", bound="PendingRequest")
 
 OWN_ID_DIGITS: Final = 18  # of an id that a peer sends back as text; ours never get that far
-EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
+EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never meets the bound
 
 _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
-"""Requests on whose way a server says nothing of its own."""
+"""Requests during which a server sends no unmarked notifications about them."""
 
 
 class PendingRequest:
-    """One request that waits for its answer. `wake` is called whenever there is something to take.
+    """One request that waits for its answer. `wake` is called when something has arrived for it.
 
-    `cut_off` is called once `deadline` has passed. `parked_at`: the time since when its client is asked
-    something, while it is. `unanswered`: methods of the questions that were open when its time was over.
+    `cut_off` is called once `deadline` has passed. `parked_at`: the time, in trio's, at which it was parked,
+    None if it is not. `unanswered`: methods of the questions that were open when its deadline passed.
     """
 
     def __init__(self, call: Call) -> None:
@@ -58,20 +58,21 @@ class PendingRequest:
     def push(self, event: Event) -> None:
         """Keep an event for the waiting exchange, within the bound.
 
-        Progress renews the deadline; it goes no further when the client does not want it.
+        Progress renews the deadline, and is dropped then if the client did not ask for it.
         """
         if event.method == m.PROGRESS:
             if self.deadline is not None:
                 self.deadline.renew()
             if not self.call.wants_progress:
                 return
+        # The reader of the stream calls this, and must not wait for one slow client.
         if len(self.events) >= EVENT_LIMIT and not self._make_room(event):
             return
         self.events.append(event)
         self.notify()
 
     def _make_room(self, event: Event) -> bool:
-        """Give up something older for `event`; False when `event` itself is what must go."""
+        """Drop an older event for `event`; return False if `event` itself must be dropped."""
         if event.method == m.PROGRESS:
             for index, waiting in enumerate(self.events):
                 if waiting.method == m.PROGRESS:
@@ -84,13 +85,13 @@ class PendingRequest:
         return False
 
     def ask(self, request: Request) -> None:
-        """The server asks something before it answers."""
+        """Add a question of the server, which it asks before it answers."""
         self.asked[repr(request.id)] = request  # 7 and "7" are different ids
         self.notify()
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether it has an answer or is overdue."""
         return self.answer is not None or self.overdue
 
     @property
@@ -98,21 +99,21 @@ class PendingRequest:
         return math.inf if self.deadline is None else self.deadline.at
 
     def cut_off(self) -> None:
-        """Its time is over. An answer that has come all the same still counts."""
+        """Mark the request as overdue. An answer that has arrived nevertheless still counts."""
         self.overdue = True
         self.notify()
 
     def result(self) -> Fields:
-        """The members of the result, for which nobody waits any more.
+        """Return the members of the result, once the wait is over.
 
-        Raises RpcError (it is an error, or makes no sense), what the request was failed with, or Overdue when
-        there is none.
+        Raises RpcError (the answer is an error, or no object), the error with which the request was failed,
+        or Overdue if there is no answer.
         """
         answer = self.answer
         if answer is None:
             raise Overdue("no answer in time", self.unanswered)
         if isinstance(answer, Reply):
-            if answer.members is not None:
+            if answer.members is not None:  # the decoder has read them already
                 return answer.members
             try:
                 return decode_fields(answer.result)
@@ -139,7 +140,7 @@ def own_id(token: Id | None) -> int | None:
 
 
 class PendingRequests:
-    """The requests that our side sent on one stream and that are not answered yet."""
+    """The requests that this side sent on one stream and that are not answered yet."""
 
     def __init__(self) -> None:
         self._tickets: dict[int, PendingRequest] = {}
@@ -155,13 +156,13 @@ class PendingRequests:
         return iter(list(self._tickets.values()))
 
     def open(self, pending: T) -> T:
-        """Expect the answer to a request, which gets an id that was never used on this stream."""
+        """Add a request, and give it an id that was never used on this stream; return it."""
         pending.id = self._next = self._next + 1
         self._tickets[self._next] = pending
         return pending
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:
-        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
+        """Pass an answer to its request; return False if none waits (cancelled, or never sent)."""
         pending = self._find(answer.id)
         if pending is None:
             return False
@@ -169,9 +170,9 @@ class PendingRequests:
         return True
 
     def fail_unread(self, request_id: Id | None, error: McpmuxError) -> bool:
-        """Fail the request that was not read, or whose answer was not; without an id the only one in flight.
+        """Fail the request that the peer could not read, or whose answer we could not; return False if none.
 
-        False when there is none.
+        `request_id`: None for the only request in flight.
         """
         pending = self._only() if request_id is None else self._find(request_id)
         if pending is None:
@@ -180,12 +181,12 @@ class PendingRequests:
         return True
 
     def was_used(self, token: Id | None) -> bool:
-        """Return whether a request had that id, so that its answer is late and not a mistake."""
+        """Return whether a request had that id, so that an answer to it is late and no mistake."""
         number = own_id(token)
         return number is not None and 0 < number <= self._next
 
     def take_event(self, token: Id | None, event: Event) -> bool:
-        """Hand a request-scoped notification to the exchange with that progress token."""
+        """Pass a notification to the exchange with that progress token; return False if there is none."""
         pending = self._find(token)
         if pending is None:
             return False
@@ -193,29 +194,31 @@ class PendingRequests:
         return True
 
     def is_open(self, token: Id | None) -> bool:
-        """Whether somebody still waits for the answer with that id."""
+        """Return whether a request with that id still waits."""
         return self._find(token) is not None
 
     def sole(self, method: str) -> PendingRequest | None:
-        """The oldest request in flight, when all are of one client: an unmarked notification is for it.
+        """Return the oldest request in flight, if all are of one client; an unmarked notification is for it.
 
-        `method`: the notification's. A log message is for one that may hear any, if there is such.
+        `method`: the notification's. A log message is for a request that may get any, if there is one.
         """
         found = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
             # One that has asked for log messages, or is of an era in which none has to.
             found = [t for t in found if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta] or found
+        # Another client must not see what may be the first one's: several clients make it ambiguous.
         client = found[0].call.client if found else None
         same = len(found) == 1 or (client is not None and all(t.call.client is client for t in found))
         return found[0] if same else None
 
     def close(self, pending: PendingRequest) -> bool:
-        """Forget a request; True when it was still waiting, so that the peer must be told."""
+        """Forget a request; return whether it was still waiting, so that the peer must be notified."""
         return self._tickets.pop(pending.id, None) is not None and pending.answer is None
 
     def fail_all(self, error: McpmuxError) -> None:
-        """The stream is over: each that waits gets an error like `error`."""
-        for pending in self:  # those who wait may go on at once, and close theirs
+        """Fail all waiting requests with errors like `error`, as the stream has ended."""
+        for pending in self:  # over a copy: exchanges may go on at once, and close their requests
+            # An error each: one that is raised in several exchanges would keep the frames of all of them.
             if pending.answer is None:
                 pending.settle(error.anew())
 
@@ -224,6 +227,6 @@ class PendingRequests:
         return None if number is None else self._tickets.get(number)
 
     def _only(self) -> PendingRequest | None:
-        """The only request that waits for its answer; a listen waits for its end, which is rare."""
+        """Return the only request that waits for an answer; a listen, which waits for its end, is none."""
         found = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
         return found[0] if len(found) == 1 else None

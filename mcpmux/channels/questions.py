@@ -1,30 +1,30 @@
-"""What a server asks its client, and how the call that caused it waits: the bridge between the eras.
+"""A server's questions to clients, and the calls that wait for the answers: the bridge between the eras.
 
 A legacy server asks in the middle of a call (sampling, elicitation, roots) and waits for the answer. The core
 knows only 2026-07-28, where a call that needs input is answered with `input_required` and sent again with the
 answers. From the question to its answer:
 
- 1. `take`: the server asks something. Which call is meant? The transport says it, or only one client's calls
-    can be meant; else the question is refused in words that name the cure.
+ 1. `take` gets the server's question and finds its call: by the transport, or because only one client's calls
+    come into question. Otherwise it refuses the question, with the setting that helps.
  2. The exchange of that call is woken and calls `park`: it ends with `input_required` and a random
     `requestState`, while its request stays pending at the server.
- 3. The core's client is asked: a modern one sees the result as it is, for a legacy one its session asks
-    (`clients/legacy_session`). Meanwhile `_look_after` watches what happens to the parked call.
- 4. The call comes again with the state. `resume` tells the server the answers, and the exchange goes on where
-    it was, perhaps to be asked something else.
+ 3. The core's client is asked: a modern one gets the result unchanged, for a legacy one its session asks
+    (`clients/legacy_session`). Meanwhile `_look_after` watches the parked call.
+ 4. The call comes again with the state. `resume` sends the answers to the server, and the exchange goes on
+    where it was, perhaps up to another question.
 
     parked --its client comes back-----------------------------> goes on
-           --the server takes back all that it asked-----------> nothing is asked
-           --a program has not answered for ROOTS_SECONDS------> nothing is asked, once it was all
+           --the server withdraws all its questions------------> without questions
+           --a program has not answered for ROOTS_SECONDS------> without questions, if there were no others
            --its answer comes, its deadline passes, the end----> over: the outcome is kept for its client
     any    --PARK_SECONDS, or its client has gone--------------> given up
 
-A question is a sign of life and renews the deadline, as progress does. When nothing is asked any more, or the
-call is over, `WITHDRAWN` says so: a client that is still asked is asked no more, and its call goes on.
+A question is a sign of life and renews the deadline, as progress does. When a call has no questions any more,
+or is over, a notification `WITHDRAWN` ends the asking of its client, and the call goes on.
 
-A call that has waited for its client for a while asks nothing more. What a server asks in a
-`resources/subscribe`, which mcpmux sends by itself, goes to a client that listens to that resource; what it
-asks outside of all calls goes to the only client there is.
+A call that has waited for its client for ASKS_MORE_SECONDS gets no more questions that another call may have
+caused. A question in a `resources/subscribe`, which mcpmux sends itself, goes to a client that listens to
+that resource; a question outside of all calls goes to the only client there is.
 
 Source: `basic/patterns/mrtr`, 2026-07-28; `client/` (sampling, elicitation, roots), 2025-11-25.
 """
@@ -60,8 +60,8 @@ PARK_SECONDS: Final = 600.0  # for a client to come back to a parked call; then 
 PERSON_SECONDS: Final = PARK_SECONDS - 30.0  # for a person's answer, so that the call can still go on with it
 ROOTS_SECONDS: Final = 10.0  # for the answer of a program
 PARK_LIMIT: Final = 1000  # parked calls of one server; each holds a request of it open
-STATE_BYTES: Final = 24  # of randomness: a state is proof that one was given it
-REFUSE_SECONDS: Final = 10.0  # for a server to take the refusal of what it has asked
+STATE_BYTES: Final = 24  # of randomness: a state cannot be guessed, so it proves that its bearer was given it
+REFUSE_SECONDS: Final = 10.0  # for a server to take the refusal of its questions
 ASKS_MORE_SECONDS: Final = 2.0  # for a server to ask several things at once
 
 AMBIGUOUS: Final = (
@@ -73,10 +73,10 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """A client that can be asked something outside of any call of its own.
+    """A client that can be asked something outside of its calls.
 
-    `capabilities`: what it said that it offers; `principal`: who it has been shown to be; `knows_tasks`:
-    whether its revision has tasks, so that it can make them itself.
+    `capabilities`: those that it has declared. `principal`: its proven identity. `knows_tasks`: whether its
+    revision has tasks, so that it can make them itself.
     """
 
     capabilities: Raw
@@ -88,9 +88,9 @@ class Client(Protocol):
 
 
 class Question(NamedTuple):
-    """What a server asks outside of the calls of clients.
+    """A server's question outside of the calls of clients.
 
-    `task_id`: the task that it is about; `client`: who has caused it, as that calls itself in its calls.
+    `task_id`: the task that it is about. `client`: the client that has caused it, by the key in its calls.
     """
 
     method: str
@@ -100,11 +100,11 @@ class Question(NamedTuple):
 
 
 FindClient = Callable[[Question], Awaitable[Client | None]]
-"""Returns the client that is to be asked; None when that is unclear."""
+"""Returns the client to ask; None if that is unclear."""
 
 
 def seconds_to_answer(method: str) -> float:
-    """Return how long a client may take to answer this question of a server."""
+    """Return the seconds that a client may take to answer a question of this method."""
     return ROOTS_SECONDS if method == m.ROOTS_LIST else PERSON_SECONDS
 
 
@@ -114,7 +114,7 @@ def unanswered(method: str) -> RpcError:
 
 
 class ParkedCalls(Generic[T]):
-    """Calls that wait for their clients, each with what goes on with it, by the state that the client has."""
+    """Calls that wait for their clients, each with a value, by the state that the client was given."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Call, T]] = {}
@@ -126,7 +126,7 @@ class ParkedCalls(Generic[T]):
         return state in self._entries
 
     def add(self, call: Call, value: T) -> str:
-        """Return the state with which `take` returns the value. Raises RpcError when too many are parked."""
+        """Park a call; return the state for which `take` returns `value`. Raises RpcError for too many."""
         if len(self._entries) >= PARK_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
@@ -134,19 +134,20 @@ class ParkedCalls(Generic[T]):
         return state
 
     def find(self, state: str) -> T | None:
-        """Return what is parked with a state, and leave it."""
+        """Return the value that is parked with a state, and leave it there; None if there is none."""
         entry = self._entries.get(state)
         return None if entry is None else entry[1]
 
     def pop(self, state: str) -> T | None:
-        """Take out what is parked with a state."""
+        """Remove and return the value that is parked with a state; None if there is none."""
         entry = self._entries.pop(state, None)
         return None if entry is None else entry[1]
 
     def take(self, again: Call) -> T:
-        """Take out what waits for a call that has come again. Raises RpcError when that is another call."""
+        """Remove and return the value of a call that has come again. Raises RpcError for another call."""
         state = again.text(STATE) or ""
         entry = self._entries.get(state)
+        # A state of another client or call is refused like an unknown one, and betrays no more.
         if entry is None or not _is_same(entry[0], again):
             raise unknown_state()
         del self._entries[state]
@@ -166,7 +167,7 @@ def _is_same(first: Call, again: Call) -> bool:
 class ParkedCall:
     """One request that stays pending while its client is asked.
 
-    `change` is called when something has happened to it, and when it is time for something.
+    `change` is called when its request has changed, and when `until` has passed.
     """
 
     __slots__ = ("_parked_at", "cut_off", "pending", "state")
@@ -179,23 +180,23 @@ class ParkedCall:
 
     @property
     def until(self) -> float:
-        """When it is time for something."""
+        """The next time, in trio's, at which the call must be looked after."""
         until = self._parked_at + PARK_SECONDS
         return until if self.pending.is_over else min(until, self.pending.until, self.asks_until)
 
     @property
     def asks_until(self) -> float:
-        """When the client is not asked any more: soon, when a program can answer everything."""
+        """The time at which its questions are given up: sooner if programs answer all of them."""
         asked = self.pending.asked.values()
         soon = bool(asked) and all(request.method == m.ROOTS_LIST for request in asked)
         return self._parked_at + (ROOTS_SECONDS if soon else PARK_SECONDS)
 
 
 class Questions:
-    """What one server asks over its channel, and the calls that are parked meanwhile.
+    """One server's questions over its channel, and the calls that are parked meanwhile.
 
-    `may_ask`: the methods of our requests in which the server may ask something. `find_client` finds who is
-    asked when the server asks something that no call has caused; without it nobody is. `revision`: of the
+    `may_ask`: the methods of our requests in which the server may ask something. `find_client` finds the
+    client for a question that no call has caused; without it such questions are refused. `revision`: of the
     server, once it is agreed.
     """
 
@@ -208,12 +209,12 @@ class Questions:
         end: Callable[[PendingRequest], None],
         start: Callable[[Callable[[], Awaitable[None]], str], None],
     ) -> None:
-        """`end` gives up a request. `start` runs a function, with a name, unless the channel is closed."""
+        """`end` gives up a request. `start` runs a named task, unless the channel is closed."""
         self.may_ask = m.ASKED_DURING
         self.find_client: FindClient | None = None
         self.revision = NEWEST_LEGACY
         self.parked: ParkedCalls[ParkedCall] = ParkedCalls()
-        self._outside: dict[Id, trio.CancelScope] = {}  # what is asked outside of clients' calls
+        self._outside: dict[Id, trio.CancelScope] = {}  # of questions outside of clients' calls
         self._pending_requests = pending_requests
         self._deadlines = deadlines
         self._send = send
@@ -224,13 +225,13 @@ class Questions:
     # 1. The server asks
 
     async def take(self, request: Request, pending: PendingRequest | None = None) -> None:
-        """Take a question of the server. `pending`: of which call, when the transport says that."""
+        """Take a question of the server, and refuse it if it has no client. `pending`: its call, if known."""
         try:
             params = decode_fields(request.params)
             task_id = related_task(params)
             target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
             if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
-                with trio.CancelScope() as scope:
+                with trio.CancelScope() as scope:  # `withdraw` cancels it
                     self._outside[request.id] = scope
                     try:
                         answer = await self._ask_directly(request.method, params, target)
@@ -242,26 +243,34 @@ class Questions:
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
             target.ask(request)
         except RpcError as refusal:
+            # Servers ask for roots when they start, often before there is any client: a refusal is no news.
             tell = log.debug if request.method == m.ROOTS_LIST else log.info
             tell("a server's request is refused", method=request.method, reason=refusal.message)
             await self._send(encode_error(request.id, refusal))
 
     def withdraw(self, request_id: Id | None) -> None:
-        """The server does not want to know any more; nothing happens when it never asked that."""
+        """Withdraw a question that the server has cancelled; an unknown id has no effect."""
         if request_id is not None and request_id in self._outside:
             self._outside[request_id].cancel(reason="the server does not want to know any more")
+        # Its exchange or `_look_after` sees that the question is gone.
         key = repr(request_id)
         for pending in self._pending_requests:
             if pending.asked.pop(key, None) is not None:
                 pending.notify()
 
     def _meant_by(self) -> PendingRequest | None:
-        """Return the call that an unmarked request is about, None for none. Raises RpcError for several."""
+        """Return the call that has caused an unmarked request, None if there is none.
+
+        Raises RpcError if calls of several clients come into question.
+        """
         candidates = [each for each in self._pending_requests if each.call.method in self.may_ask]
+        # A server that waits for an answer asks no more in that call: a client that leaves its call parked
+        # must not make the questions of all others ambiguous.
         candidates = [each for each in candidates if not _has_asked(each)] or candidates
         if not candidates:
             return None
         client = candidates[0].call.client
+        # The wrong client must not be asked: the question may show data of another one.
         if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
             raise RpcError(INVALID_REQUEST, AMBIGUOUS)
         return candidates[0]
@@ -273,12 +282,15 @@ class Questions:
         return None
 
     async def _ask_directly(self, method: str, params: Fields, cause: PendingRequest | None) -> Fields:
-        """Ask what no call of a client has caused, but perhaps one of ours: `cause`. Raises RpcError."""
+        """Ask a client a question that no client's call has caused; return its answer. Raises RpcError.
+
+        `cause`: the request of mcpmux that has caused it, if any.
+        """
         if cause is None:
             question = Question(method, params, related_task(params))
         else:
             question = Question(method, params, None, cause.call.client)
-            cause.push(Event(m.ASKED, {}))
+            cause.push(Event(m.ASKED, {}))  # our request has no deadline while a person is asked
         try:
             client = await self.find_client(question) if self.find_client is not None else None
             if client is None:
@@ -299,7 +311,7 @@ class Questions:
     # 2. The call is parked
 
     def park(self, pending: PendingRequest) -> Fields:
-        """Return the `input_required` with which the exchange of a call ends. Raises RpcError: too many."""
+        """Park a call; return the `input_required` that ends its exchange. Raises RpcError for too many."""
         if pending.deadline is not None:
             pending.deadline.renew()
         now = trio.current_time()
@@ -312,17 +324,19 @@ class Questions:
     # 3. Its client is asked
 
     def _look_after(self, parked: ParkedCall) -> None:
-        """Draw the consequences when something has happened to a parked call, or its time has come."""
-        if self.parked.find(parked.state) is not parked:
+        """Act on a change of a parked call, or on the passing of its next time."""
+        if self.parked.find(parked.state) is not parked:  # it has gone on, or was given up, meanwhile
             return
         now = trio.current_time()
         pending, asked = parked.pending, parked.pending.asked
         if pending.answer is None and pending.until <= now:
+            # The error names the questions that were open: a client has not answered them in time.
             pending.overdue = True
             pending.unanswered = tuple(request.method for request in asked.values())
         if pending.is_over or parked.asks_until <= now:
             self._refuse(list(asked.values()))
             asked.clear()
+        # Its outcome stays parked, for a client that comes back.
         if pending.is_over:
             self._end(pending)
         if parked.until <= now:
@@ -331,7 +345,7 @@ class Questions:
             self._hear(Notification(WITHDRAWN, raw({STATE: parked.state})))
 
     def abandon(self, state: str) -> bool:
-        """Give up a parked call, whose client has gone; False when no call is parked with that state."""
+        """Give up a parked call, whose client has gone; return False if none is parked with that state."""
         parked = self.parked.pop(state)
         if parked is None:
             return False
@@ -346,7 +360,7 @@ class Questions:
             self.abandon(state)
 
     def _refuse(self, asked: list[Request]) -> None:
-        """Tell the server that the client does not answer this any more."""
+        """Answer questions of the server with an error, as the client does not answer them any more."""
         if asked:
             self._start(partial(self._say_unanswered, asked), "unanswered questions")
 
@@ -358,9 +372,9 @@ class Questions:
     # 4. Its client comes back
 
     async def resume(self, call: Call) -> PendingRequest:
-        """Tell the server the answers in `call`; return the request that its exchange goes on to wait for.
+        """Send the answers in `call` to the server; return the request for which its exchange waits on.
 
-        Raises RpcError for a state that was not given to this call, or not any more.
+        Raises RpcError for a state that is not, or no longer, that of this call.
         """
         pending = self._woken_by_its_exchange(self.parked.take(call))
         pending.call = call
@@ -369,6 +383,7 @@ class Questions:
             answers = {key: read_response(responses[key]) for key in pending.asked if key in responses}
         except ValueError:
             answers = {}
+        # Questions without an answer stay open: the call is parked again for them.
         try:
             for key, answer in answers.items():
                 request = pending.asked.pop(key)
@@ -376,13 +391,13 @@ class Questions:
                     await self._send(encode_error(request.id, answer))
                 else:
                     await self._reply(request, answer)
-        except BaseException:
+        except BaseException:  # it is parked no more, so no other code would end it
             self._end(pending)
             raise
         return pending
 
     async def reply(self, call: Call) -> None:
-        """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
+        """Send the answers to the server, and give up the call's result. Raises as `resume`."""
         self._end(await self.resume(call))
 
     def _woken_by_its_exchange(self, parked: ParkedCall) -> PendingRequest:
@@ -392,5 +407,5 @@ class Questions:
 
 
 def _has_asked(pending: PendingRequest) -> bool:
-    """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
+    """Return whether a server has waited for a client's answer for so long that it asks no more before it."""
     return pending.parked_at is not None and trio.current_time() - pending.parked_at > ASKS_MORE_SECONDS

@@ -1,8 +1,8 @@
-"""What whoever watches the traffic is told: every message on both legs, and how each exchange went.
+"""The interface for watching the traffic: every message on both legs, and the outcome of each exchange.
 
-Promises: a tap changes nothing of what passes. `message_passed` never waits; `admit` is awaited before a
+Promises: a tap does not change the messages. `message_passed` never waits; `admit` is awaited before a
 client's request is worked on, so that a watcher that must not lose anything can hold it back or refuse it.
-Without a tap (None everywhere) nothing is done or made for it.
+Without a tap (None everywhere) there is no work or object for it.
 
 Words: a leg is one conversation, with a client or with an upstream. An exchange is one request of a client
 with everything that it causes; it has a number, from 1, that its messages carry on both legs.
@@ -27,16 +27,16 @@ from mcpmux.transports.message_stream import MessageStream
 
 Side = Literal["client", "upstream"]
 Direction = Literal["in", "out"]
-"""Seen from mcpmux: what it receives, what it sends."""
+"""Seen from mcpmux: received messages are "in", sent ones "out"."""
 
-LAST_SECONDS: Final = 5.0  # for keeping how an exchange went that was cut off
+LAST_SECONDS: Final = 5.0  # for keeping the outcome of an exchange that was cut off
 NO_HEADERS: Final[Mapping[str, str]] = {}
-# Bytes; modern clients say it with every call, and longer is read anew.
-NAME_CHARS: Final = 256  # of a client's own name and revision; logs and inspectors show less
+NAME_CHARS: Final = 256  # of a client's name and of its revision; logs and inspectors show less
+# Bytes. Modern clients introduce themselves in every call; a longer introduction is read anew each time.
 INTRODUCTION_LENGTH: Final = 1024
 
 Introduction: TypeAlias = tuple[Raw | None, Raw | None]
-"""What a modern call says about its client: revision, and who it is."""
+"""The members of a modern call that describe its client: `protocolVersion` and `clientInfo`."""
 
 EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
@@ -44,13 +44,13 @@ EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 
 @dataclass(eq=False)
 class Leg:
-    """One conversation as the watcher knows it. `revision`, `session` and `name` are set once they are known.
+    """One conversation, for the watcher. `revision`, `session` and `name` are set once they are known.
 
-    `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
-    number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
-    id, `name` what a client calls itself, `view` what it looks through (None: it sees everything). `notes`:
-    what the tap keeps about it. `introduction`: what the name and revision of a modern client were read from,
-    and `meta` that of its last call if calls share it.
+    `peer` identifies it: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
+    number for a client. `upstream`: the configured name, on an upstream's leg. `session`: an HTTP session id.
+    `name`: the client's name for itself. `view`: the client's view (None: it sees everything). `notes`: data
+    of the tap about the leg. `introduction`: the source of a modern client's name and revision; `meta`: that
+    of its last call, if calls share it.
     """
 
     side: Side
@@ -66,12 +66,12 @@ class Leg:
     notes: Any = field(default=None, repr=False)
 
     def introduce(self, revision: str | None, name: str | None) -> None:
-        """The client has said who it is."""
+        """Set the revision and name of the client."""
         self.revision, self.name, self.introduction, self.meta = revision, name, None, None
 
 
 class Said:
-    """What a message says, as whoever has read it already tells the tap: it is not read once more then.
+    """Facts of a message that was decoded already, so that the tap need not decode it again.
 
     `kind`: "request", "result" or "error". `method` and `target`: of a request. `code`: of an error.
     `failed`: true for the result of a tool that failed, None for any other.
@@ -93,9 +93,9 @@ class Said:
 
 
 def said_in_answer(answer: Reply | ErrorReply | None, method: str) -> Said | None:
-    """What the answer to a request of that method says; None when that is not known.
+    """Return the facts of the answer to a request of `method`; None if they are not known.
 
-    Only members that were decoded at once show that the message is valid as it came.
+    Only a result whose members are decoded already shows that the whole message is valid.
     """
     if not isinstance(answer, Reply) or answer.members is None:
         return None
@@ -103,7 +103,7 @@ def said_in_answer(answer: Reply | ErrorReply | None, method: str) -> Said | Non
 
 
 def said_in_result(request_id: Id, result: Fields, method: str) -> Said:
-    """The same of a result."""
+    """Return the facts of the result of a request of `method`."""
     failed = result.get("isError") if method == m.TOOLS_CALL else None
     is_failed = True if failed is not None and value_of(failed) is True else None
     return Said("result", request_id, failed=is_failed)
@@ -120,10 +120,10 @@ class Tap(Protocol):
         """Whether an exchange that begins now may go without `admit` and `ended`."""
 
     def client(self, transport: str) -> Leg:
-        """A leg for a client that has come."""
+        """Return a leg for a client that has come."""
 
     def gone(self, leg: Leg) -> None:
-        """A leg is over."""
+        """Note the end of a leg."""
 
     def message_passed(
         self,
@@ -133,41 +133,42 @@ class Tap(Protocol):
         status: int | None = None,
         said: Said | None = None,
     ) -> None:
-        """A message as it is on the wire, with the HTTP status that it came or goes with.
+        """See a message in its bytes on the wire, with the HTTP status that it came or goes with.
 
-        What mcpmux sends belongs to the exchange in `EXCHANGE`, or to that of the request it answers.
+        A message that mcpmux sends belongs to the exchange in `EXCHANGE`, or to that of the request that it
+        answers. Must not wait.
         """
 
     def exchange_of(
         self, leg: Leg, request_id: Id, message: bytes | None = None, said: Said | None = None
     ) -> int:
-        """The number of the exchange that a client's request has begun, which `message_passed` was told of.
+        """Return the number of the exchange that a client's request has begun, after `message_passed` saw it.
 
-        `message`: the request, when `message_passed` was told of nothing else, and what it says.
+        `message`: the request, if it was all of that message; `said`: its facts.
         """
 
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> Awaitable[None]:
-        """A client's request is about to be worked on; `headers`: of the HTTP request that it came in.
+        """Wait until the messages of a client's request can be kept, before it is worked on.
 
-        To be awaited at once, inline, as `ended` is. Waits until what will pass can be kept. Raises RpcError
-        when it must be kept and cannot.
+        `headers`: of the HTTP request that it came in. The result must be awaited at once, inline, as that of
+        `ended`. Raises RpcError when the messages must be kept and cannot.
         """
 
     def routed(self, exchange: int, upstream: str) -> None:
-        """An exchange asks an upstream (its configured name) something."""
+        """Note that an exchange sends a request to an upstream (its configured name)."""
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
-        """How an admitted exchange went: its result, the error that the client gets, or what cut it off.
+        """Keep the outcome of an admitted exchange: its result, the client's error, or what cut it off.
 
-        To be awaited at once. May wait, and may raise RpcError in place of the answer when what must be kept
-        cannot be kept.
+        The result must be awaited at once. May wait, and may raise RpcError instead of the answer when the
+        outcome must be kept and cannot.
         """
 
 
 class Origin:
-    """Where the exchange that a task works for has come from."""
+    """The leg and HTTP headers with which the exchange of a task has come."""
 
     __slots__ = ("headers", "leg")
 
@@ -180,14 +181,14 @@ ORIGIN: Final[ContextVar[Origin | None]] = ContextVar("origin", default=None)
 
 
 Trace = Callable[[Leg, Call, Callable[[Call], Awaitable[Fields]]], Awaitable[Fields]]
-"""Has `work` do a call of an upstream, and may change its `_meta`. Returns and raises what `work` does."""
+"""Lets `work` do a call of an upstream, and may change its `_meta`. Returns and raises what `work` does."""
 
 TRACE_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("trace headers", default=())
-"""HTTP headers for what a task asks of an upstream, as a Trace says."""
+"""HTTP headers that a Trace adds to a task's requests to an upstream."""
 
 
 class Watch:
-    """A tap and the leg that it watches. `trace`: of an upstream's leg, when its calls are traced."""
+    """A tap and the leg that it watches. `trace`: of an upstream's leg, if its calls are traced."""
 
     __slots__ = ("leg", "tap", "trace")
 
@@ -201,12 +202,12 @@ class Watch:
         message: bytes | None = None,
         said: Said | None = None,
     ) -> None:
-        """From now on this task works for a client's request, which the tap has seen. See `exchange_of`."""
+        """Let this task work for a client's request, which the tap has seen. See `exchange_of`."""
         EXCHANGE.set(self.tap.exchange_of(self.leg, request_id, message, said))
         ORIGIN.set(Origin(self.leg, headers))
 
     def routed(self, upstream: str) -> None:
-        """What this task works for asks an upstream (its configured name) something."""
+        """Note that this task's exchange sends a request to an upstream (its configured name)."""
         self.tap.routed(EXCHANGE.get(), upstream)
 
     def sent(self, message: bytes, status: int | None = None) -> None:
@@ -214,14 +215,15 @@ class Watch:
 
 
 def current_leg() -> Leg | None:
-    """Return the leg on which the exchange that this task works for has come."""
+    """Return the leg on which this task's exchange has come, None outside of exchanges."""
     origin = ORIGIN.get()
     return origin.leg if origin is not None else None
 
 
 def identify(call: Call) -> None:
-    """What a modern call says about its client, for whoever watches the leg."""
+    """Set the client's name and revision on the leg, from a modern call."""
     if (origin := ORIGIN.get()) is not None and origin.leg.meta is not call.meta:
+        # Most calls of a client say the same, often in the same object: decode it only if it has changed.
         leg, meta = origin.leg, call.meta
         said = meta.get(VERSION), meta.get(CLIENT_INFO)
         if said != leg.introduction:
@@ -231,29 +233,30 @@ def identify(call: Call) -> None:
 
 
 def _kept(said: Introduction) -> Introduction | None:
-    """The same without the message around it; None when it is too long to be kept."""
+    """Copy an introduction, without the message around it; None if it is too long to be kept."""
     version, info = (value.copy() if value is not None else None for value in said)
     length = sum(len(bytes(value)) for value in (version, info) if value is not None)
     return (version, info) if length <= INTRODUCTION_LENGTH else None
 
 
 def name_in(info: Raw | None) -> str | None:
-    """Return what a client calls itself, cut where a name is too long to be remembered."""
+    """Return the name in a client's `clientInfo`, cut to NAME_CHARS; None if there is none."""
     return (text_of(members_of(info).get("name")) or "")[:NAME_CHARS] or None
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
-    """Do the work of the exchange that this works for, and tell how it went. Raises like `work`."""
+    """Do the work of this task's exchange between `admit` and `ended`. Raises as `work`, and as these two."""
     origin, exchange = ORIGIN.get(), EXCHANGE.get()
     if origin is None or not tap.keeps:
         return await work()
     await tap.admit(origin.leg, exchange, call, origin.headers)
     try:
         result = await work()
-    except RpcError as answer:  # it waits until it is kept, as a result does
+    except RpcError as answer:  # an answer too: the client gets it once it is kept
         await tap.ended(exchange, answer)
         raise answer
     except BaseException as end:
+        # Most often cancelled: shielded, so that the outcome is kept, and bounded, so that stopping is.
         await in_task()
         with trio.move_on_after(LAST_SECONDS, shield=True):
             await tap.ended(exchange, end)
@@ -263,12 +266,12 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
 
 
 def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
-    """The message stream, seen by whoever watches."""
+    """Return the message stream, seen by the tap of `watch` if there is one."""
     return messages if watch is None else TappedStream(messages, watch)
 
 
 class TappedStream:
-    """A MessageStream whose messages a tap sees, as they are."""
+    """A MessageStream whose messages a tap sees, unchanged."""
 
     def __init__(self, messages: MessageStream, watch: Watch) -> None:
         self._messages = messages
@@ -278,10 +281,12 @@ class TappedStream:
         return f"<TappedStream of {self._messages!r}>"
 
     async def send(self, message: bytes) -> None:
+        # Before it is sent, as the answer may come before `send` returns.
         self._watch.tap.message_passed(self._watch.leg, "out", message)
         await self._messages.send(message)
 
     def offer(self, message: bytes) -> bool:
+        # Only if it was taken: a refused message comes again by `send`.
         if taken := self._messages.offer(message):
             self._watch.tap.message_passed(self._watch.leg, "out", message)
         return taken
@@ -304,7 +309,7 @@ class TappedStream:
         return message
 
     def _seen(self, error: MessageTooLarge) -> MessageTooLarge:
-        """Show the tap what is left of a message past the limit."""
+        """Show the tap the excerpt of a message over the limit."""
         if error.excerpt:
             self._watch.tap.message_passed(self._watch.leg, "in", error.excerpt)
         return error
