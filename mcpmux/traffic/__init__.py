@@ -1,1 +1,1 @@
-"""What passed: seen on both legs, kept, searched, shown, and played again."""
+"""The traffic on both legs: observed, captured, searched, shown, and replayed."""

@@ -1,14 +1,14 @@
-"""Which message belongs to which: requests and their answers, on each leg, and the exchange behind them.
+"""Match messages: answers to their requests on each leg, and both to the exchange behind them.
 
-State, for each leg and direction: the requests that are not answered yet, by id. It is kept in the leg's
-`notes`, which are None when there is none. Pure; the time and the numbers of exchanges are handed in.
+State, for each leg and direction: the unanswered requests, by id. It is kept in the leg's
+`notes`, which are None when there are none. Pure; time and numbers of exchanges are arguments.
 
     a client's request          begins an exchange
     what mcpmux sends           belongs to the exchange that it is sent for, which the caller names
     an answer                   belongs to the exchange of its request
     progress of an upstream     belongs to the exchange of the request with that token (mcpmux uses its id)
-    anything else of an         belongs to the exchange that is being read for, or to the only one of the leg
-      upstream                  that was not taken back, or to none
+    anything else of an         belongs to the exchange in whose context it was read, or to the only one of
+      upstream                  the leg that was not cancelled, or to none
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Re
 
 T = TypeVar("T", Params, Result)
 
-PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
-PENDING_BYTES: Final = 2**20  # of what peers ask; they choose ids and methods
-SENT_BYTES: Final = 4 * 2**20  # of what mcpmux asks
+PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones count as never answered
+PENDING_BYTES: Final = 2**20  # of requests of peers, which choose ids and methods
+SENT_BYTES: Final = 4 * 2**20  # of requests of mcpmux
 
 _EXCHANGE: Final = 0  # of PendingRequest
 _OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
 _PendingById: TypeAlias = Lru[Id, PendingRequest]
-"""Requests that are not answered, the oldest first."""
+"""Unanswered requests, the oldest first."""
 
 
 def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
@@ -59,13 +59,13 @@ def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
 
 
 def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
-    """The exchange of a request that is not answered yet; 0 when there is none."""
+    """Return the exchange of an unanswered request; 0 when there is none."""
     pending = _pending(leg)[direction == "out"].get(request_id)
     return pending[_EXCHANGE] if pending is not None else 0
 
 
 def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Observation]:
-    """Observations of messages in order, one for each member of a batch. `numbers`: of new exchanges."""
+    """Return observations of messages, one for each member of a batch. `numbers`: of new exchanges."""
     observed: list[Observation] = []
     for each in unread:
         said = each.said
@@ -82,7 +82,7 @@ def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Obs
 
 
 def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observation]:
-    """The members of a batch; one invalid message for anything else."""
+    """Return the members of a batch; one invalid message for anything else."""
     leg, direction, data, at = unread.leg, unread.direction, unread.data, unread.at
     exchange, status = unread.exchange, unread.status
     try:
@@ -100,11 +100,11 @@ def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observati
 
 
 def _read(unread: UnreadMessage, numbers: Iterator[int]) -> Observation:
-    """Raises BadMessage."""
+    """Return the observation of one message. Raises BadMessage."""
     envelope = _read_at_once(unread.data)
     if envelope is None:
         envelope = read_by_member(unread.data)
-        unread.data = repaired(unread.data)  # what is recorded can be read again
+        unread.data = repaired(unread.data)  # so that the record is valid JSON
     method, request_id = envelope.method, envelope.id
     if method is UNSET:
         code = envelope.error.code if envelope.error is not UNSET else None
@@ -134,6 +134,7 @@ def _request(
     unread: UnreadMessage, request_id: Id, method: str, about: str | None, numbers: Iterator[int]
 ) -> Observation:
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
+    # A request of a client begins an exchange, unless `Recorder.exchange_of` has begun it already.
     if direction == "in" and not unread.has_begun:
         if leg.side == "client":
             exchange = next(numbers)
@@ -150,7 +151,7 @@ def _request(
 def _answer(
     unread: UnreadMessage, request_id: Id | None, code: int | None, failed: bool | None
 ) -> Observation:
-    """`failed`: whether a result has `isError`, which means something if a tool was called."""
+    """Return the observation of an answer. `failed`: whether its result has `isError`."""
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
     method = ms = None
     if request_id is not None:
@@ -160,6 +161,7 @@ def _answer(
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
     kind = "result" if code is None else "error"
+    # `isError` has a meaning in the result of a tool call only.
     if failed and (code is not None or method != m.TOOLS_CALL):
         failed = None
     data, status = unread.data, unread.status
@@ -169,7 +171,7 @@ def _answer(
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
-    """The exchange of a request that is taken back; an answer may come nevertheless."""
+    """Return the exchange of a request that is cancelled, and mark it; an answer may come nevertheless."""
     pending_of_side = _pending(leg)[direction == "out"]
     pending = pending_of_side.get(request_id) if _is_id(request_id) else None
     if pending is None:
@@ -180,15 +182,15 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
 
 
 def _only_exchange(leg: Leg) -> int:
-    """The one exchange that an upstream works for; 0 when there are none or several."""
+    """Return the one exchange that an upstream works for; 0 when there are none or several."""
     _, sent = _pending(leg)
     exchanges = {exchange for exchange, _, _, was_taken_back in sent.values() if not was_taken_back}
-    exchanges.discard(0)  # what mcpmux asks for itself
+    exchanges.discard(0)  # requests of mcpmux itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 
 
 def _sent_id(request_id: Id) -> Id:
-    """The id of a request that mcpmux has sent, which some peers send back as text."""
+    """Return the id of a request that mcpmux has sent, which some peers send back as text."""
     number = own_id(request_id)
     return request_id if number is None else number
 
@@ -199,19 +201,19 @@ def _is_id(value: Any) -> bool:
 
 # The envelope of a message, with the few members of params and results that are recorded. Pure.
 #
-# Promises: takes and refuses the same messages as `decode_message`. Most are decoded in one go; those that
-# are malformed in some place are read again, member by member.
+# Promises: accepts and refuses the same messages as `decode_message`. Most are decoded in one go; those that
+# are malformed in some place are decoded again, member by member.
 
 _decode: Final = msgspec.json.Decoder(Envelope).decode
 
 
 def read_envelope(data: bytes) -> Envelope:
-    """What a message is. Raises BadMessage."""
+    """Return the envelope of a message. Raises BadMessage."""
     return _read_at_once(data) or read_by_member(data)
 
 
 def _read_at_once(data: bytes) -> Envelope | None:
-    """The same of a message that is as it should be; None for any other."""
+    """Return the envelope of a well-formed message; None for any other."""
     try:
         if not data.isascii():
             data.decode()
@@ -229,7 +231,7 @@ def _read_at_once(data: bytes) -> Envelope | None:
 
 
 def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]:
-    """Method, id and target in a message; None for what is not there."""
+    """Return the method, id and target of a message; None for absent ones."""
     try:
         envelope = read_envelope(message)
     except BadMessage as bad:
@@ -241,7 +243,7 @@ def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]
 
 
 def read_by_member(data: bytes) -> Envelope:
-    """The same for a message that is not as it should be in some place. Raises BadMessage."""
+    """Return the envelope of a message that is malformed in some place. Raises BadMessage."""
     message = decode_message(data)
     if isinstance(message, (Request, Notification)):
         request_id = message.id if isinstance(message, Request) else UNSET
@@ -252,7 +254,7 @@ def read_by_member(data: bytes) -> Envelope:
 
 
 def _part(part: Raw | None, kind: type[T]) -> T | None:
-    """What is recorded of a part of a message; None when it is not there, or is malformed."""
+    """Return the recorded members of a part of a message; None when it is absent or malformed."""
     try:
         return msgspec.json.decode(part, type=kind) if part is not None else None
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""What observers of the traffic are told: of messages, and of exchanges."""
+"""The interfaces of observers of the traffic: of messages, and of exchanges."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ class Observation:
         return f"<Observation {self.kind} {self.method} of {self.leg.peer}, {self.direction}>"
 
     def facts(self) -> tuple[Any, ...]:
-        """What is known of the message, in the order of the parameters, from `kind` on."""
+        """Return the facts about the message, in the order of the parameters, from `kind` on."""
         more = (self.target, self.code, self.failed, self.ms, self.status)
         return (self.kind, self.exchange, self.method, self.id, *more)
 
     @property
     def own(self) -> bool:
-        """Whether mcpmux sends this by itself (to connect, to check health), or it answers that."""
+        """Whether it is a message of mcpmux itself (to connect, to check health), or the answer to one."""
         if self.exchange or self.leg.upstream is None:
             return False
         return self.direction == ("in" if self.kind in ANSWERS else "out")
 
 
 class UnreadMessage:
-    """A message that has not been looked at. `said`: what it says, if somebody has read it.
+    """A message that has not been decoded here. `said`: its contents, if another part has decoded it.
 
-    `exchange`: the one that is worked for, or, once it `has_begun` one, its own.
+    `exchange`: the one in whose context it passed, or, once it `has_begun` one, its own.
     """
 
     __slots__ = ("at", "data", "direction", "exchange", "has_begun", "leg", "said", "status")
@@ -93,7 +93,7 @@ class UnreadMessage:
 
 
 PendingRequest: TypeAlias = tuple[int, str, float, bool]
-"""A request that is not answered: its exchange, its method, when it was made, whether it was taken back."""
+"""An unanswered request: its exchange, its method, the time when it was made, whether it was cancelled."""
 
 
 class Exchange:
@@ -114,19 +114,19 @@ class Exchange:
         self.upstreams, self.headers = upstreams, headers
 
 
-BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
-LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that those that do take little memory
+BATCH: Final = 128  # messages that wait to be decoded: decoding many together costs less for each
+LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that the waiting ones take little memory
 
 
 class MessageObserver(Protocol):
-    """Told of every message when it passes, in the context of what it is sent or received for."""
+    """Gets every message when it passes, in the context of the work that it is sent or received for."""
 
     def take(self, observed: Observation) -> None:
-        """Must not wait."""
+        """Take a message. Must not wait."""
 
 
 class BatchObserver(Protocol):
-    """Told of every message, of many at a time.
+    """Gets every message, many at a time.
 
     `most_waiting`: how many messages of up to LONG_BYTES may be held back from it.
     """
@@ -134,21 +134,21 @@ class BatchObserver(Protocol):
     most_waiting: int
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """A message has passed. `settle` leads to `take_all`, and is to be called before anybody reads."""
+        """Note that a message has passed. Call `settle` before anything is read: it leads to `take_all`."""
 
     def take_all(self, batch: Sequence[Observation]) -> None:
-        """In the order in which they passed. Must not wait."""
+        """Take messages in the order in which they passed. Must not wait."""
 
 
 class ExchangeObserver(Protocol):
-    """Asked and told about every exchange. What never waits gives AT_ONCE, which need not be awaited."""
+    """May delay or refuse every exchange, and gets its outcome. May return AT_ONCE instead of waiting."""
 
     @property
     def passes(self) -> bool:
-        """Whether an exchange that begins now may go without being asked or told about."""
+        """Whether an exchange that begins now may do so without `admit` and `ended`."""
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """Before it is worked on. May wait; see `Tap.admit`. Raises RpcError when it must not be."""
+        """Admit an exchange before it is worked on. May wait; see `Tap.admit`. Raises RpcError to refuse."""
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """After it was worked on, before the client has the answer. May wait, may raise RpcError."""
+        """Take the outcome, before the client has the answer. May wait, may raise RpcError."""

@@ -1,27 +1,27 @@
 """The capture format: one message, or one note about the capture itself, on a line of JSON.
 
-Version 1. A file is append-only; each of its lines stands for itself, so a file that was cut anywhere is
+Version 1. A file is append-only; each of its lines can be read alone, so a file that was cut anywhere is
 readable up to the cut. Members that would be null are left out. Readers skip members and `kind`s that they do
-not know; a change that would make such a reader wrong gets a new `v`.
+not know; a change that would mislead such a reader gets a new `v`.
 
 | member | meaning |
 | --- | --- |
 | `v` | 1 |
 | `run` | random hexadecimal name of the run of mcpmux; `seq` and `exchange` count within it |
-| `seq` | 1, 2, 3 … in the order in which the messages passed; a gap says that something was not captured |
+| `seq` | 1, 2, 3 … in the order in which the messages passed; a gap means that messages were not captured |
 | `time` | when, RFC 3339 in UTC with microseconds |
 | `at` | seconds since the run began, from a clock that is never set |
 | `kind` | `request`, `notification`, `result`, `error`, `invalid` (no JSON-RPC message), `start` |
 | `leg` | `client` or `upstream` |
 | `direction` | `in` (mcpmux received it) or `out` (mcpmux sent it) |
-| `exchange` | number of the client request that caused it, directly or not; absent when none did |
-| `own` | true for what mcpmux says or asks by itself, and for the answer; absent for everything else |
+| `exchange` | number of the client request that caused it, directly or not; absent without one |
+| `own` | true for messages of mcpmux itself, and for their answers; absent for everything else |
 | `method` | of the request or notification; of the request that a result or error answers, where known |
 | `id` | JSON-RPC id on this leg |
 | `target` | name or URI that the method is about, as on this leg |
 | `peer` | key of the upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and the client's number |
 | `upstream` | configured name of the upstream; absent on the client leg |
-| `client` | what the client calls itself, on the client leg |
+| `client` | the client's name for itself, on the client leg |
 | `view` | view of the client, with `?` and the query that narrows it; absent when it sees everything |
 | `session` | fingerprint of the HTTP session id: equal ids, equal fingerprints |
 | `transport` | `stdio`, `http`, `sse`, `websocket`, `tcp`, `unix`, `memory` |
@@ -32,8 +32,8 @@ not know; a change that would make such a reader wrong gets a new `v`.
 | `failed` | true for a tool's result with `isError` |
 | `ms` | of a result or error: milliseconds since its request passed on the same leg |
 | `redacted` | how many values were replaced |
-| `message` | the message itself, JSON: as it was when nothing was redacted |
-| `text` | in its place when it was cut or is no JSON object: its beginning; U+FFFD for what is not UTF-8 |
+| `message` | the message itself, JSON: unchanged when nothing was redacted |
+| `text` | instead of it when it was cut or is no JSON object: its beginning; U+FFFD for invalid UTF-8 |
 
 With level `metadata` neither `message` nor `text` is there. A record of kind `start` opens every file; it has
 `v`, `run`, `time` and `version`, the version of mcpmux.
@@ -62,7 +62,7 @@ ANSWERS: Final = frozenset({"result", "error"})
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One line; see the module for what its members mean."""
+    """One line; see the module for the meaning of its members."""
 
     v: int
     run: str
@@ -104,12 +104,12 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as a line, with its newline. `message` must hold no raw newline."""
+    """Return the record as a line, with its newline. `message` must hold no raw newline."""
     return _encoder.encode(record) + b"\n"
 
 
 def decode_record(line: bytes) -> Record:
-    """The record on a line. Raises BadRecord: no record, or of a version that this mcpmux does not know."""
+    """Return the record on a line. Raises BadRecord: no record, or of an unknown version."""
     try:
         record = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -122,28 +122,28 @@ def decode_record(line: bytes) -> Record:
 # Times as records have them.
 
 MICROS: Final = 1_000_000
-SECONDS_CACHED: Final = 16  # what is written at one time is from one or two
+SECONDS_CACHED: Final = 16  # lines that are written together are of one or two
 
 
 def micros_of(seconds: float) -> int:
-    """The nearest whole number of microseconds."""
+    """Return the nearest whole number of microseconds."""
     return round(seconds * MICROS)
 
 
 def rfc3339(micros: int) -> str:
-    """Microseconds since 1970 in UTC."""
+    """Return microseconds since 1970 as RFC 3339 in UTC."""
     second, rest = divmod(micros, MICROS)
     return f"{second_of(second)}.{rest:06}Z"
 
 
 @lru_cache(SECONDS_CACHED)
 def second_of(seconds: int) -> str:
-    """Seconds since 1970, as RFC 3339 up to the fraction."""
+    """Return seconds since 1970 as RFC 3339 up to the fraction."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 class Run(NamedTuple):
-    """One life of mcpmux: its random name, and what a clock that is never set showed at a known time.
+    """One life of mcpmux: its random name, and the reading of a monotonic clock at a known time.
 
     `clock`: seconds, as in `Observation.at`, when the run began. `wall`: seconds since 1970 at that moment.
     """
@@ -153,16 +153,16 @@ class Run(NamedTuple):
     wall: float
 
     def time_of(self, clock: float) -> str:
-        """RFC 3339 in UTC with microseconds."""
+        """Return a reading of the clock as RFC 3339 in UTC with microseconds."""
         return rfc3339(micros_of(self.wall) + micros_of(clock - self.clock))
 
     def wall_at(self, clock: float) -> float:
-        """Seconds since 1970."""
+        """Return a reading of the clock as seconds since 1970."""
         return self.wall + clock - self.clock
 
 
 def seconds_of(record: Record) -> float | None:
-    """`time` as seconds since 1970; None when it is none, in a file of another program."""
+    """Return `time` as seconds since 1970; None when it is invalid, in a file of another program."""
     try:
         return datetime.fromisoformat(record.time).timestamp()
     except ValueError:
@@ -173,7 +173,7 @@ def seconds_of(record: Record) -> float | None:
 
 
 class Params(msgspec.Struct, gc=False):
-    """What a method is about."""
+    """The recorded parameters of a method."""
 
     name: Any = None
     uri: Any = None
@@ -191,13 +191,13 @@ class Params(msgspec.Struct, gc=False):
 
 
 class Result(msgspec.Struct, gc=False):
-    """What is known of a result. `isError`: true for a tool that failed."""
+    """The recorded member of a result. `isError`: true for a tool that failed."""
 
     isError: Any = None  # noqa: N815 - the field's name
 
 
 class Error(msgspec.Struct, gc=False):
-    """What is known of an error."""
+    """The recorded members of an error."""
 
     code: int
     message: str = ""
@@ -217,15 +217,15 @@ class Envelope(msgspec.Struct, gc=False):
     error: Error | UnsetType = UNSET
 
 
-# What several kinds of records have in common.
+# Shared by several kinds of records.
 
 
 def listened_uris(params: Fields) -> list[str]:
-    """The resources that a listen asks for, as far as it is well-formed."""
+    """Return the resources in a listen's parameters, as far as they are well-formed."""
     uris = value_at(value_of(params.get("notifications")), ("resourceSubscriptions",))
     return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
 
 
 def cut(text: str, limit: int) -> str:
-    """No more than so many characters of it."""
+    """Return the text, cut to a number of characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,9 +1,9 @@
-"""The tap, which tells observers of every message and every exchange.
+"""The tap, which passes every message and every exchange on to observers.
 
-Observers of messages never hold anything up. Most are told of many at a time: messages are only collected
-when they pass, and read later, unless somebody has to be told of each at once. Observers of exchanges are
-asked before an exchange is worked on, may make it wait or refuse it, and are told how it went. When one
-refuses an exchange, those before it are told that it has ended; observers that only count stand first.
+Observers of messages never delay traffic. Most get many at a time: messages are only collected
+when they pass, and decoded later, unless an observer needs each at once. Observers of exchanges
+admit an exchange before it is worked on, may delay or refuse it, and get its outcome. When one
+refuses an exchange, those before it get that as its end; observers that only count come first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mcpmux.transports.inline import AT_ONCE, in_task
 
 
 class Recorder:
-    """See `runtime.tap.Tap`. `clock` gives seconds. `batch_observers` are told of messages last."""
+    """See `runtime.tap.Tap`. `clock` returns seconds. `batch_observers` get messages last."""
 
     def __init__(
         self,
@@ -55,15 +55,18 @@ class Recorder:
 
     @property
     def passes(self) -> bool:
+        """Whether no observer of exchanges needs to admit one now."""
         for observer in self._exchange_observers:  # noqa: SIM110 - a generator costs more
             if not observer.passes:
                 return False
         return True
 
     def client(self, transport: str) -> Leg:
+        """Return the leg of a new client."""
         return Leg("client", f"c{next(self._clients)}", transport)
 
     def gone(self, leg: Leg) -> None:
+        """Forget a leg that has ended, after its last messages are passed on."""
         self.settle()
         leg.notes = None
 
@@ -75,18 +78,20 @@ class Recorder:
         status: int | None = None,
         said: Said | None = None,
     ) -> None:
+        """Collect a message, and pass the collected ones on when there are enough or it is long."""
         if not self._has_observers:
             return
         waiting = self._waiting
         if not waiting:
             for observer in self._batch_observers:
                 observer.expect(self.settle)
+        # The context variable holds only now, so the exchange is noted before the message is decoded.
         waiting.append(UnreadMessage(leg, direction, message, self._clock(), status, EXCHANGE.get(), said))
         if len(waiting) >= self._most_waiting or len(message) > LONG_BYTES:
             self.settle()
 
     def settle(self) -> None:
-        """Read the messages that wait, and tell of them."""
+        """Decode the waiting messages, and pass them on."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -100,8 +105,10 @@ class Recorder:
     def exchange_of(
         self, leg: Leg, request_id: Id, message: bytes | None = None, said: Said | None = None
     ) -> int:
+        """Return the exchange of a client's request. `message`: its bytes, if it passed just now."""
         if not self._has_observers:
             return next(self._numbers)
+        # The request is the last message: its exchange can begin without decoding it for the observers.
         if message is not None and self._waiting:
             last = self._waiting[-1]
             if last.data is message and last.leg is leg:
@@ -111,6 +118,7 @@ class Recorder:
         return exchange_of(leg, "in", request_id)
 
     def routed(self, exchange: int, upstream: str) -> None:
+        """Note that an exchange went to an upstream."""
         known = self._exchanges.get(exchange)
         if known is not None and upstream not in known.upstreams:
             known.upstreams.append(upstream)
@@ -118,6 +126,7 @@ class Recorder:
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> Awaitable[None]:
+        """Have all observers admit an exchange. Raises the refusal of the first that refuses."""
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
         asked = 0
         try:
@@ -134,18 +143,19 @@ class Recorder:
         return AT_ONCE
 
     async def _admit_on(self, known: Exchange, admitted: Awaitable[None], asked: int) -> None:
-        """`admitted`: what the last observer of those that were `asked` said."""
+        """Go on with the observers after the first `asked`. `admitted`: the answer of the last of those."""
         try:
             await admitted
             for observer in self._exchange_observers[asked:]:
                 asked += 1
                 await observer.admit(known)
+            # Cancellation counts as well: observers that have admitted the exchange must get its end.
         except BaseException as refusal:
             await self._turn_down(known, refusal, asked - 1)
         self._exchanges[known.number] = known
 
     async def _turn_down(self, known: Exchange, refusal: BaseException, admitted: int) -> None:
-        """Tell those that have admitted it. Raises the refusal."""
+        """Pass a refusal on to the observers that have admitted the exchange. Raises the refusal."""
         if admitted:
             await in_task()
             with trio.move_on_after(LAST_SECONDS, shield=True):
@@ -154,6 +164,7 @@ class Recorder:
         raise refusal
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
+        """Pass the outcome of an exchange on to all observers, in order."""
         known = self._exchanges.pop(exchange, None)
         if known is None:
             return AT_ONCE
@@ -172,7 +183,7 @@ class Recorder:
         heard: Awaitable[None],
         told: int,
     ) -> None:
-        """`heard`: what the last observer of those that were `told` said."""
+        """Go on with the observers after the first `told`. `heard`: the answer of the last of those."""
         await heard
         for observer in self._exchange_observers[told:]:
             await observer.ended(known, outcome, seconds)

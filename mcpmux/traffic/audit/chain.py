@@ -1,12 +1,12 @@
-"""The hash chain of the audit log: each record on its line holds the hash of the one before it and its own.
+"""The hash chain of the audit log: each record on its line holds the hash of the previous one and its own.
 
 A line is `{"v":1,"seq":N,"prev":"HASH",` the record's other members `,"hash":"HASH"}`, in this order and
 without spaces. `hash` is over the bytes of the line before `,"hash":`, exactly as they are written: SHA-256,
 or HMAC-SHA-256 when there is a key; both in 64 lower-case hexadecimal digits. The first record has `seq` 1
 and 64 zeros for `prev`.
 
-A chain that holds proves that no record was changed, removed, inserted or moved between its first and its
-last one. Without a key, whoever can write the file can also compute a new chain up to the end. The end can
+An intact chain proves that no record was changed, removed, inserted or moved between its first and its
+last one. Without a key, anyone who can write the file can also compute a new chain up to the end. The end can
 always be cut off: only a hash that was kept elsewhere (an anchor), and must still be in the chain, shows it.
 """
 
@@ -48,11 +48,11 @@ class Link(NamedTuple):
     hash: str
 
 
-START = Link(0, "0" * _HASH_DIGITS)  # what the first record follows
+START = Link(0, "0" * _HASH_DIGITS)  # the link before the first record
 
 
 class Broken(ValueError):
-    """A line is not the record that has to be there. The text goes on after "the record"."""
+    """A line is not the record that has to be there. The text continues "the record"."""
 
 
 class KeyNeeded(ConfigError):
@@ -60,7 +60,7 @@ class KeyNeeded(ConfigError):
 
 
 class Head(msgspec.Struct, gc=False):
-    """Members of a record that say where it belongs; `kind`, `file` and `keyed` as in `record`."""
+    """The members of a record that state its place; `kind`, `file` and `keyed` as in `record`."""
 
     v: int
     seq: int
@@ -74,7 +74,7 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 
 def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes, Link]:
-    """The lines, each with its newline, that put records behind `after`, and the place of the last one.
+    """Return the lines, each with its newline, that put records behind `after`, and the last link.
 
     A body is a JSON object with at least one member and no spaces or newlines around its braces.
     """
@@ -91,13 +91,14 @@ def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes
 
 
 def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
-    """The place of the record on a line (without its newline), which has to be the one behind `after`.
+    """Return the link of the record on a line (without its newline), which must be the one behind `after`.
 
     With None it may be any record. Raises Broken, KeyNeeded, and ConfigError for a sound record of a version
     that this mcpmux does not know.
     """
     sealed, found, head = split(line)
     digest = _hash(sealed, key)
+    # In constant time, for with a key the hash must not be guessable byte by byte.
     if not hmac.compare_digest(found, digest.encode()):
         if key is None and head.keyed:
             raise KeyNeeded(["the audit log was written with a key, and can be checked with that key only"])
@@ -119,16 +120,16 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
-    """Whether bytes behind the last newline can be the beginning of the record behind `after`, or of any."""
+    """Return whether bytes behind the last newline can begin the record behind `after`; None: any record."""
     opening = b'{"v":%d,"seq":' % VERSION
     if after is not None:
         opening = _OPENING % (after.seq + 1, after.hash.encode())
-    rest = rest.rstrip(b"\0")  # which a power cut may leave in place of what was not written
+    rest = rest.rstrip(b"\0")  # which a power cut may leave where data were not written
     return rest.startswith(opening) or opening.startswith(rest)
 
 
 def split(line: bytes) -> tuple[bytes, bytes, Head]:
-    """What a record's hash is over, the hash, and where it says that it belongs. Raises Broken."""
+    """Return the hashed bytes of a record, the hash, and its stated place. Raises Broken."""
     sealed, suffix = line[:-_SUFFIX_BYTES], line[-_SUFFIX_BYTES:]
     if not suffix.startswith(_BEFORE_HASH) or not suffix.endswith(b'"}'):
         raise Broken(
@@ -149,8 +150,8 @@ def _hash(sealed: bytes, key: bytes | None) -> str:
 
 # The files of an audit log: `audit-000001.jsonl` and so on in one folder, one chain through all of them.
 #
-# Records are appended whole or not at all, as far as the disk lets us: what a failed write has left is taken
-# away before anything else is written. One process writes a folder at a time (`audit.lock`). Nothing is ever
+# Records are appended whole or not at all, as far as the disk permits: the rest of a failed write is cut
+# off before the next write. One process writes a folder at a time (`audit.lock`). Nothing is ever
 # deleted but an unfinished line at the very end, whose beginning goes into the next record. All of it blocks:
 # call it from a thread, one call at a time.
 
@@ -164,7 +165,7 @@ REPLICA_FOLDER = "replica-"  # and its name: so does each replica of a cluster
 _CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}([1-9]\d*)|{REPLICA_FOLDER}{NAME_PATTERN}")
 
 Opening = Callable[[int | None, bytes], bytes]
-"""The body of an `open` record: the number of the file that it begins, None for a run that goes on in one,
+"""The body of an `open` record: the number of the file that it begins, None for a run that continues a file,
 and the torn line before it."""
 
 
@@ -173,33 +174,33 @@ class AuditUnusable(McpmuxError):
 
 
 def chains_in(path: Path) -> list[Path]:
-    """The chains at a path: the folders of several workers or replicas in it, or the path itself."""
+    """Return the chains at a path: the folders of several workers or replicas in it, or the path itself."""
     try:
         named = [(_CHAIN_FOLDER.fullmatch(each.name), each) for each in path.iterdir()]
         found = {each: int(match[1] or 0) for match, each in named if match is not None and each.is_dir()}
         is_chain = not found or bool(audit_files(path))
-    except OSError:  # a file, or what cannot be read: whoever reads it says what is wrong
+    except OSError:  # a file, or an unreadable folder: reading it will raise the error
         return [path]
     chains = sorted(found, key=lambda each: (found[each], each.name))
     return [path, *chains] if is_chain else chains
 
 
 def audit_files(directory: Path) -> list[Path]:
-    """The files of a log in the order of the chain. Raises OSError."""
+    """Return the files of a log in the order of the chain. Raises OSError."""
     numbered = [(number_of(path), path) for path in directory.iterdir()]
     return [path for _, path in sorted((number, path) for number, path in numbered if number is not None)]
 
 
 def number_of(path: Path) -> int | None:
-    """The number in the name of a file of a log; None for any other file."""
+    """Return the number in the name of a log's file; None for any other file."""
     found = _FILE_NAME.fullmatch(path.name)
     return int(found[1]) if found is not None else None
 
 
 def read_tail(path: Path) -> tuple[bytes | None, bytes]:
-    """The last whole line of a file, None for none, and the bytes behind it.
+    """Return the last whole line of a file, None for none, and the bytes behind it.
 
-    Raises OSError, and AuditUnusable when its end can be none of a log.
+    Raises OSError, and AuditUnusable when the file cannot be a log.
     """
     with path.open("rb") as file:
         start = max(0, file.seek(0, os.SEEK_END) - 2 * LINE_LIMIT)
@@ -212,7 +213,7 @@ def read_tail(path: Path) -> tuple[bytes | None, bytes]:
 
 @dataclass(eq=False)
 class AuditFiles:
-    """The end of a log. `append` after `open`; `close` at last."""
+    """The end of a log. Call `open`, then `append`, finally `close`."""
 
     _directory: Path
     _key: bytes | None
@@ -224,7 +225,7 @@ class AuditFiles:
     _file: int = -1
     _number: int = 0
     _size: int = 0  # of the file, up to its last good byte
-    _spoilt: bool = False  # the file may be longer than that
+    _spoilt: bool = False  # the file may be longer than `_size`
 
     def open(self) -> None:
         """Find the end of the log, or begin it, and write the record that opens the run.
@@ -244,17 +245,17 @@ class AuditFiles:
             raise
 
     def append(self, bodies: Sequence[bytes]) -> None:
-        """Write records, all or none, and let the disk have them. Raises OSError: none was written."""
+        """Write records, all or none, and sync them to the disk. Raises OSError: none was written."""
         lines, head = seal(bodies, self.head, self._key)
         if not self._size or self._size + len(lines) > self._rotate_size:
-            if self._size:  # else it could not be begun before
+            if self._size:  # else an earlier attempt to begin the file failed
                 self._open_file(self._number + 1, os.O_EXCL)
             self._write_opening()
             lines, head = seal(bodies, self.head, self._key)
         self._write(lines, head)
 
     def close(self) -> None:
-        """Let go of everything. May be called again."""
+        """Release the file and the lock. May be called again."""
         for number in (self._file, self._lock):
             if number >= 0:
                 os.close(number)
@@ -275,10 +276,10 @@ class AuditFiles:
         os.write(self._lock, b"%d\n" % os.getpid())
 
     def _find_head(self, files: Sequence[Path]) -> bytes:
-        """Take the last record as head. Returns what stands behind the last whole line."""
+        """Take the last record as head. Return the bytes behind the last whole line."""
         path = files[-1]
         line, torn = read_tail(path)
-        if line is None and len(files) > 1:  # it was killed right after it had begun this file
+        if line is None and len(files) > 1:  # the last run was killed right after it began this file
             path = files[-2]
             line, _ = read_tail(path)
             if line is None:
@@ -300,7 +301,7 @@ class AuditFiles:
             os.close(before)
 
     def _write_opening(self, torn: bytes = b"") -> None:
-        if not self._size and sys.platform != "win32":  # so that the new file's name outlives a power cut
+        if not self._size and sys.platform != "win32":  # so that the new file's name survives a power cut
             folder = os.open(self._directory, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -312,6 +313,7 @@ class AuditFiles:
     def _write(self, data: bytes, head: Link) -> None:
         if self._spoilt:
             os.ftruncate(self._file, self._size)
+        # Until the write is complete: an exception in between leaves an end that must be cut off.
         self._spoilt = True
         try:
             rest = memoryview(data)
@@ -320,7 +322,7 @@ class AuditFiles:
             if self._sync:
                 os.fsync(self._file)
         except OSError:
-            with contextlib.suppress(OSError):  # the next write tries it again
+            with contextlib.suppress(OSError):  # the next write tries again
                 os.ftruncate(self._file, self._size)
             raise
         self._spoilt = False
@@ -328,15 +330,15 @@ class AuditFiles:
         self.head = head
 
 
-# Reading a log back: whether the chain is whole, where it ends, and its records. Nothing is changed and no
+# Reading a log: whether the chain is intact, where it ends, and its records. Nothing is changed and no
 # lock is needed. A log that is being written may end in the middle of a record.
 
 
 class Verdict(NamedTuple):
-    """What a check has found. All but `fault` is about what stands before the fault.
+    """The result of a check. All but `fault` is about the records before the fault.
 
     `first`: number of the first record, 0 without any. `torn`: bytes of an unfinished last line.
-    `anchored`: whether the hash that was asked for is in the chain; None when none was.
+    `anchored`: whether the given hash is in the chain; None without one.
     """
 
     records: int
@@ -352,7 +354,7 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def paths_of(path: Path) -> list[Path]:
-    """The files that `path`, a file or a folder, stands for. Raises ConfigError: there are none."""
+    """Return the files at `path`, a file or a folder. Raises ConfigError: there are none."""
     with _reading(path):
         paths = audit_files(path) if path.is_dir() else [path]
         if not paths:
@@ -363,7 +365,7 @@ def paths_of(path: Path) -> list[Path]:
 
 
 def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
-    """(file, number, line with its newline). A line that is too long for a record comes in pieces.
+    """Yield (file, number, line with its newline). A line that is too long for a record comes in pieces.
 
     Raises ConfigError when a file cannot be read.
     """
@@ -374,7 +376,7 @@ def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any] | None, bytes]]:
-    """(file:line, record, line) of a log, unchecked; None for what is no JSON object."""
+    """Yield (file:line, record, line) of a log, unchecked; None for a line that is no JSON object."""
     for file, number, line in lines_of(paths_of(path)):
         try:
             record = _object_decoder.decode(line)
@@ -384,7 +386,7 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any] | None, bytes
 
 
 def read_head(path: Path) -> Link:
-    """The place of the last whole record, unchecked; START for a log without any. Raises ConfigError."""
+    """Return the link of the last whole record, unchecked; START without any. Raises ConfigError."""
     for file in reversed(paths_of(path)):
         with _reading(file):
             line, _ = read_tail(file)
@@ -401,7 +403,7 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
     """Check the chain of a file, or of all files of a folder.
 
     `after`: hash of the record before the first one, for a log whose first files are kept elsewhere.
-    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked; KeyNeeded.
+    `anchor`: hash of a record that must be there. Raises ConfigError: it cannot be checked; KeyNeeded.
     """
     paths, is_whole = paths_of(path), path.is_dir()
     records = first = torn = 0

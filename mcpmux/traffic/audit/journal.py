@@ -1,16 +1,16 @@
-"""What waits for the audit log: exchanges are held back until the disk has their records.
+"""Hold exchanges back until the disk has their audit records.
 
 Promises
-- Every exchange that was admitted leaves one record, whatever ended it, cancellation included.
+- Every exchange that was admitted leaves one record, however it ends, cancellation included.
 - The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
-  an answer that a client got is in the log, also after `kill -9`. What had begun and was not answered when
-  mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
+  an answer that a client got is in the log, also after `kill -9`. An exchange that had begun and was not
+  answered when mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
 - Records that wait together, or follow each other closely, are written together, with one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
-- A failed write is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange is
+- A failed write is repeated every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange is
   admitted (BUSY, nothing was done), and answers are withheld; their records are written later. With
-  `continue` all goes on; records beyond BACKLOG_LIMIT are lost. A `gap` record tells it afterwards.
+  `continue` all goes on; records beyond BACKLOG_LIMIT are lost, and a `gap` record counts them afterwards.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ log = structlog.get_logger()
 BACKLOG_LIMIT: Final = 1024  # records that wait for the disk before exchanges are held back
 GROUP_LIMIT: Final = 256  # records of one write: about 150 kB
 GATHER_SECONDS: Final = 0.005  # for more records, while they come: a write costs as much as some exchanges
-# Of everybody who has something to do; when no record comes of these, none will soon.
+# Rounds of all tasks that can run; if no record comes in these, none will soon.
 QUIET_ROUNDS: Final = 3
 RETRY_SECONDS: Final = 1.0  # between attempts while the disk fails
-REMIND_SECONDS: Final = 60.0  # between complaints about that
+REMIND_SECONDS: Final = 60.0  # between errors in the log about that
 
 REFUSED: Final = (
     "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
@@ -54,7 +54,7 @@ WITHHELD: Final = (
 
 
 Append = Callable[[Sequence[bytes]], Awaitable[None]]
-"""Writes all records or none, so that they are as durable as configured. Raises OSError: none was written."""
+"""Writes all records or none, as durably as configured. Raises OSError: none was written."""
 
 
 class _Entry:
@@ -79,7 +79,7 @@ class _Outage:
 
 
 class Audit:
-    """See ExchangeObserver. Nothing is written unless `run` runs."""
+    """See ExchangeObserver. Records are only written while `run` runs."""
 
     passes = False
 
@@ -104,7 +104,7 @@ class Audit:
 
     @property
     def held_back(self) -> int:
-        """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
+        """The number of exchanges that wait for the disk: for the record of an answer, or to begin."""
         return sum(entry.wake is not None for entry in self._backlog) + len(self._parked)
 
     @property
@@ -113,7 +113,7 @@ class Audit:
         return self._outage is not None
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See ExchangeObserver. Raises RpcError: the log cannot be written."""
+        """Admit an exchange, see ExchangeObserver. Raises RpcError: the log cannot be written."""
         begins = self._begins_all or exchange.call.method == m.LISTEN
         if begins or self._outage is not None or len(self._backlog) >= BACKLOG_LIMIT:
             return self._admit(exchange, begins)
@@ -131,15 +131,15 @@ class Audit:
         try:
             if begins:
                 await self._hold(self._queue(self._records.begin(exchange)), False)
-        except BaseException as error:  # `ended` is not called for it
+        except BaseException as error:  # `ended` is not called for a refused exchange
             self._open -= 1
             self._queue(self._records.end(exchange, error, 0.0))
             raise
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See ExchangeObserver. Waits for an answer's record only; cancelled, it leaves that to be written.
+        """Queue a record. Wait until an answer's record is written; if cancelled, it is written all the same.
 
-        Raises RpcError, in place of an answer: its record cannot be written now.
+        Raises RpcError, which replaces the answer: its record cannot be written now.
         """
         self._open -= 1
         entry = self._queue(self._records.end(exchange, outcome, seconds))
@@ -147,7 +147,7 @@ class Audit:
         return self._hold(entry, True) if is_answer else AT_ONCE
 
     async def run(self) -> None:
-        """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
+        """Write records. Ends after `close` once none wait any more; cancelling it loses the waiting ones."""
         while self._backlog or not self._closing:
             if not self._backlog:
                 self._resting = True
@@ -164,7 +164,7 @@ class Audit:
                 self._succeeded(group)
 
     async def _gather(self) -> None:
-        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
+        """Wait for exchanges that are about to end, if there are any: one write is for all of them."""
         count, quiet = len(self._backlog), 0
         with trio.move_on_after(GATHER_SECONDS):
             while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
@@ -173,7 +173,7 @@ class Audit:
                 count = len(self._backlog)
 
     def close(self) -> None:
-        """Nothing comes any more: write what waits and end."""
+        """End the log: queue its last record, and let `run` end when all is written."""
         self._add(self._records.plain("close"))
         self._closing = True
 
@@ -198,7 +198,7 @@ class Audit:
         return entry
 
     async def _hold(self, entry: _Entry | None, is_done: bool) -> None:
-        """Wait for an exchange's record. Raises RpcError if it should be written, and is not."""
+        """Wait for an exchange's record. Raises RpcError if it should have been written, and was not."""
         if entry is not None and not entry.written and self._outage is None:
             await woken(entry)
         if not self._continues and (entry is None or not entry.written):
@@ -224,6 +224,7 @@ class Audit:
         if self._outage is None:
             self._outage = _Outage(reason, self._records.now(), now)
             self._parked.unpark_all()
+            # Woken without a written record, each answer is withheld or goes on, as configured.
             _wake(list(self._backlog))
         if now - self._outage.reminded >= REMIND_SECONDS:
             self._outage.reminded = now
@@ -232,7 +233,7 @@ class Audit:
 
 
 def _wake(entries: Sequence[_Entry]) -> None:
-    """Exchanges that wait for these go on, here and now unless they have a task."""
+    """Resume the exchanges that wait for these records, here and now unless they have a task."""
     for entry in entries:
         if entry.wake is not None:
             entry.wake()

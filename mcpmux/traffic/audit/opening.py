@@ -1,4 +1,4 @@
-"""The audit log of one run: what waits for it, written to its files in a thread."""
+"""Open the audit log of one run: the queue, and a thread that writes it to files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FLUSH_SECONDS = 5.0  # for what still waits at the end
+FLUSH_SECONDS = 5.0  # for the records that wait at the end
 
 
 async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
-    """Append to the files; one call at a time. Cancelling it leaves a thread behind that may still write."""
-    # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
+    """Append to the files; one call at a time. If cancelled, its thread stays behind and may still write."""
+    # Half of the cost of `trio.to_thread`: with one write at a time no limiter is needed.
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
     results: list[Outcome[None]] = []
 
@@ -53,11 +53,11 @@ async def open_audit(
     *,
     replica: str | None = None,
 ) -> AsyncIterator[Audit]:
-    """The audit log in the configured `directory`. `run` names this run in its records.
+    """Open the audit log in the configured `directory`. `run` names this run in its records.
 
     `replica`: the name of one of a cluster, which has a folder of its own in that directory.
 
-    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
+    It encloses everything whose exchanges it records. Leaving writes the rest, for FLUSH_SECONDS at most.
     Raises AuditUnusable when it cannot be opened.
     """
     assert settings.directory is not None

@@ -17,17 +17,17 @@ which may take days, or for every request (`begin = "all"`). A `begin` without i
 | member | meaning |
 | --- | --- |
 | `exchange` | number of the exchange |
-| `principal` | who was authenticated; absent without authentication |
-| `view` | name of the view, with what its client has narrowed it to; absent in the one with everything |
+| `principal` | authenticated principal; absent without authentication |
+| `view` | name of the view, with its client's narrowing; absent in the one with everything |
 | `peer` | `c` and the client's number |
-| `client` | what the client calls itself, unproven |
+| `client` | the client's name for itself, unproven |
 | `transport`, `revision` | of the client's leg |
-| `method` | what was asked |
-| `target` | name or URI that it is about, as the client says it |
+| `method` | method of the request |
+| `target` | name or URI that it is about, in the client's words |
 | `targets`, `more_targets` | URIs of a listen; how many more there were |
 | `trace` | trace id (W3C Trace Context) from `traceparent` in `_meta`, or in the HTTP request's headers |
 | `decision` | `allowed` or `refused` |
-| `rule` | which rule refused it; `audit` when this log could not be written |
+| `rule` | rule that refused it; `audit` when this log could not be written |
 | `upstreams` | configured names of those that were asked for it, in this order |
 | `outcome` | `answered`; `unavailable`, `timeout`: an upstream did not answer; `cancelled`; `broken` |
 | `code` | JSON-RPC error code of the answer |
@@ -71,7 +71,7 @@ from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 
 class AuditRecord:
-    """One record without its place in the chain, encoded but for the value of `target`, if it has that.
+    """One record without its place in the chain, encoded except for the value of `target`, if it has one.
 
     `before`: an object with the members before it; `behind`: the members behind it, and the object's end.
     """
@@ -86,7 +86,7 @@ TEXT_LIMIT: Final = 2048  # characters of a target
 NAME_LIMIT: Final = 200  # characters of a client's name or a method
 TARGETS_LIMIT: Final = 50  # URIs of a listen
 FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
-CALLERS_KEPT: Final = 256  # whose members are looked through once: 4 MiB at most, as methods are bounded
+CALLERS_KEPT: Final = 256  # whose members are redacted once: 4 MiB at most, as methods are bounded
 
 _MEMBERS: Final = (
     "time kind run exchange principal view peer client transport revision method target targets more_targets "
@@ -105,13 +105,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def trace_id(traceparent: str | None) -> str | None:
-    """The trace id in a `traceparent` (W3C Trace Context), None when it is absent or malformed."""
+    """Return the trace id in a `traceparent` (W3C Trace Context), None when it is absent or malformed."""
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
     return found[1] if found is not None else None
 
 
 def params_size(call: Call) -> int:
-    """Bytes of a call's `params`, `_meta` included."""
+    """Return the bytes of a call's `params`, `_meta` included."""
     params, meta = call.params, call.meta
     if not meta and not isinstance(meta, Meta):
         return size(params)
@@ -120,7 +120,7 @@ def params_size(call: Call) -> int:
 
 
 def size(members: Fields) -> int:
-    """Bytes of an object with these members, without spaces; keys are taken to need no escapes."""
+    """Return the bytes of an object with these members, without spaces; assumes keys without escapes."""
     total = 1 if members else 2
     for key, value in members.items():
         total += len(value) + 4 + (len(key) if key.isascii() else len(key.encode()))
@@ -128,17 +128,17 @@ def size(members: Fields) -> int:
 
 
 class RecordMaker:
-    """Makes the records of one run. `wall` gives seconds since 1970."""
+    """Makes the records of one run. `wall` returns seconds since 1970."""
 
     def __init__(self, run: str, redactor: Redactor, wall: Callable[[], float]) -> None:
         self._run = run
         self._redactor = redactor
         self._wall = wall
-        self._second = -MICROS  # microseconds since 1970 of the second that was written last, and its text
+        self._second = -MICROS  # the last second written, as microseconds since 1970, and its text
         self._second_text = ""
 
     def now(self) -> str:
-        """The time as the log writes it."""
+        """Return the time in the log's format."""
         micros = _whole(self._wall() * MICROS)
         if not 0 <= micros - self._second < MICROS:
             self._second = micros - micros % MICROS
@@ -149,17 +149,17 @@ class RecordMaker:
         return f'{{"time":"{self.now()}","kind":"{kind}","run":"{self._run}"'
 
     def plain(self, kind: str, **members: Any) -> AuditRecord:
-        """A record with these members, as far as they are not None."""
+        """Return a record with these members, except those that are None."""
         said = {name: value for name, value in members.items() if value is not None}
         return AuditRecord(self._opening(kind) + _members(said), None, "}")
 
     def begin(self, exchange: Exchange) -> AuditRecord:
-        """Who asks what, before anything is done."""
+        """Return the record of a request before it is worked on."""
         before, target, behind = self._asked(exchange, "begin")
         return AuditRecord(before, target, behind + ',"decision":"allowed"}')
 
     def _asked(self, exchange: Exchange, kind: str) -> tuple[str, str | None, str]:
-        """What a record has before its target, that target, and what it has behind it, up to `decision`."""
+        """Return a record's members before its target, that target, and those behind it up to `decision`."""
         leg, call, headers = exchange.leg, exchange.call, exchange.headers
         rules, principal = self._redactor.current, call.principal.name
         client = leg.name or name_in(call.meta.get(CLIENT_INFO))
@@ -169,6 +169,7 @@ class RecordMaker:
         caller = _encode_caller(rules, client, leg.transport, leg.revision, call.method)
         before = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
         target = target_in(call.params)
+        # Redacted before it is cut: half of a secret may not be recognisable.
         if target is not None and len(target) > TEXT_LIMIT:
             target = cut(rules.clean(target), TEXT_LIMIT)
         behind = ""
@@ -183,7 +184,7 @@ class RecordMaker:
         return before, target, behind
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> AuditRecord:
-        """The whole of an exchange that has ended."""
+        """Return the record of an exchange that has ended."""
         before, target, behind = self._asked(exchange, "exchange")
         if isinstance(outcome, Refused):
             behind += f',"decision":"refused","rule":{_quote(outcome.rule)}'
@@ -209,8 +210,8 @@ class RecordMaker:
         return AuditRecord(before, target, f'{behind},"ms":{ms},"asked":{asked}{answered}}}')
 
     def encode(self, records: Sequence[AuditRecord]) -> list[bytes]:
-        """Records as `chain.seal` takes them, redacted."""
-        rules = self._redactor.current  # one look at all targets costs less than one at each
+        """Return redacted records for `chain.seal`."""
+        rules = self._redactor.current  # one scan of all targets costs less than one of each
         targets = [record.target for record in records if record.target is not None]
         is_clean = rules.leaves_text_unchanged("\n".join(targets))
         encoded = []
@@ -226,12 +227,12 @@ class RecordMaker:
 
 
 def _whole(number: float) -> int:
-    """The nearest whole number to one that is not negative; `round` costs many times as much here."""
+    """Return the nearest integer to a number that is not negative; `round` costs many times as much here."""
     return int(number + 0.5)
 
 
 def _facts(method: str, result: Fields) -> str:
-    """What a record has about a result, if that is not as most are."""
+    """Return a record's members about a result, if it is an unusual one."""
     failed, kind, facts = result.get("isError"), result.get("resultType"), ""
     if failed is not None and method == m.TOOLS_CALL and value_of(failed) is True:
         facts = ',"failed":true'
@@ -241,7 +242,7 @@ def _facts(method: str, result: Fields) -> str:
 
 
 def _members(members: dict[str, Any]) -> str:
-    """The members of an object, each behind a comma."""
+    """Return the members of an object, each behind a comma."""
     return f",{_encode(members)[1:-1].decode()}" if members else ""
 
 
@@ -249,7 +250,7 @@ def _members(members: dict[str, Any]) -> str:
 def _encode_caller(
     rules: RuleSet, client: str | None, transport: str, revision: str | None, method: str
 ) -> str:
-    """The members of a caller's records from `client` to `method`."""
+    """Return the members of a caller's records from `client` to `method`."""
     client, method = client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)
     said = {"client": client, "transport": transport, "revision": revision, "method": method}
     return _members({name: text for name, text in said.items() if text is not None})

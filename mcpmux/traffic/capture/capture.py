@@ -1,4 +1,4 @@
-"""The capture: messages from the tap into files, redacted, without holding anything up.
+"""Write messages from the tap to files, redacted, without delaying traffic.
 
     tap → queue, bounded in bytes: redact, encode many → one writer task → thread: write, begin new files
                                                                          → thread: compress, remove
@@ -6,7 +6,7 @@
 A message that finds the queue full is dropped: its number (`seq`) is missing in the files, and a warning
 counts them. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
 that a slow disk slows clients down instead. While files cannot be written at all (full, read-only), capture
-pauses and says so, traffic goes on, and what the queue holds is written when it works again.
+pauses with an error in the log, traffic goes on, and the queue is written when files can be written again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = structlog.get_logger()
 
 Clock = Callable[[], float]
 
-TIDY_SECONDS = 600.0  # between looks at the folder when no file is complete
+TIDY_SECONDS = 600.0  # between sweeps of the folder when no file is complete
 CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
-FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
-RETRY_SECONDS = 5.0  # between attempts to write while it does not work
+FLUSH_SECONDS = 0.25  # that a message may be in the queue alone
+RETRY_SECONDS = 5.0  # between attempts to write after a failure
 MESSAGE_COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
-ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may do something
-SHARE = 8  # what waits to be looked at may be so large a part of the queue
+ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before other tasks run
+SHARE = 8  # undecoded messages may take this part of the queue (one eighth)
 _SLOW, _PAUSED = "they came faster than it writes", "its files could not be written"
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
@@ -59,11 +59,11 @@ _PREFIX = re.compile(r"(?:ui://)?([a-z][a-z0-9.-]{0,31})(?:\+|__|/)")
 
 
 class Levels:
-    """How much of a message is kept: the user's rules. `prefixes`: prefix by name of each upstream.
+    """How much of a message is kept, by the user's rules. `prefixes`: prefix by name of each upstream.
 
-    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is whichever the
-    exchange has asked so far, and for a request the one whose prefix its target bears; of several the least
-    level counts, so that what one rule leaves out does not come in by the other leg.
+    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is each that the
+    exchange has gone to so far, and for a request the one whose prefix its target has; of several the least
+    level counts, so that a message left out by one rule does not come in by the other leg.
     """
 
     def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
@@ -75,16 +75,16 @@ class Levels:
         self._asked: Lru[int, tuple[str, ...]] = Lru(REMEMBERED, REMEMBERED_BYTES)
 
     def adopt(self, prefixes: Mapping[str, str]) -> None:
-        """The set of upstreams has changed."""
+        """Use another set of upstreams."""
         self._owners = {prefix: name for name, prefix in prefixes.items()}
 
     @property
     def only(self) -> str | None:
-        """The level of all messages, when there are no rules."""
+        """The level of all messages, or None when there are rules."""
         return None if self._rules else self._default
 
     def level(self, observed: Observation) -> str:
-        """The level for a message. To be called for every message, in order."""
+        """Return the level for a message. Call it for every message, in order."""
         if not self._by_upstream:
             return self._level_of(None, observed.method)
         upstream = observed.leg.upstream
@@ -117,7 +117,7 @@ class Levels:
 
 
 class _Batch(msgspec.Struct, gc=False):
-    """Messages of one level with consecutive numbers, or their `lines`. `size`: what they cost."""
+    """Messages of one level with consecutive numbers, or their `lines`. `size`: bytes in the queue."""
 
     first: int
     level: str
@@ -129,9 +129,9 @@ class _Batch(msgspec.Struct, gc=False):
 class CaptureSink:
     """Takes messages and writes them. See BatchObserver and ExchangeObserver.
 
-    `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
-    `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
-    says that files cannot be written.
+    `holds_back`: whether it observes exchanges, too, so that they wait for room in the queue.
+    `dropped`: number of messages that found the queue full, or could not be written at the end. `paused`:
+    whether files cannot be written.
     """
 
     def __init__(
@@ -140,10 +140,12 @@ class CaptureSink:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
-        self._rotated = trio.Event()  # since files were tidied last
+        self._rotated = trio.Event()  # a file is complete since the last sweep
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
-        self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
+        self._enough = min(
+            config.queue_bytes // 4, BATCH_BYTES
+        )  # bytes that are written without a wait for more
         self.levels = Levels(config, prefixes)
         self._settle: Callable[[], None] = lambda: None
         self._encode = partial(encode_lines, run, redactor, config.body_bytes)
@@ -154,21 +156,24 @@ class CaptureSink:
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._seq = 0
-        self._unlogged: Counter[str] = Counter()  # dropped messages, by what is said of them
+        self._unlogged: Counter[str] = Counter()  # dropped messages, by the reason to log
         self._lost = 0  # at the end
         self._filled = trio.Event()
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
-        self._writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
+        self._writing = trio.CancelScope(shield=True)  # it outlives the cancellation of the traffic
 
     def expect(self, settle: Callable[[], None]) -> None:
+        """Remember how to settle, and wake the writer."""
         self._settle = settle
         self._filled.set()
 
     def take_all(self, batch: Sequence[Observation]) -> None:
+        """Put messages into the queue, or drop them, in order."""
         only_level = self.levels.only
         size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
+        # One level for all, and there is room for all: the usual case takes no step for each message.
         if only_level is not None and size <= LARGE and self._bytes + size <= self._limit:
             self._put(only_level, batch, size)
             return
@@ -180,14 +185,16 @@ class CaptureSink:
             if self._bytes + size <= self._limit:
                 self._put(level, (observed,), size)
             else:
+                # A number is used up, so that its absence shows the gap in the file.
                 self._seq += 1
                 self.dropped += 1
                 self._unlogged[_PAUSED if self.paused else _SLOW] += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
+        """Add messages to the last batch of the queue, or to a new one."""
         first, self._seq = self._seq + 1, self._seq + len(messages)
         last = self._queue[-1] if self._queue else None
-        if (  # it cannot be encoded together with what was there last
+        if (  # it cannot be encoded together with the last batch
             last is None
             or last.level != level
             or last.first + len(last.messages) != first
@@ -209,10 +216,11 @@ class CaptureSink:
 
     @property
     def passes(self) -> bool:
-        """See ExchangeObserver: not while the disk is slow, but when it does not work."""
+        """Whether an exchange may begin: not while the disk is slow, but when it does not work at all."""
         return self._bytes <= self._limit // 2 or self.paused
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """Admit an exchange, after a wait for room in the queue. See ExchangeObserver."""
         return AT_ONCE if self.passes else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
@@ -221,10 +229,11 @@ class CaptureSink:
             await self._waiting_for_room.park()
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """Do nothing. See ExchangeObserver."""
         return AT_ONCE
 
     async def run(self) -> None:
-        """Write what is taken until `close`, and what is left then, also when it is cancelled."""
+        """Write messages until `close`, and the rest of the queue then, also when cancelled."""
         with self._writing:
             await self._write_until_closed()
         if self._writing.cancelled_caught:
@@ -237,7 +246,7 @@ class CaptureSink:
             if self._bytes <= self._enough and not self._closed.is_set():
                 with trio.move_on_after(FLUSH_SECONDS):  # for more messages, which are written together
                     await self._urgent.wait()
-            if self._bytes <= self._enough:  # else what has passed since it was last settled waits for more
+            if self._bytes <= self._enough:  # else unsettled messages wait for the next round
                 self._settle()
                 self._filled = trio.Event()
             await self._write_queue()
@@ -253,14 +262,14 @@ class CaptureSink:
             log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
 
     def close(self) -> None:
-        """Nothing more will pass; `run` returns when all is written, within CLOSE_SECONDS."""
+        """End the capture: `run` returns when the rest is written, within CLOSE_SECONDS."""
         self._writing.deadline = trio.current_time() + CLOSE_SECONDS
         self._closed.set()
         self._filled.set()
         self._urgent.set()
 
     async def _write_queue(self) -> None:
-        """Encode and write what is in the queue now; it stays counted until it is written."""
+        """Encode and write the queue of now; its bytes count until it is written."""
         queue, self._queue = self._queue, deque()
         parts: list[bytes] = []
         size = 0
@@ -271,6 +280,7 @@ class CaptureSink:
             if batch.size > LARGE:
                 lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
             elif not lines:
+                # Encoding blocks, so other tasks run before each batch.
                 await trio.lowlevel.checkpoint()
                 lines = encode()
             parts += lines
@@ -280,7 +290,7 @@ class CaptureSink:
                 parts, size = [], 0
 
     async def _write(self, lines: bytes, size: int) -> None:
-        """Write all of them, however long it does not work; at the end, up to where it does not."""
+        """Write all lines, retrying for ever; after `close`, stop at the first failure."""
         while lines and not self._lost:
             write = partial(self.writer.write, lines, self._clock())
             try:
@@ -307,7 +317,7 @@ class CaptureSink:
         self._waiting_for_room.unpark_all()
 
     async def keep_tidy(self) -> None:
-        """Compress and remove files: at first, when a file is complete, and now and then."""
+        """Compress and remove files: at the start, when a file is complete, and every TIDY_SECONDS."""
         while True:
             self._rotated, self.writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
@@ -321,13 +331,13 @@ class CaptureSink:
 
 
 def _rest(seconds: float) -> None:
-    """In a thread: wait, unless its task is cancelled."""
+    """Wait, in a thread, unless its task is cancelled."""
     trio.from_thread.check_cancelled()
     time.sleep(seconds)
 
 
 class CaptureUnusable(McpmuxError):
-    """Its folder cannot be written; the text advises."""
+    """The folder cannot be written; the text advises."""
 
 
 @asynccontextmanager
@@ -338,9 +348,9 @@ async def open_capture(
     prefixes: Mapping[str, str],
     clock: Clock = trio.current_time,
 ) -> AsyncIterator[CaptureSink]:
-    """Capture while this is open. `prefixes`: by upstream. `clock`: that of the run.
+    """Capture while the context lasts. `prefixes`: by upstream. `clock`: that of the run.
 
-    Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
+    Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes the rest, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
     sink = CaptureSink(config, redactor, run, prefixes, clock)

@@ -1,11 +1,11 @@
-"""The folder of capture files: what they are called, in which order they are read, what is in them.
+"""Name, read, write, compress and remove the files in a capture folder.
 
-    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl      being written, or left as it was by a run that was killed
+    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl      being written, or left behind by a run that was killed
     mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl.gz   complete and compressed
 
 The names sort by time. A file belongs to one run and is locked while it is written, so that no other process
-removes or compresses it. Readers take files as they are: cut, damaged, half of another version. What cannot
-be read is reported and the rest is read.
+removes or compresses it. Readers take files in any state: cut, damaged, half of another version. Unreadable
+lines are reported and the rest is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mcpmux.transports.file_lock import BINARY, lock_file
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
-UNFINISHED = ".part"  # behind a name: being compressed; a leftover of that is worth nothing
+UNFINISHED = ".part"  # behind a name: being compressed; a leftover of that is useless
 
 LINE_LIMIT = 512 * 2**20  # bytes; a whole message in one record, with room to spare
 
@@ -40,7 +40,7 @@ _NAME = re.compile(r"mcpmux-\d{8}T\d{6}Z-[0-9a-z]+-\d{4,}\.jsonl(\.gz)?")
 
 
 class BadLine(NamedTuple):
-    """What could not be read. Line 0 is the file as a whole."""
+    """An unreadable line. Line 0 is the file as a whole."""
 
     path: Path
     line: int
@@ -54,32 +54,32 @@ OnBad = Callable[[BadLine], None]
 
 
 def file_name(wall: float, run: str, number: int) -> str:
-    """The name of a run's file, begun at `wall` (seconds since 1970)."""
+    """Return the name of a run's file, begun at `wall` (seconds since 1970)."""
     return f"mcpmux-{datetime.fromtimestamp(wall, UTC):%Y%m%dT%H%M%SZ}-{run}-{number:04}{SUFFIX}"
 
 
 def find_files(directory: Path) -> list[Path]:
-    """The capture files of a folder, oldest first; of a file and its compressed copy the file.
+    """Return the capture files of a folder, oldest first; of a file and its compressed copy the file.
 
     Raises OSError when the folder cannot be read.
     """
     found: dict[str, Path] = {}
-    for path in sorted(directory.iterdir()):  # a name stands before the same name with more behind it
+    for path in sorted(directory.iterdir()):  # so `x.jsonl` comes before `x.jsonl.gz`, and stays
         if _NAME.fullmatch(path.name):
             found.setdefault(path.name.removesuffix(".gz"), path)
     return list(found.values())
 
 
 def expand_paths(paths: Sequence[Path]) -> list[Path]:
-    """The same with each folder replaced by the capture files in it. Raises OSError for a folder."""
+    """Return the paths with each folder replaced by its capture files. Raises OSError for a folder."""
     return [file for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
 def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
-    """Every record in files, plain or compressed, in the order of the files and their lines.
+    """Yield every record in files, plain or compressed, in the order of the files and their lines.
 
     `on_bad` is called with each line that is no record, with a file that ends in the middle of a line or of
-    its compression, and with one that cannot be opened. Blocks; of a file one line at a time is in memory.
+    its compression, and with one that cannot be opened. Blocks; holds one line in memory at a time.
     """
     for path in paths:
         yield from _read_file(path, on_bad)
@@ -111,7 +111,7 @@ def _read_file(path: Path, on_bad: OnBad) -> Iterator[Record]:
         on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
 
 
-# Complete files are compressed, and those that are too many, too large or too old removed. All of it blocks.
+# Complete files are compressed, and files beyond the limits of number, size and age removed. This blocks.
 # A file that a process is still writing is locked, and left alone.
 
 CHUNK = 256 * 2**10  # bytes that are compressed at a time
@@ -119,9 +119,9 @@ LEVEL = 6  # of gzip
 
 
 def sweep(directory: Path, config: Capture, rest: Callable[[float], None], now: float) -> None:
-    """One round over the folder. `now`: seconds since 1970. Raises OSError.
+    """Sweep the folder once. `now`: seconds since 1970. Raises OSError.
 
-    `rest` waits for so many seconds; what it raises ends the work.
+    `rest` waits for a number of seconds; an exception of it ends the work.
     """
     leftovers = directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}")
     for path in _unlocked([each.with_suffix("").with_suffix("") for each in leftovers]):
@@ -133,7 +133,7 @@ def sweep(directory: Path, config: Capture, rest: Callable[[float], None], now: 
 
 
 def compress(path: Path, rest: Callable[[float], None]) -> None:
-    """Put `.gz` in its place, with the same time. Rests half of the time: traffic goes first."""
+    """Replace a file by its `.gz`, with the same time. Rests half of the time: traffic goes first."""
     whole = path.with_name(path.name + ".gz")
     part = whole.with_name(whole.name + UNFINISHED)
     try:
@@ -146,6 +146,7 @@ def compress(path: Path, rest: Callable[[float], None]) -> None:
                     began = time.monotonic()
             raw.flush()
             os.fsync(raw.fileno())
+        # A crash leaves the plain file, or both: never the compressed one alone before it is on the disk.
         shutil.copystat(path, part)
         part.replace(whole)
     except BaseException:
@@ -168,7 +169,7 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
 
 
 def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those that no other process has locked or that are gone; each is locked until the next is asked for."""
+    """Yield the paths that no other process has locked, or that are gone, each locked until the next one."""
     for path in paths:
         with contextlib.ExitStack() as stack, contextlib.suppress(BlockingIOError):
             with contextlib.suppress(FileNotFoundError):
@@ -178,8 +179,8 @@ def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-# One run's files are written in whole lines only, and as many as there is room for. When a write fails, what
-# it has written of a line is taken back, so that this line can be written again later; when even that is
+# One run's files are written in whole lines only, and as many as there is room for. When a write fails, an
+# incomplete line is cut off, so that this line can be written again later; when even that is
 # impossible, a new file is begun. All of it blocks, for one caller at a time.
 
 FOLDER_MODE = 0o700
@@ -189,7 +190,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY
 
 
 class CaptureWriter:
-    """One file at a time is open. `size` in bytes, `age` in seconds; `now` is the time by the run's clock.
+    """Writes one file at a time. `size` in bytes, `age` in seconds; `now` is the time by the run's clock.
 
     `rotated` becomes true when a file is complete.
     """
@@ -230,12 +231,13 @@ class CaptureWriter:
     def write(self, lines: bytes, now: float) -> int:
         """Write as many lines, each with its newline, as belong into one file.
 
-        Returns how many bytes are written, of whole lines. Raises OSError when not even the first could be;
+        Returns the number of bytes written, of whole lines. Raises OSError when not even the first could be;
         the rest can be written again in any case.
         """
         if now - self._began >= self._age_limit:
             self.close()
         self.open(now)
+        # At least one line, of any length, goes into a file.
         room = max(self._size_limit - self._size, 1)
         if len(lines) >= room:
             lines = lines[: lines.find(b"\n", room - 1) + 1 or None]
@@ -265,7 +267,7 @@ class CaptureWriter:
         return self._size - good
 
     def close(self) -> None:
-        """The file is complete. Does not raise: nothing is waiting in it to be written."""
+        """Complete the file. Never raises: no data wait in it to be written."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self.rotated = True

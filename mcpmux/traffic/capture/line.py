@@ -1,6 +1,6 @@
-"""Messages as lines of a capture file, many at a time.
+"""Encode messages as lines of a capture file, many at a time.
 
-One scan of many messages shows that nothing is to be redacted, and what lines have in common is encoded once.
+One scan of many messages shows that none holds a secret, and the common members of lines are encoded once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GROUP: Final = 16
 _json: Final = msgspec.json.Encoder().encode
 _encode_many: Final = msgspec.json.Encoder().encode_lines
 
-data_of = operator.attrgetter("data")  # of a message that was seen; walks many without a loop in Python
+data_of = operator.attrgetter("data")  # of an Observation; maps over many without a loop in Python
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _TEXT: Final = b'"text":"'
 _NO_SECRETS: Final = itertools.repeat(0)
@@ -56,7 +56,7 @@ Line: Any = msgspec.defstruct(
 def encode_lines(
     run: Run, redactor: Redactor, body_bytes: int, first: int, level: str, messages: Sequence[Observation]
 ) -> list[bytes]:
-    """The lines of messages, each with its newline, in parts. They have the numbers (`seq`) from `first` on.
+    """Return the lines of messages, each with its newline, in parts, numbered (`seq`) from `first` on.
 
     `level` as in `[capture]`, but not `off`. `body_bytes`: of the body in a line of level `truncated`.
     """
@@ -70,7 +70,7 @@ def encode_lines(
         bodies, counts = zip(*(rules.redact(each.method, each.data) for each in messages), strict=True)
     lines = []
     opening, began = Raw(f'{VERSION},"run":"{run.name}"'.encode()), run.clock
-    # What makes the fraction of a second, with a 1 before its six digits; no second is known yet.
+    # `micros`: a 1 before the six digits of the fraction, so that leading zeros stay; no second is known yet.
     wall = micros_of(run.wall)
     since, second_text, low, high = -wall, "", MICROS, 2 * MICROS
     legs: dict[Leg, _KindBySort] = {}
@@ -79,9 +79,9 @@ def encode_lines(
     for seq, observed, body, message, count in zip(seqs, messages, bodies, whole, counts, strict=False):
         leg, kind = observed.leg, observed.kind
         method, request_id, target = observed.method, observed.id, observed.target
-        if count:  # they must not repeat a secret
+        if count:  # the members must not repeat a secret
             method, request_id, target = method_id_target(body)
-            method = method or observed.method  # that of the request before it, which may still be one
+            method = method or observed.method  # of the request before it, if this is an answer
         kinds = legs.get(leg)
         if kinds is None:
             kinds = _kinds_of(rules, leg, leg.name, leg.revision, leg.session, leg.transport, leg.view)
@@ -124,12 +124,12 @@ def encode_lines(
 
 @lru_cache(LEGS_CACHED)
 def _kinds_of(rules: RuleSet, leg: Leg, *facts: str | None) -> _KindBySort:
-    """For a leg as it is now, redacted by these rules; to be filled."""
+    """Return the table of kinds for a leg in its present state and these rules, to be filled."""
     return {}
 
 
 def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, method: str | None) -> Raw:
-    """The kind and what stands behind it. `method`: that of the redacted message."""
+    """Return the kind and the members behind it. `method`: that of the redacted message."""
     if len(kinds) >= SORTS_CACHED:
         kinds.clear()
     leg, clean = observed.leg, rules.redact_name
@@ -153,13 +153,13 @@ def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, meth
 
 
 def to_record(observed: Observation, run: Run, seq: int, redactor: Redactor, level: str = "full") -> Record:
-    """The record of a message, all of it redacted. `level`: full or metadata."""
+    """Return the record of a message, all of it redacted. `level`: full or metadata."""
     (line,) = encode_lines(run, redactor, 0, seq, level, [observed])
     return decode_record(line)
 
 
 def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
-    """`message` and `text` of a record, of which one is None."""
+    """Return `message` and `text` of a record, of which one is None."""
     if level == "truncated" and len(body) > limit:
         return None, body[:limit].decode("utf-8", "ignore")
     if (kind != "invalid" and body[:1] != b'"') or _is_object(body):
@@ -188,10 +188,10 @@ _fingerprint_again: Final = lru_cache(SESSIONS_CACHED)(_fingerprint)
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
-    """The bodies, without the middle that one has in common with the long one before it.
+    """Return the bodies, each without the middle that it has in common with the long one before it.
 
     Most answers pass on both legs with the same contents, one right after the other, between other heads and
-    tails. They are cut behind a `"` on either side, as `Redactor.leaves_unchanged` wants it.
+    tails. They are cut behind a `"` on either side, as `Redactor.leaves_unchanged` requires it.
     """
     parts = []
     middle = b""

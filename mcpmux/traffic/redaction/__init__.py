@@ -1,1 +1,1 @@
-"""Secrets found and taken out of JSON and text. Pure."""
+"""Find secrets in JSON and text, and replace them. Pure."""

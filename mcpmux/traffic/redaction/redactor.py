@@ -1,13 +1,13 @@
-"""Secrets taken out of messages before anything is written down or shown. Pure and total.
+"""Replace secrets in messages before they are stored or shown. Pure and total.
 
-A value goes because of the name beside it, its place (the user's paths), or its looks (`secret_patterns`, the
-user's own). In its place stands what it was: `"[redacted: authorization]"`. Every other byte stays as it was,
-and JSON stays JSON. JSON inside of text is looked through like a message, and a message that is cut or broken
-as well as it can be. The work on one is bounded by TOKEN_LIMIT.
+A value is replaced because of the name beside it, its place (the user's paths), or its form
+(`secret_patterns`, the user's own), by a marker: `"[redacted: authorization]"`. Every other byte stays, and
+JSON stays JSON. JSON inside of text is searched like a message, and a message that is cut or broken
+as well as possible. The work on one is bounded by TOKEN_LIMIT.
 
-Not covered, for it does not show itself: secrets in base64, hexadecimal, compression or another encoding
+Not covered, as nothing shows them: secrets in base64, hexadecimal, compression or another encoding
 (besides Basic and Bearer credentials and JWTs), secrets that are split over several values, and those that
-have neither a telling name beside them nor well-known looks. Paths and patterns of the user are for these.
+have neither a telling name beside them nor a well-known form. Paths and patterns of the user are for these.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from mcpmux.traffic.redaction.secret_patterns import (
     shapes,
 )
 
-TOKEN_LIMIT = 200_000  # half a second of work; a message with more than that is not kept
+TOKEN_LIMIT = 200_000  # half a second of work; a message with more tokens is replaced as a whole
 
-PATTERN_SECONDS = 0.05  # of a user's pattern on one text; text that takes longer is taken for secret
-NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
-LONG_BYTES = 1024  # from here on it is worth asking whether a text is nothing but base64
+PATTERN_SECONDS = 0.05  # of a user's pattern on one text; a text that takes longer counts as secret
+NESTING = 3  # JSON in text in JSON in text …; deeper text is only searched for the forms of secrets
+LONG_BYTES = 1024  # from here on it is worth testing whether a text is only base64
 
 NAMES_CACHED = 1024
 NAME_LENGTH = 256  # characters; longer ones are not remembered
@@ -54,7 +54,7 @@ TOO_LONG = marker("too long to look through")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _decoder = msgspec.json.Decoder()
 
-_WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all messages that were not cut
+_WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all complete messages
 # The beginning of a URL in a message that was cut there: it may have been a user and a password.
 _CUT_URL = re.compile(rb"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}+[\"']?\Z")
 _CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
@@ -64,7 +64,7 @@ _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LITERALS = frozenset({b"null", b"true", b"false"})
 _SCHEMAS = frozenset({"inputSchema", "outputSchema", "requestedSchema"})
 _PAIR_NAMES = frozenset({"name", "key", "header"})
-# What may stand in the schema of a secret; defaults and examples may be secrets.
+# Words in the schema of a secret with harmless values; defaults and examples may be secrets.
 _SCHEMA_WORDS = frozenset(
     {"type", "title", "description", "format", "pattern", "minLength", "maxLength", "minimum", "maximum"}
     | {"$ref", "readOnly", "writeOnly", "deprecated", "required", "items", "anyOf", "oneOf", "allOf"}
@@ -72,11 +72,11 @@ _SCHEMA_WORDS = frozenset(
 
 
 Paths = Sequence[tuple[tuple[Step, ...], str]]  # places of secrets, each with its label
-Clean = Callable[[str], tuple[str, int]]  # gives a text without secrets, and how many were replaced
+Clean = Callable[[str], tuple[str, int]]  # returns a text without secrets, and how many were replaced
 
 
 def in_text(token: bytes) -> str:
-    """The string that a JSON token is; of a broken one what stands in it."""
+    """Return the string of a JSON token; of a broken one its characters."""
     inside = token[1:-1] if token.endswith(b'"') and len(token) > 1 else token[1:]
     try:
         if b"\\" in token:
@@ -87,11 +87,11 @@ def in_text(token: bytes) -> str:
 
 
 class _Frame(msgspec.Struct):
-    """An object or array that is open, and what is known of its present member.
+    """An open object or array, and the state of its present member.
 
-    `at`: the name or the number of that, None before a name. `label`: the rule that makes its value a secret.
-    `named`: the rule for the member `value`, which stands at `value`. `strict`: the rule for what has no
-    known word of schemas beside it.
+    `at`: the member's name or number, None before a name. `label`: the rule that makes its value a secret.
+    `named`: the rule for the member `value`, which is at `value`. `strict`: the rule for values beside no
+    known word of schemas.
     """
 
     is_object: bool
@@ -104,10 +104,10 @@ class _Frame(msgspec.Struct):
 
 
 class JsonWalk:
-    """One walk over one message. `paths` and `label` say what is a secret, `clean` looks into texts.
+    """One walk over one message. `paths` and `label` find secrets by place and name, `clean` inside texts.
 
-    It knows where a value stands: the name beside it, its path, the schema it belongs to. Every member of an
-    object is seen, also one whose name comes twice.
+    It knows the place of a value: the name beside it, its path, the schema it belongs to. Every member of an
+    object is searched, also one whose name comes twice.
     """
 
     def __init__(self, data: bytes, method: str | None, paths: Paths, label: Label, clean: Clean) -> None:
@@ -117,13 +117,13 @@ class JsonWalk:
         self._paths = paths
         self._label = label
         self._clean = clean
-        self._frames = [_Frame(False, None)]  # the first one is around everything
-        self._spans: list[tuple[int, int, bytes]] = []  # start, end, and what comes there
+        self._frames = [_Frame(False, None)]  # the first one is around the whole message
+        self._spans: list[tuple[int, int, bytes]] = []  # start, end, and replacement
         self._all_tokens = _TOKEN.finditer(data)
         self._tokens = itertools.islice(self._all_tokens, TOKEN_LIMIT)
 
     def run(self) -> tuple[bytes, int]:
-        """The data without secrets, and how many were replaced."""
+        """Return the data without secrets, and how many were replaced."""
         for match in self._tokens:
             token = match[0]
             if token in b"{[":
@@ -138,13 +138,14 @@ class JsonWalk:
                     frame.at += 1
             else:
                 self._value(token, match.start(), match.end())
+        # More tokens than the limit: an unsearched rest must not pass, so the whole is replaced.
         if next(self._all_tokens, None) is not None:
             return json.dumps(TOO_LONG).encode(), 1
         while len(self._frames) > 1:
             self._close()
         parts, at = [], 0
         for start, end, new in sorted(self._spans, key=lambda span: (span[0], -span[1])):
-            if start >= at:  # else it is inside of another one
+            if start >= at:  # else it is inside of a replaced one
                 parts += [self._data[at:start], new]
                 at = end
         return b"".join([*parts, self._data[at:]]) if parts else self._data, self._count
@@ -159,7 +160,7 @@ class JsonWalk:
             self._replace(start, end, clean, count)
 
     def _skip_inside(self) -> int:
-        """Where the object or array that was opened last ends, or the data that end inside of it."""
+        """Return the end of the object or array that was opened last, or of data that end inside of it."""
         depth = 1
         for match in self._tokens:
             depth += (match[0] in b"{[") - (match[0] in b"]}")
@@ -222,11 +223,11 @@ class JsonWalk:
             self._note_pair(frame, text, start, end)
 
     def _is_schema_word(self, frame: _Frame) -> bool:
-        """Whether a value in the schema of a secret stands beside a word that says what is in it."""
+        """Return whether a value in the schema of a secret is beside a word with harmless values."""
         return (frame.at if frame.is_object else self._frames[-2].at) in _SCHEMA_WORDS
 
     def _note_pair(self, frame: _Frame, text: str, start: int, end: int) -> None:
-        """`{"name": "Authorization", "value": …}`, `["Cookie", …]` and `["--password", …]`."""
+        """Recognise `{"name": "Authorization", "value": …}`, `["Cookie", …]` and `["--password", …]`."""
         if frame.is_object:
             if frame.at == "value" and text and not MARKER.fullmatch(text):
                 frame.value = (start, end)
@@ -245,7 +246,7 @@ class JsonWalk:
 
 
 def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
-    """Whether the steps lead exactly to the place. Steps after DEEP are looked for from every depth on."""
+    """Return whether the steps lead exactly to the place. Steps after DEEP may begin at every depth."""
     reached = {0}  # steps that may be next
     for place in places:
         before, reached = reached, set()
@@ -259,7 +260,7 @@ def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> b
 
 
 class RuleSet:
-    """Rules made ready for all messages."""
+    """Rules, prepared for all messages."""
 
     def __init__(self, rules: Redaction) -> None:
         labels = [label for label in BUILT_IN if label not in rules.skip]
@@ -268,17 +269,19 @@ class RuleSet:
         self._shapes = shapes(labels, rules.keys)
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
         self._patterns = tuple((name, compile_pattern(text)) for name, text in rules.patterns.items())
-        # The last name of a path is in every message that has something there.
+        # A message with a value at a path contains the last name of the path.
         ends = [next((step for step in steps[::-1] if isinstance(step, str)), "") for steps, _ in self._paths]
         built_in = [hint for label, _, hints in NAMES if label in labels for hint in hints.split()]
         self._name_hints = frozenset(built_in).union(map(hint_of, (*rules.keys, *ends)))
         self._hints = sorted(self._name_hints.union([MASK], *(shape.hints for shape in self._shapes)))
-        # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
+        # For `leaves_unchanged`: every hint has a `"` at its end only, if at all.
         self._is_severable = not any('"' in hint[:-1] for hint in self._hints)
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
 
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
-        """The message without secrets, and how many were replaced; the same bytes when there were none.
+        """Return the message without secrets, and how many were replaced; the same bytes without any.
+
+        `method`: its own, or that of the request that it answers; None when unknown.
 
         `method`: its own, or that of the request that it answers; None when it is not known.
         """
@@ -292,34 +295,35 @@ class RuleSet:
         return clean, count + cut
 
     def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
-        """Whether one scan shows that `redact` would change none of them. It costs less than one for each.
+        """Return whether one scan shows that `redact` would change none of them, for less than one scan each.
 
-        `joined`: all of them, with any byte between. What stands between two `"` in one of them may be left
-        out there if it stands so in another one.
+        `joined`: all of them, with any byte between. A piece between two `"` in one of them may be left
+        out there if it is in another one in the same way.
         """
         if self._patterns or not self._is_severable:
             return False
+        # A cut message may end within a URL, which `redact` treats separately.
         if self._hides_userinfo and not all(map(bytes.endswith, messages, itertools.repeat(_WHOLE_ENDS))):
             return False
         return not self._scan(joined)
 
     def leaves_text_unchanged(self, joined: str) -> bool:
-        """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
+        """Return whether one scan shows that `redact_text` would change none of the joined texts."""
         return not self._patterns and not self._scan(joined.encode("utf-8", "surrogatepass"))
 
     def redact_text(self, text: str) -> tuple[str, int]:
-        """The same for text that is no message: a URI, a name, a line of a log."""
+        """Redact other text: a URI, a name, a line of a log. Return it, and how many secrets were replaced."""
         possible = self._possible_shapes(text.encode("utf-8", "surrogatepass"))
         if possible is None:
             return text, 0
         return self._redact_inside(possible, 0, text)
 
     def redact_name(self, name: str | None) -> str | None:
-        """The same for a short text that comes again and again; remembers a bounded number of them."""
+        """Return a short, frequent text without secrets, or None. Remembers a bounded number of them."""
         return None if name is None else self.clean(name)
 
     def clean(self, text: str) -> str:
-        """The text without secrets; short ones that come again and again are remembered."""
+        """Return the text without secrets; short ones are remembered, as they are frequent."""
         return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
     @cached_property
@@ -327,7 +331,7 @@ class RuleSet:
         return scan_for(self._hints)
 
     def _possible_shapes(self, data: bytes) -> tuple[Shape, ...] | None:
-        """The shapes that may be in the data; None when no rule of any kind can find something in it."""
+        """Return the shapes that may be in the data; None when no rule can find anything in it."""
         numbers = self._scan(data)
         if not numbers and not self._patterns:
             return None
@@ -340,7 +344,7 @@ class RuleSet:
     def _redact(
         self, method: str | None, data: bytes, paths: Paths, possible: Sequence[Shape], nesting: int = 0
     ) -> tuple[bytes, int]:
-        """`redact` with these paths and shapes; `nesting`: how many texts are around the data."""
+        """Redact with these paths and shapes; `nesting`: the number of texts around the data."""
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
@@ -352,7 +356,7 @@ class RuleSet:
         return (text.encode("utf-8", "replace") if count else data), total + count
 
     def _redact_inside(self, possible: Sequence[Shape], nesting: int, text: str) -> tuple[str, int]:
-        """See Clean. JSON in the text is looked through like a message."""
+        """Redact a text inside a message, see Clean. JSON in the text is searched like a message."""
         if nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
             if _is_json(data):
@@ -382,7 +386,7 @@ def _is_base64(text: str) -> bool:
 def _is_json(data: bytes) -> bool:
     try:
         _decoder.decode(data)
-    except UNREADABLE:  # some parsers take NaN, halves of surrogate pairs, numbers that are too large
+    except UNREADABLE:  # some parsers accept NaN, lone surrogates, and numbers that are too large
         try:
             return isinstance(json.loads(data.decode("utf-8", "surrogatepass")), (dict, list))
         except (ValueError, RecursionError):
@@ -391,9 +395,9 @@ def _is_json(data: bytes) -> bool:
 
 
 class Redactor:
-    """Used for all messages, by any thread; one message meets one set of rules.
+    """Redacts all messages, in any thread; one message is redacted by one set of rules.
 
-    `current`: the present rules. `redact` and all that is here besides are methods of these.
+    `current`: the present rules. `redact` and the other members here are methods of these.
     """
 
     def __init__(self, rules: Redaction | None = None) -> None:

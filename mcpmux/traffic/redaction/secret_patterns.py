@@ -1,7 +1,7 @@
-"""What secrets look like in running text: header lines, `name=value`, elements, URLs, vendors' keys.
+"""The forms of secrets in running text: header lines, `name=value`, elements, URLs, vendors' keys.
 
 Every pattern takes time in proportion to the text: it either begins with fixed characters and fails within a
-bounded distance, or has consumed what it has looked at. Replacing twice changes nothing the second time.
+bounded distance, or consumes what it has matched. Redacting a redacted text changes nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-SHORTEST = 10  # characters; nothing shorter is a secret that shows itself by its looks alone
+SHORTEST = 10  # characters; no shorter text is a secret that is recognisable by its form alone
 
 MARKER = re.compile(r"\[redacted: [^\[\]]{1,200}\]")
 
 
 def marker(label: str) -> str:
-    """What stands in a secret's place."""
+    """Return the replacement for a secret."""
     return f"[redacted: {label.replace('[', '(').replace(']', ')')[:200]}]"
 
 
@@ -32,13 +32,13 @@ class Shape(NamedTuple):
     expression: str
 
     def replace_in(self, text: str) -> tuple[str, int]:
-        """The text without what the rule finds, and how often that was."""
+        """Return the text without the matches of the rule, and their number."""
         kept = r"\g<kept>" if "(?P<kept>" in self.expression else ""
         replacement = kept + marker(self.label).replace("\\", r"\\")
         return _compiled(self.expression).subn(replacement, text)
 
 
-_compiled = cache(re.compile)  # when needed first: most processes never need most of them
+_compiled = cache(re.compile)  # on first use: most processes never need most of them
 
 _NOT_YET = r"(?!\[redacted: )"
 _EQUALS = r"\\{0,3}+[\"']?+[ \t]{0,4}+(?:[:=]|=>)[ \t]{0,4}+"
@@ -52,25 +52,25 @@ _LINE = r"[^\r\n\"']{2,}+"
 
 
 def _assignment(words: str, value: str) -> str:
-    """`word = value` or `"word": "value"`; `value`: one that is not quoted. Names of types are no values."""
+    """Match `word = value` or `"word": "value"`; `value`: an unquoted one. Names of types are not values."""
     kept = rf"(?P<kept>(?:{words}){_EQUALS}(?:\\{{0,3}}(?P<q>[\"']))?)"
     return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?(q){_QUOTED}|{value}))"
 
 
 def _option(words: str) -> str:
-    """`--word value` of a command line."""
+    """Match `--word value` of a command line."""
     kept = rf"(?P<kept>(?<![^\s\"'`=(])--?[a-z0-9-]{{0,40}}?(?:{words})[ \t]{{1,4}}[\"']?)"
     return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?!-){_WORD})"
 
 
 def _element(words: str) -> str:
-    """`<word>value</word>`, of XML and the like. The end tag may be missing where the text ends only."""
+    """Match `<word>value</word>`, of XML and the like. The end tag may be missing at the end of the text."""
     tag = rf"<[A-Za-z0-9_.:-]{{0,40}}?(?:{words})(?:[ \t][^<>]{{0,200}})?>"
     value = r"(?:[^<>]{2,}+(?=<\\{0,3}/)|[^<>\s]{3,}+(?=(?:<\W{0,3})?\Z))"
     return rf"(?i:(?P<kept>{tag}){_NOT_YET}{value})"
 
 
-# What keys of vendors begin with, and what follows.
+# The beginnings of vendors' keys, and the rest of each.
 _VENDORS = (
     ("sk-", r"(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,}+"),
     ("gho_ ghp_ ghr_ ghs_ ghu_ hf_ lin_api_ ntn_", "[A-Za-z0-9]{20,}+"),
@@ -89,11 +89,11 @@ _VENDORS = (
 )
 _PREFIXES = [re.escape(prefixes).replace("\\ ", "|") for prefixes, _ in _VENDORS]
 _VENDOR_KEYS = "|".join(f"(?:{each}){rest}" for each, (_, rest) in zip(_PREFIXES, _VENDORS, strict=True))
-VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # as no folded name can be
+VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # no folded name can be one of these
 _HINT_EXPRESSIONS = {
     # Each pattern wants at least ten more characters; JSON may have a backslash before a slash.
     VENDOR_KEY: rf"(?:{'|'.join(_PREFIXES)})[-A-Za-z0-9+/=_.\\]{{10}}",
-    MASK: r"\\u|\x00",  # with one of these nothing is what it looks like
+    MASK: r"\\u|\x00",  # with one of these, other hints may be hidden
 }
 _QUERY_NAMES = (
     r"[A-Za-z0-9_.-]{0,40}?(?:token|secret|passw(?:or)?d|api[-_]?key|signature|credential)"
@@ -138,7 +138,7 @@ _BUILT_IN: tuple[tuple[str, tuple[str, ...], str], ...] = (
         rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
     ),
     ("password", ("pass",), _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
-    # PWD is where a program works, so a path is no password.
+    # PWD is a program's working directory, so a path is no password.
     ("password", ("pwd",), rf"(?i:(?P<kept>(?<![A-Za-z])pwd=){_NOT_YET}(?![/~.$]|[A-Za-z]:){_WORD})"),
     ("password", ("pass",), _option("passw(?:or)?d|passphrase")),
     ("token", ("token",), _option("token")),
@@ -168,7 +168,7 @@ _BUILT_IN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 
 def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
-    """The rules of these labels, and assignments to the user's own names, however their words are joined."""
+    """Return the rules of these labels, and assignments to the user's own names, with any joint of words."""
     wanted = frozenset(labels)
     found = [Shape(rule, hints, f"(?a){pattern}") for rule, hints, pattern in _BUILT_IN if rule in wanted]
     for name in own:
@@ -183,14 +183,14 @@ def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
 # Case, `-`, `_`, `.`, `\` and spaces do not matter: `X-Api-Key`, `x_api_key` and `xApiKey` are one name.
 
 CACHE_SIZE = 4096  # names; a hostile peer may send new ones all day
-CACHED_LENGTH = 128  # characters of a name that is worth remembering
+CACHED_LENGTH = 128  # characters of a name that is remembered
 
 _IGNORED = "-_. \\"
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
-_PROGRESS_TOKEN = "progresstoken"  # folded; a name of MCP that a scan takes no notice of
+_PROGRESS_TOKEN = "progresstoken"  # folded; a name of MCP that a scan ignores
 
-# Folded names of secrets, the rule of each, and what a scan finds in a message with one of them. The first
-# that fits counts.
+# Folded names of secrets: the rule of each, and the hints that a scan finds in a message with one of them.
+# The first that fits counts.
 NAMES: tuple[tuple[str, str, str], ...] = (
     ("authorization", "auth", "auth"),
     ("password", "pass|pwd", "pass pwd"),
@@ -206,7 +206,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     ("api-key", ".*(?:apikey|accesskey).*", "key"),
     ("private-key", ".*privatekey.*", "key"),
 )
-# Names of MCP and of paging that only look like secrets. PWD is where a program works.
+# Names of MCP and of paging that only look like secrets.
 _HARMLESS = (_PROGRESS_TOKEN, "pagetoken", "nexttoken", "continuationtoken", "synctoken")
 
 HEADER_NAMES = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey"})
@@ -216,19 +216,19 @@ Label = Callable[[str], str | None]
 
 
 def fold(name: str) -> str:
-    """The name without what does not matter in it."""
+    """Return the name in its canonical form, without case and separators."""
     return name.translate(_FOLD_TEXT).lower()
 
 
 def hint_of(name: str) -> str:
-    """What a scan finds in a message with the name in it: everything if that cannot be sure of it."""
+    """Return a hint that a scan finds in every message with the name; "", which matches all, if unsure."""
     folded = fold(name)
     is_sure = name.isascii() and name.isprintable() and _PROGRESS_TOKEN not in folded
     return folded if is_sure else ""
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
-    """Returns a function from a name to the rule, or the user's own name, that makes its value a secret."""
+    """Return a function from a name to the rule, or the user's own name, that makes its value a secret."""
     wanted = frozenset(labels)
     names = [(rule, f"(?s){names}") for rule, names, _ in NAMES if rule in wanted]
     mine = {fold(name): name for name in own}
@@ -243,14 +243,14 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
     return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)
 
 
-# Which of many words are in a message, in one pass. The only module that knows RE2.
+# Search for many words in a message in one pass. The only module that knows RE2.
 
 Scan = Callable[[bytes], Sequence[int]]
-"""The numbers of the hints that are there. Time in proportion to the message, whatever it is."""
+"""Returns the numbers of the hints that were found, in time proportional to the message."""
 
 
 def scan_for(hints: Iterable[str]) -> Scan:
-    """Finds hints in any case and with any number of characters in them that do not matter in a name.
+    """Return a scan for hints, in any case and with any separators in them.
 
     VENDOR_KEY and MASK stand for expressions. An empty hint is found in everything.
     """
@@ -269,6 +269,7 @@ def scan_for(hints: Iterable[str]) -> Scan:
 
     def scan(data: bytes) -> Sequence[int]:
         found = match(data)
+        # MCP's own progressToken contains the hint `token`, and is in most requests.
         if found and b"progressToken" in data:
             found = match(data.replace(b"progressToken", b"progressXxxxx"))  # as long, without a hint
         return found or ()
