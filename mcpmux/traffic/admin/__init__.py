@@ -1,1 +1,1 @@
-"""The admin listener: its door, its routes, the inspector's pages."""
+"""The admin listener: its access check, its routes, the inspector's pages."""

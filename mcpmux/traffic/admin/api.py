@@ -1,4 +1,4 @@
-"""What the inspector asks for, and what administrators can do.
+"""Answer the inspector's requests, and carry out the actions of administrators.
 
 | path | answer |
 | --- | --- |
@@ -8,7 +8,7 @@
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/exchanges/{row}/differences/{other}` | see `find_differences` |
 | `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true}`, `{"note": "…"}` or both |
-| `/api/capture?filter=` | what the filter wants, as a capture file |
+| `/api/capture?filter=` | the selected exchanges, as a capture file |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
@@ -20,9 +20,9 @@
 | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
-Statistics are of the last `window` seconds, or of the `most` newest rows when those are of less time.
-Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
-who lives), and traffic has these, too. A POST carries a JSON object as `application/json`, which no form of a
+Statistics are of the last `window` seconds, or of the `most` newest rows when those cover less time.
+Exchanges and traffic take `own=true`: then exchanges are those of mcpmux itself (to connect, to check
+health), and traffic has these, too. A POST carries a JSON object as `application/json`, which no form of a
 foreign page can send, and the token or the key in a header (see `listener`). It has no members unless they
 are named here.
 """
@@ -64,26 +64,26 @@ from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 DAY_SECONDS = 24 * 3600
 STATS_SECONDS = 300
-STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
+STATS_ROWS = 20_000  # that are read, the newest ones; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
 GONE = "it is not here any more; newer traffic took its place"
 AWAY = "the store of the cluster is away; `mcpmux ctl status --cluster` says why"
-OWN = ""  # upstream of what mcpmux answers a client as a whole
+OWN = ""  # stands for the upstream in durations of whole exchanges
 
 TICK_SECONDS = 0.1  # faster than a person sees
 QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
 ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
-BYTES_AT_ONCE = 256 * 2**10  # of records; the last of them may go beyond
-BREATH = 25  # records that are encoded before others may do something
+BYTES_AT_ONCE = 256 * 2**10  # of records; the last of them may exceed it
+BREATH = 25  # records that are encoded before other tasks run
 COMMENT = b":\n\n"
 NOTE_LENGTH = 500  # characters
 CAPTURE: HeaderFields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
 
 
 class Mark(msgspec.Struct, forbid_unknown_fields=True):
-    """What somebody sets on an exchange; the rest stays as it is."""
+    """A change of an exchange's mark or note; absent members stay."""
 
     marked: bool | None = None
     note: Annotated[str, msgspec.Meta(max_length=NOTE_LENGTH)] | None = None
@@ -181,10 +181,10 @@ class Api:
         await write_capture(view, wanted, http.reply.write)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
-        """Events `rows`: the newest of those that changed, after the messages `since`, where a list ended.
+        """Send events `rows`: the newest rows changed after the messages `since`, where a list ended.
 
-        `gone`: numbers of those that match no more. `first`, `last`: of all rows. `skipped`: rows that
-        changed and are not sent, as there were too many.
+        `gone`: numbers of rows that no longer match. `first`, `last`: of all rows. `skipped`: number of
+        changed rows that are not sent, as there were too many.
         """
         view, wanted = self._view_for(http), _filter(http)
         ring = view.ring
@@ -206,7 +206,7 @@ class Api:
         await self._stream(read_news, _rows_event(ring), http)
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
-        """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
+        """Send events `record`: each message as in a capture. `missed`: number that a slow reader missed."""
         wanted = _filter(http, NAMES)
         positions = {view: view.ring.seq for view in (self._view, self._view_for(http))}
 
@@ -238,14 +238,14 @@ class Api:
     ) -> None:
         """Send what `read_news` returns (events, and whether they are all) until mcpmux or the reader stops.
 
-        The ring is polled, so that messages wake no task. A slow reader holds nothing up and costs no memory:
-        it misses what the ring gives up, and learns how much that was.
+        The ring is polled, so that messages wake no task. A slow reader delays nothing and costs no memory:
+        it misses the messages that the ring drops, and learns their number.
         """
         _check_get(http)
         await http.reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
         quiet = 0.0
         while True:
-            over = self._stopping.is_set()  # what has passed by now is still sent
+            over = self._stopping.is_set()  # read first, so that messages before it are still sent
             news, is_all = await read_news()
             quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
             if news or quiet >= QUIET_SECONDS:
@@ -276,9 +276,9 @@ class Api:
         await http.send({**measure(calls, now, window, slots), "seconds": seconds})
 
     async def _timed_calls(self, since: float, most: int) -> tuple[list[TimedCall], float]:
-        """What took time, of so many newest rows: whole exchanges (upstream "") and what each upstream did.
+        """Return durations in the newest rows: of whole exchanges (upstream "") and at each upstream.
 
-        Also since when these are all: later than `since` when there were more than are looked at.
+        Return also the time since when they are complete: later than `since` when rows were left out.
         """
         view, begin = self._view, since
         found: list[TimedCall] = []
@@ -289,7 +289,7 @@ class Api:
             if at < since:
                 return found, since
             begin = at if row.number > 1 else since
-            if row.first.method == m.LISTEN:  # it lasts for days: no measure of speed
+            if row.first.method == m.LISTEN:  # its duration is the client's choice
                 continue
             if row.ms is not None and row.exchange:
                 found.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
@@ -309,11 +309,11 @@ class Api:
         has_left = replica is not None and replica.state == LEFT
         stops = self._stopping.is_set() or has_left
         ready = not stops and is_ready(self._ready_when, states.values())
-        # A store that is away is so for all replicas: they go on with what needs none, so none is taken out.
+        # An absent store affects all replicas alike, and they go on without it: none must be taken out.
         note = {"note": AWAY} if replica is not None and replica.store_away and not stops else {}
         await http.send({"ready": ready, **note}, 200 if ready else 503)
 
-    # What administrators can do
+    # Actions of administrators
 
     async def _show_control(self, http: HttpExchange) -> None:
         known = {"pending": self._control.pending, "endpoint": self._control.endpoint}
@@ -342,7 +342,7 @@ def _filter(http: HttpExchange, names: Mapping[str, Key] = LIVE_NAMES) -> Filter
 
 
 def is_ready(when: str, states: Collection[str]) -> bool:
-    """Whether upstreams in these states are enough; see `Admin.ready`."""
+    """Return whether upstreams in these states are enough; see `Admin.ready`."""
     if when == "listening":
         return True
     if "connecting" in states:
@@ -360,7 +360,7 @@ def _rows_event(
 
 
 def _check_body(http: HttpExchange) -> None:
-    """Raises BadRequest, also for members that would be ignored."""
+    """Raise BadRequest for an invalid body, also for members that would be ignored."""
     check_json(http)
     with suppress(ValueError):
         if not decode_fields(http.request.body):
@@ -369,6 +369,6 @@ def _check_body(http: HttpExchange) -> None:
 
 
 def _check_get(http: HttpExchange) -> None:
-    """Raises BadRequest for HEAD, which cannot be answered by a stream."""
+    """Raise BadRequest for HEAD, which no stream can answer."""
     if http.request.method != "GET":
         raise BadRequest("a stream has to be asked for with GET")

@@ -1,17 +1,17 @@
-"""Requests of whoever uses the inspector, sent through the mux as those of any client.
+"""Send requests of the inspector's user through the mux, like those of any client.
 
 | path | answer |
 | --- | --- |
 | `/api/calls` | `problem`: why no request can be sent, or null |
-| `POST /api/calls` | events, see below; 404 for a view that is not there, 409 with that reason, 429 |
+| `POST /api/calls` | events, see below; 404 for an unknown view, 409 with that reason, 429 |
 
 The body is `{"method": …, "params": {…}, "view": …}`; `params` and `view` may be left out. Events: `begun`
 with its `row` in the list of exchanges, unless the request was refused as none; `notification` with `method`
 and `params`, as they come; at the end `answer` with `result` or `error` as a client gets them, not redacted,
 and `ms`. Closing the connection cancels the request.
 
-Promises: access rules, views, rates, captures and the audit log mean the same as for any client. What asks
-is PRINCIPAL, whoever has the token; nobody can claim here to be somebody else. Servers may ask it everything
+Promises: access rules, views, rates, captures and the audit log apply as for any client. The principal
+is PRINCIPAL for everyone with the token; a request cannot claim another one. Servers may ask it everything
 that a client can be asked.
 """
 
@@ -41,14 +41,14 @@ CAPABILITIES: Final[dict[str, Any]] = {
     "roots": {},
 }
 MEMBERS: Final = frozenset({"method", "params", "view"})
-CALLS_AT_ONCE: Final = 16  # a person's, in several windows
-CALL_SECONDS: Final = 3600.0  # a window that was left open does not listen for ever
+CALLS_AT_ONCE: Final = 16  # of one person, in several windows
+CALL_SECONDS: Final = 3600.0  # a forgotten window must not listen for ever
 OFF: Final = "`calls` in [admin] does not let the inspector send requests"
 EXPECTED: Final = 'send {"method": "…", "params": {…}, "view": "…"} as the body'
 
 
 class Calls:
-    """Sends requests to one mux: as one client in each view that somebody has used."""
+    """Sends requests to one mux, as one client in each view that was used."""
 
     def __init__(self, service: MuxService) -> None:
         self._service = service
@@ -56,7 +56,7 @@ class Calls:
         self._running = 0
 
     def client_in(self, view: str) -> MemoryClient:
-        """Raises BadRequest when there is no such view for PRINCIPAL."""
+        """Return the client in a view. Raises BadRequest when there is no such view for PRINCIPAL."""
         who = self._service.enter(PRINCIPAL, view)
         if who is None:
             raise BadRequest(f"there is no view {view!r} for {PRINCIPAL.name}", 404)
@@ -65,7 +65,7 @@ class Calls:
         return self._clients[who]
 
     async def answer(self, shown: LiveView, http: HttpExchange) -> None:
-        """`shown`: where the exchange is seen. Cancelled when whoever has asked leaves."""
+        """Send a request and stream its answer. `shown`: the view with its exchange. Leaving cancels it."""
         method, params, view = read_request(http)
         client = self.client_in(view)
         if self._running == CALLS_AT_ONCE:
@@ -100,9 +100,9 @@ class Calls:
 
 
 def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
-    """Method, params and view. Raises BadRequest.
+    """Return method, params and view. Raises BadRequest.
 
-    Who asks, and in which revision, is not for the request to say.
+    The request cannot set its client or revision.
     """
     check_json(http)
     try:
@@ -114,13 +114,14 @@ def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
     method, view = text_of(members.get("method")), text_of(members.get("view", raw("")))
     if not method or view is None or not members.keys() <= MEMBERS:
         raise BadRequest(EXPECTED)
+    # These would let the request pose as another client.
     for name in (VERSION, CLIENT_INFO, CLIENT_CAPABILITIES):
         meta.pop(name, None)
     return method, {**params, META: meta}, view
 
 
 def call_routes(calls: Calls | str, shown: LiveView) -> tuple[Route, ...]:
-    """Routes for `serve_admin`. `calls`: what sends the requests, or why nothing does."""
+    """Return routes for `serve_admin`. `calls`: the sender of requests, or the reason why there is none."""
 
     async def tell(http: HttpExchange) -> None:
         await http.send({"problem": calls if isinstance(calls, str) else None})

@@ -1,4 +1,4 @@
-"""The configured views for the inspector: what each selects, in words, and how much its clients see.
+"""Describe the configured views for the inspector: selections in words, and counts of what clients see.
 
 | path | answer |
 | --- | --- |
@@ -24,7 +24,7 @@ _HINTS = {
     "idempotentHint": ("may do more when called again", "do nothing more when called again"),
     "openWorldHint": ("stay within a closed world", "deal with the world outside"),
 }
-"""What a hint says of tools when it is false, and when it is true."""
+"""The meaning of a hint of tools when it is false, and when it is true."""
 
 
 class OverrideState(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class OverrideState(msgspec.Struct, frozen=True):
 class ViewState(msgspec.Struct, frozen=True):
     """One view. `places`: where its clients connect. `include` and `exclude`: selectors in words.
 
-    `is_searched`: clients search its tools, and are shown two in place of all.
+    `is_searched`: clients search its tools, and see two tools instead of all.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ViewsState(msgspec.Struct, frozen=True):
 
 
 class ViewCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a client of a view sees. `missing`: upstreams that have not listed everything, and why."""
+    """How much a client of a view sees. `missing`: upstreams whose lists are incomplete, and why."""
 
     tools: int = 0
     prompts: int = 0
@@ -73,14 +73,14 @@ class Views(Protocol):
     """Reads the views of one process, or of several together."""
 
     def read_views(self) -> ViewsState:
-        """What is configured."""
+        """Return the configured views."""
 
     async def count_views(self) -> Mapping[str, ViewCount]:
-        """How much a client of each sees now, when no access rule hides anything. Takes a bounded time."""
+        """Return how much a client of each sees now, without access rules. Takes a bounded time."""
 
 
 def view_routes(views: Views) -> tuple[Route, ...]:
-    """Routes for `serve_admin`."""
+    """Return routes for `serve_admin`."""
 
     async def read(http: HttpExchange) -> None:
         await http.send(views.read_views())
@@ -92,7 +92,7 @@ def view_routes(views: Views) -> tuple[Route, ...]:
 
 
 def describe_views(config: Config) -> ViewsState:
-    """The views of a configuration, for people."""
+    """Return the views of a configuration, for people."""
     views = [_describe(name, view, config.listeners) for name, view in config.views.items()]
     return ViewsState(views, bool(config.access))
 
@@ -121,7 +121,7 @@ def _places_of(name: str, listeners: Listeners) -> Iterator[str]:
 
 
 def in_words(selector: Selector) -> str:
-    """What a selector fits."""
+    """Return the meaning of a selector in words."""
     text = selector.kind or ("tools" if selector.hints else "everything")
     if selector.upstream is not None:
         text += f" of {selector.upstream}"

@@ -1,7 +1,7 @@
-"""The admin listener: the inspector's page and what it asks for, for people who have the token.
+"""Serve the admin listener: the inspector's pages and its data, for people who have the token.
 
 Promises: it is an HTTP listener of its own, so no client's request reaches it and none of its pages a client;
-without the token it tells only whether mcpmux lives and is ready; its pages load nothing from anywhere else.
+without the token it only answers whether mcpmux lives and is ready; its pages load nothing from elsewhere.
 Refuses to know how the traffic comes into the ring.
 """
 
@@ -38,9 +38,11 @@ TOKEN_BYTES = 32
 async def handle(
     access: AccessCheck, routes: Sequence[Route], request: HttpRequest, reply: HttpReply
 ) -> None:
+    """Answer a request to the admin listener, if the access check permits it."""
     found = [(each, match) for each in routes if (match := each.match(request.path)) is not None]
     method = "GET" if request.method == "HEAD" else request.method
     route, arguments = next((each for each in found if each[0].method == method), (None, {}))
+    # Unknown paths are checked, too: without the token nothing about them can be learned.
     if route is None or not route.open:
         changes = route is not None and route.method != "GET"
         refusal = access.refusal(request, changes=changes)
@@ -121,23 +123,23 @@ def _refuse(_status: int, sentence: str, _limit: str) -> tuple[HeaderFields, byt
     return TEXT, f"{sentence}\n".encode()
 
 
-# Who may use the admin listener: whoever has the token, as `Authorization: Bearer …`, or a browser once as
-# `?token=…`, which gives it a cookie that no script reads and no other site sends. The cookie is a secret of
-# this run, so it ends with the run. A request that changes something needs more than a cookie, which browsers
-# send by themselves: the token, or the key that the pages ask for. Every request must be for a Host of ours,
-# and a web page's must come from a page of ours.
+# The admin listener is for everyone with the token, as `Authorization: Bearer …`, or once in a browser as
+# `?token=…`, for which it gets a cookie that no script reads and no other site sends. The cookie is a secret
+# of this run, so it ends with the run. A request that changes something needs more than a cookie, which
+# browsers send automatically: the token, or the key that the pages ask for. Every request must be for a Host
+# of ours, and a web page's must come from a page of ours.
 
 COOKIE = "mcpmux-admin"
 KEY_HEADER = "x-mcpmux-key"
-FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
+FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest when a person follows a link
 
 
 Refusal = tuple[int, str, HeaderFields]
-"""How a request is answered that may not go on, or not yet: status, sentence, header fields."""
+"""The answer to a request that is refused, or redirected: status, sentence, header fields."""
 
 
 class AccessCheck:
-    """Decides who may use one admin listener. Stateless."""
+    """Decides which requests one admin listener accepts. Immutable."""
 
     def __init__(self, config: Admin, token: Secret, port: int) -> None:
         """`port`: for the cookie's name, as cookies know no ports."""
@@ -148,7 +150,7 @@ class AccessCheck:
         self._secure = "; Secure" if config.tls is not None else ""
 
     def refusal(self, request: HttpRequest, *, changes: bool) -> Refusal | None:
-        """None for a request that may go on. `changes`: it is one that changes something."""
+        """Return the answer to a refused request, or None. `changes`: the request changes something."""
         headers = request.headers
         problem = self._foreign(headers)
         if problem is not None:
@@ -160,7 +162,7 @@ class AccessCheck:
         has_pass = any(name == self._name and _is_same(value, self._pass) for name, _, value in cookies)
         token = read_query(request.query).get("token") if request.path == "/" else None
         if token is not None and (has_pass or _is_same(token, self._token)):
-            # It gets the cookie, and a URL without the token.
+            # The cookie, and a URL without the token, so that it does not stay in the address bar.
             cookie = f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
             return 303, "", (("Location", "/"), ("Set-Cookie", cookie))
         if not has_pass:
@@ -170,7 +172,7 @@ class AccessCheck:
         return None
 
     def _foreign(self, headers: dict[str, str]) -> str | None:
-        """Why a request is refused even with the token; None when it is not."""
+        """Return why a request is refused even with the token; None when it is not."""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return f"Origin {origin!r} may not connect; only the listener's own pages may"
@@ -198,7 +200,7 @@ ETAG_BYTES = 12
 
 
 def page_routes() -> list[Route]:
-    """Every file of the inspector; `/` is the page itself."""
+    """Return a route for every file of the inspector; `/` is the page itself."""
     routes = []
     for file in resources.files("mcpmux.traffic").joinpath("inspector").iterdir():
         content_type = _TYPES.get(file.name.rpartition(".")[2])

@@ -1,6 +1,6 @@
-"""Who listens to what, as JSON: subscribed resources and lists, their clients, and when those were told last.
+"""Show the subscribed resources and lists as JSON, with their clients and the time of their last change.
 
-Promises: nothing is kept for it but when changes were told; an answer is bounded.
+Promises: only the times of changes are kept for it; an answer is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
 
-RESOURCES = 200  # that are told, those with the newest changes first
+RESOURCES = 200  # of one answer, those with the newest changes first
 CLIENTS = 50  # of one subject
 
 
@@ -39,10 +39,10 @@ class ListeningClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients listen to: a `uri`, as they know it, of an upstream, or changes of a `list` (`tools`).
+    """A subject that clients listen to: a `uri` of an upstream, as clients see it, or a `list` (`tools`).
 
-    `sessions`: keys of those of the upstream that tell about it. `agreed`: whether they all do by now.
-    `changed`: when a change was told last. `told`: to how many clients each session told its last change, as
+    `sessions`: keys of the upstream's sessions that announce it. `agreed`: whether they all do by now.
+    `changed`: time of the last change. `told`: number of clients that got each session's last change, as
     a sum.
     """
 
@@ -59,7 +59,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class ListeningView:
-    """Reads who listens, of one process. `_epoch`: when trio's clock showed 0, in seconds since 1970."""
+    """Reads the listeners of one process. `_epoch`: the time when trio's clock showed 0, since 1970."""
 
     _hub: NotificationHub
     _registry: UpstreamRegistry
@@ -67,7 +67,7 @@ class ListeningView:
     _epoch: float
 
     def read_all(self) -> Sequence[Subscription]:
-        """Lists, then resources."""
+        """Return lists, then resources."""
         tellers: defaultdict[ResourceKey, list[Upstream]] = defaultdict(list)
         for session in self._registry.sessions():
             for uri in self._hub.subscriptions.wanted(session.key):
@@ -127,7 +127,7 @@ class ListeningView:
 
 
 def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subscription]:
-    """Those of several workers, by their numbers, as one. Keys and peers name the worker, as in `2/docs`."""
+    """Return those of several workers, by number, as one. Keys and peers name the worker, as in `2/docs`."""
     found: dict[tuple[str | None, ...], Subscription] = {}
     for worker, subscriptions in said.items():
         for each in subscriptions:

@@ -1,13 +1,13 @@
-"""Servers that answer from exchanges which somebody chose, started and stopped in the inspector.
+"""Start and stop mock servers in the inspector, which answer from selected exchanges.
 
 | path | answer |
 | --- | --- |
-| `/api/mocks` | `mocks`: a `State` for each that runs |
-| `POST /api/mocks` | the `State` of one more; 409 without answers, 413 for too much, 429 for too many |
+| `/api/mocks` | `mocks`: a `State` for each running one |
+| `POST /api/mocks` | the `State` of a new one; 409 without answers, 413 for too much, 429 for too many |
 | `POST /api/mocks/{number}/stop` | `{"stopped": …}`; 404 |
 
-The body of the first is `{"filter": …}`, which means the same as in `/api/capture`; that of the second is
-`{}`. A mock is what `mcpmux traffic mock` makes of such a capture: nothing that is redacted there is in its
+The body of the first is `{"filter": …}`, as for `/api/capture`; that of the second is
+`{}`. A mock is what `mcpmux traffic mock` makes of such a capture: no value that is redacted there is in its
 answers. It listens for HTTP on this machine only, and ends when mcpmux does.
 """
 
@@ -32,21 +32,21 @@ from mcpmux.traffic.replay.mock import CapturedAnswers, open_mock
 from mcpmux.traffic.replay.report import count_text
 
 MOCKS: Final = 8  # at once
-MOCK_BYTES: Final = 64 * 2**20  # of messages behind one
+MOCK_BYTES: Final = 64 * 2**20  # of captured messages for one
 DRAIN_SECONDS: Final = 2.0  # for its last answers
 
 ServeMock = Callable[..., Awaitable[None]]
-"""Serves a Mock at an address that is given to a function, until an event is set; started when it listens."""
+"""Serves a Mock until an event is set; passes its address to a function, and reports when it listens."""
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """Which exchanges: see `/api/capture`."""
+    """The filter for exchanges, see `/api/capture`."""
 
     filter: str = ""
 
 
 class State(msgspec.Struct, frozen=True):
-    """A mock that runs. `requests`: how many it can answer; `not_served`: why not the others, in words."""
+    """A running mock. `requests`: number that it can answer; `not_served`: why not the others, in words."""
 
     number: int
     url: str
@@ -65,7 +65,7 @@ class _Running:
 
 
 class Mocks:
-    """All that run, as tasks of `nursery`. `serve`: how one is served."""
+    """All running mocks, as tasks of `nursery`. `serve`: serves one."""
 
     def __init__(self, view: LiveView, serve: ServeMock, nursery: trio.Nursery) -> None:
         self._view, self._serve, self._nursery = view, serve, nursery

@@ -1,13 +1,14 @@
-"""The last exchanges in memory, for the inspector.
+"""Keep the last exchanges in memory, for the inspector.
 
 Promises: bounded in rows and in bytes; taking a message costs the same few steps whether there are readers or
 not; a message is decoded only when it is read. Messages are kept as they were on the wire: they may be shown
 only through `view`, which redacts.
 
-A row is one line of the inspector's list: an exchange with all its messages on both legs, or what belongs
-to none, such as a notification. Rows have consecutive numbers; so have messages (`seq`). A reader keeps the
-number up to which it has read, and misses what is gone by then. What mcpmux asks by itself is in a ring of
-its own, with numbers of its own, so that it takes no room from the exchanges of clients.
+A row is one line of the inspector's list: an exchange with all its messages on both legs, or a message that
+belongs to none, such as a notification. Rows have consecutive numbers; so have messages (`seq`). A reader
+keeps the last number that it has read, and misses what is dropped before its next read. Requests of mcpmux
+itself are in a ring of their own, with numbers of their own, so that they take no room from the exchanges of
+clients.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from mcpmux.traffic.observer import BATCH, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS
 from mcpmux.transports.inline import AT_ONCE
 
-MESSAGE_BYTES: Final = 400  # what a message takes besides its text
-ROW_BYTES: Final = 600  # what a row takes besides its messages
+MESSAGE_BYTES: Final = 400  # of a message besides its text
+ROW_BYTES: Final = 600  # of a row besides its messages
 SHORT: Final = 2048  # characters of the target and the method of a message whose text is not kept
-OWN_SHARE: Final = 8  # mcpmux's own may take as much again as a part of this
-SHARE: Final = 8  # one row may take a part of this much of the memory, one message half of that
+OWN_SHARE: Final = 8  # the ring of mcpmux's own requests has this part of the limits, in addition
+SHARE: Final = 8  # one row may take this part of the memory, one message half of that
 ROW_MESSAGES: Final = 2000  # of one row; a listen lasts for days
 RECENT: Final = 16_384  # messages that a reader may be behind; some seconds of a flood
 
 
 class StoredMessage:
-    """A message. `size`: on the wire; `observed.data` is empty for one that was too large to keep."""
+    """A message. `size`: on the wire; `observed.data` is empty if it was too large to keep."""
 
     __slots__ = ("observed", "seq", "size")
 
@@ -53,12 +54,12 @@ class StoredMessage:
 
 
 class Row:
-    """One line of the list, begun by `first`. `shown`: its redacted texts, once they were read.
+    """One line of the list, begun by `first`. `shown`: its redacted texts, after the first reading.
 
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
-    `redacted`: whether something of its first message must not be shown. `view`: of its exchange's client.
-    `marked` and `note`: what somebody who looks at it has set.
+    `redacted`: whether its first message holds a secret. `view`: of its exchange's client.
+    `marked` and `note`: set by a user of the inspector.
     """
 
     def __init__(self, number: int, first: Observation) -> None:
@@ -71,7 +72,7 @@ class Row:
         self.http: int | None = None
         self.size = 0  # bytes on the wire, of all its messages
         self.weight = ROW_BYTES  # bytes that it takes here
-        self.left_out = 0  # messages that it had and that are not here any more
+        self.left_out = 0  # dropped messages
         self.shown: tuple[str | None, str | None] | None = None
         self.redacted = False
         self.view = ""
@@ -80,6 +81,7 @@ class Row:
 
     @property
     def count(self) -> int:
+        """The number of its messages, dropped ones included."""
         return len(self.messages) + self.left_out
 
     def add(self, stored: StoredMessage) -> None:
@@ -94,7 +96,7 @@ class Row:
         first = self.first
         if observed.kind in ANSWERS:
             is_back = observed.leg is first.leg and observed.direction != first.direction
-            if observed is first or (is_back and observed.id == first.id):  # an answer to nothing is a row
+            if observed is first or (is_back and observed.id == first.id):  # an unexpected answer is a row
                 word = "ok" if observed.kind == "result" else "error"
                 self.status = "tool-error" if observed.failed else word
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
@@ -104,7 +106,7 @@ class Row:
             self.status = "cancelled"
 
     def shorten(self) -> None:
-        """Give up the older half of the messages, but not the first."""
+        """Drop the older half of the messages, but not the first."""
         end = max(2, len(self.messages) // 2)
         gone = self.messages[1:end]
         del self.messages[1:end]
@@ -127,7 +129,7 @@ class LiveRing:
     passes = False
 
     def __init__(self, most_rows: int, most_bytes: int, *, is_own: bool = False) -> None:
-        """`is_own`: it is for mcpmux's own."""
+        """`is_own`: it is the ring for mcpmux's own requests."""
         self.settle: Callable[[], None] = lambda: None
         self.own: LiveRing | None = None
         if not is_own:
@@ -135,23 +137,23 @@ class LiveRing:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._rows: dict[int, Row] = {}
-        # By exchange, or by leg, direction and id for a request that belongs to none and has no answer.
+        # By exchange, or by leg, direction and id for an unanswered request without an exchange.
         self._growing: dict[object, Row] = {}
         self._recent: deque[int] = deque(maxlen=RECENT)  # the number of the row of each of the last messages
-        self._views: dict[int, str] = {}  # of exchanges that were admitted since messages were taken
+        self._views: dict[int, str] = {}  # of exchanges that were admitted since the last batch
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
         self.seq = 0  # number of the newest message
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """See BatchObserver."""
+        """Remember how to settle. See BatchObserver."""
         self.settle = settle
         if self.own is not None:
             self.own.settle = settle
 
     def take_all(self, batch: Sequence[Observation]) -> None:
-        """See BatchObserver."""
+        """Take messages in order. See BatchObserver."""
         for observed in batch:
             self.take(observed)
         if self._views:  # requests pass before they are admitted, so each has its row by now
@@ -160,7 +162,7 @@ class LiveRing:
             self._views.clear()
 
     def take(self, observed: Observation, size: int | None = None) -> None:
-        """Take one message. `size`: of one whose text is not all there."""
+        """Take one message. `size`: on the wire, if its text is incomplete."""
         if self.own is not None and observed.own:
             self.own.take(observed, size)
             return
@@ -183,14 +185,14 @@ class LiveRing:
             self._forget_oldest()
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See ExchangeObserver."""
+        """Note the view of an exchange's client. See ExchangeObserver."""
         view = exchange.call.principal.view
         if view:
             self._views[exchange.number] = view
         return AT_ONCE
 
     def set_view(self, exchange: int, view: str) -> None:
-        """An exchange that has passed is one of a view's client."""
+        """Set the view of the client of an exchange that has passed."""
         row = self._growing.get(exchange)
         if row is not None:
             row.view = view
@@ -198,42 +200,43 @@ class LiveRing:
             self._bytes += len(view)
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See ExchangeObserver."""
-        # What is no exception is known at once; the second question takes ten times as long.
+        """Mark a cancelled exchange. See ExchangeObserver."""
+        # The first test is fast and mostly false; trio's class makes the second take ten times as long.
         if isinstance(outcome, BaseException) and isinstance(outcome, trio.Cancelled):
             self.settle()
             self.cut_off(exchange.number)
         return AT_ONCE
 
     def cut_off(self, exchange: int) -> None:
-        """An exchange has ended without an answer, so it has no last message."""
+        """Mark an exchange as cancelled that has ended without an answer, so that it has no last message."""
         row = self._growing.get(exchange)
         if row is not None and row.status == "open":
             row.status = "cancelled"
             self._tell_again(row)
 
     def mark(self, row: Row, marked: bool, note: str) -> None:
-        """Set both."""
-        if self._rows.get(row.number) is row:  # else it has just been forgotten
+        """Set the mark and the note of a row."""
+        if self._rows.get(row.number) is row:  # else it was dropped just now
             row.weight += len(note) - len(row.note)
             self._bytes += len(note) - len(row.note)
             row.marked, row.note = marked, note
             self._tell_again(row)
 
     def _tell_again(self, row: Row) -> None:
-        """Readers are to look at a row that has no new message."""
+        """Have readers read a row again that has no new message."""
         self.seq += 1
         self._recent.append(row.number)
 
     def row(self, number: int) -> Row | None:
+        """Return the row with a number, or None."""
         return self._rows.get(number)
 
     def row_of(self, exchange: int) -> Row | None:
-        """The row of a client's exchange that has begun."""
+        """Return the row of a client's exchange that has begun, or None."""
         return self._growing.get(exchange)
 
     def before(self, number: int) -> Iterator[Row]:
-        """The rows before a number, newest first. Ends early when the ring has given them up."""
+        """Yield the rows before a number, newest first. Ends early when the ring has dropped them."""
         for each in range(min(number - 1, self.last), self.first - 1, -1):
             row = self._rows.get(each)
             if row is None:
@@ -241,13 +244,13 @@ class LiveRing:
             yield row
 
     def changed_since(self, seq: int) -> tuple[list[Row], int]:
-        """The rows that got messages after `seq`, each once, and how many messages were missed."""
+        """Return the rows with messages after `seq`, each once, and the number of missed messages."""
         numbers, position = self._passed_since(seq)
         rows = map(self._rows.get, dict.fromkeys(numbers))
         return [row for row in rows if row is not None], position - seq
 
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
-        """At most `most` messages after `seq`, the number of the last one looked at, how many were missed."""
+        """Return up to `most` messages after `seq`, the number of the last one read, and of missed ones."""
         numbers, begin = self._passed_since(seq)
         found = []
         for position, number in enumerate(numbers[:most], begin + 1):
@@ -289,7 +292,7 @@ class LiveRing:
             del self._growing[key]
 
 
-# How long calls took lately, in milliseconds: per upstream and method, and over time. Percentiles are nearest
+# Recent durations of calls, in milliseconds: per upstream and method, and over time. Percentiles are nearest
 # ranks of the durations themselves, so exact.
 
 EDGES: Final = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
@@ -300,7 +303,7 @@ REST: Final = "(others)"
 
 
 class TimedCall(NamedTuple):
-    """`at`: when it began, milliseconds since 1970. `upstream` "" stands for mcpmux."""
+    """`at`: its beginning, milliseconds since 1970. `upstream` "" stands for mcpmux."""
 
     at: float
     upstream: str
@@ -310,10 +313,10 @@ class TimedCall(NamedTuple):
 
 
 def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> dict[str, Any]:
-    """How long calls took that began in the window before `now`; older ones are left out.
+    """Return durations of calls that began in the window before `now`; older ones are left out.
 
-    `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
-    up to each of `edges`, and longer. `upstreams`: what became of all methods at one upstream together.
+    `groups`: one method at one upstream each, those with most calls first; `buckets`: number of calls
+    up to each of `edges`, and longer. `upstreams`: all methods at one upstream together.
     `slots`: parts of the window, the oldest first.
     """
     by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
@@ -348,5 +351,5 @@ def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
 
 
 def percentile(ordered: list[float], share: float) -> float | None:
-    """The value that `share`, in (0, 1], of all do not exceed; None without any."""
+    """Return the value that `share`, in (0, 1], of all do not exceed; None without any."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

@@ -1,4 +1,4 @@
-"""One table of what the admin listener answers, and how.
+"""The routes of the admin listener, and the parts of their requests.
 
 path in the table      "/api/exchanges/{row}"
 path of a request      "/api/exchanges/17"        arguments {"row": "17"}
@@ -20,7 +20,7 @@ from mcpmux.transports.http.server_connection import HttpReply
 SECURITY: HeaderFields = (
     (
         "Content-Security-Policy",
-        # `data:` is what messages carry: images, sound, and pages, which have this policy and a sandbox.
+        # `data:` is for contents of messages: images, sound, and pages, which get this policy and a sandbox.
         "default-src 'self'; img-src 'self' data:; media-src data:; frame-src data:; "
         "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -41,7 +41,7 @@ _ARGUMENT = re.compile(r"\\\{(\w+)\\\}")  # with backslashes before both braces
 
 @dataclass(frozen=True, slots=True)
 class HttpExchange:
-    """One request that has come in. `path`: the arguments in its path, `query`: the first value of each."""
+    """One request. `path`: the arguments in its path, `query`: the first value of each."""
 
     request: HttpRequest
     reply: HttpReply
@@ -55,7 +55,7 @@ class HttpExchange:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`open`: also without the token, so its answer must be harmless."""
+    """One route. `open`: it needs no token, so its answer must be harmless."""
 
     path: str
     handle: Callable[[HttpExchange], Awaitable[None]]
@@ -63,13 +63,13 @@ class Route:
     open: bool = False
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The arguments in a path of this route; None for any other path."""
+        """Return the arguments in a path of this route; None for any other path."""
         found = re.fullmatch(_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(self.path)), path)
         return {name: unquote(value) for name, value in found.groupdict().items()} if found else None
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered. The text says why; `status` is that of the answer."""
+    """A request that is refused. The text is the reason; `status` is that of the answer."""
 
     def __init__(self, problem: str, status: int = 400) -> None:
         super().__init__(problem)
@@ -77,19 +77,19 @@ class BadRequest(ValueError):
 
 
 def check_json(http: HttpExchange) -> None:
-    """Raises BadRequest for a body that a form of a foreign page could send."""
+    """Raise BadRequest for a body that a form of a foreign page could send."""
     content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise BadRequest("send `Content-Type: application/json`")
 
 
 def read_query(query: str) -> dict[str, str]:
-    """The first value of each name."""
+    """Return the first value of each name."""
     return {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
 
 
 def whole_number(arguments: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """An argument that is a whole number. Raises BadRequest."""
+    """Return an argument that is a whole number. Raises BadRequest."""
     text = arguments.get(name, "")
     if not text:
         return default

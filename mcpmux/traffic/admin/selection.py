@@ -1,8 +1,6 @@
-"""What people do with exchanges that they choose: see where two differ, take several along as a capture.
+"""Compare two exchanges, and write several, selected by a filter, as a capture.
 
-Several are chosen by a filter.
-
-Like everything that `view` shows, they are redacted first.
+Everything is redacted first, as in `view`.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _ANSWERED = ("result", "error")
 
 
 def read_filter(text: str, names: Mapping[str, Key] = LIVE_NAMES) -> Filter:
-    """The filter in what somebody sends. Raises BadRequest."""
+    """Return the filter in a request. Raises BadRequest."""
     try:
         return parse_filter(text, datetime.now(UTC), names)
     except FilterError as error:
@@ -41,7 +39,7 @@ def read_filter(text: str, names: Mapping[str, Key] = LIVE_NAMES) -> Filter:
 
 
 async def find_differences(view: LiveView, left: Row, right: Row) -> dict[str, Any]:
-    """Where two rows differ in what was asked and in what was answered, by the rules of a replay.
+    """Return the differences of two rows in their requests and answers, by the rules of a replay.
 
     `differences`: as `Difference.as_json`, with `captured` for the left row and `now` for the right one.
     `incomplete`: a message was too large to be kept, and is not compared.
@@ -51,11 +49,11 @@ async def find_differences(view: LiveView, left: Row, right: Row) -> dict[str, A
 
 
 End = tuple[StoredMessage | None, tuple[str, ...]]
-"""A message, and which of its members are compared."""
+"""A message, and the members to compare."""
 
 
 def _ends(row: Row) -> tuple[End, End]:
-    """What a row began with, and what it was answered with."""
+    """Return the first message of a row, and its answer."""
     first, asked = row.first, next(iter(row.messages), None)
     for each in row.messages:
         seen = each.observed
@@ -77,7 +75,7 @@ def _compare(view: LiveView, pairs: list[tuple[End, End]]) -> dict[str, Any]:
 
 
 def _members(view: LiveView, stored: StoredMessage | None, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Some members of a message, none of one that was not sent; None when its text is not here."""
+    """Return some members of a message, {} if there was none; None when its text was not kept."""
     if stored is None:
         return {}
     message = view.record(stored).message
@@ -88,9 +86,9 @@ def _members(view: LiveView, stored: StoredMessage | None, names: tuple[str, ...
 
 
 async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """Write what is remembered of the wanted rows as a capture file, the oldest message first.
+    """Write the messages of the selected rows as a capture file, the oldest first.
 
-    What is forgotten while it is written is missing, as a gap in `seq`. Holds no message meanwhile.
+    Messages that are dropped meanwhile are missing, as a gap in `seq`. Holds no message in memory.
     """
     now = rfc3339(micros_of(time.time()))
     data = encode_record(Record(v=VERSION, run=view.run, time=now, kind="start", version=__version__))
@@ -104,7 +102,7 @@ async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes],
 
 
 async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Record, None]:
-    """The messages of the wanted rows, the oldest first; see `write_capture`."""
+    """Yield the messages of the selected rows, the oldest first; see `write_capture`."""
     for seq, row in await _find_messages(view, wanted):
         index = bisect_left(row.messages, seq, key=attrgetter("seq"))
         if index < len(row.messages) and row.messages[index].seq == seq:
@@ -112,7 +110,7 @@ async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Recor
 
 
 async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
-    """The number of each message of the wanted rows, in order, and its row."""
+    """Return the number of each message of the selected rows, in order, with its row."""
     places: list[tuple[int, Row]] = []
     breath = time.perf_counter() + BREATH_SECONDS
     for row in view.ring.before(view.ring.last + 1):

@@ -1,6 +1,6 @@
-"""The state of the upstreams as JSON: each with its sessions and their subscriptions.
+"""Show the state of the upstreams as JSON: each with its sessions and their subscriptions.
 
-Disabled upstreams are in it, too, without sessions.
+Disabled upstreams are included, without sessions.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured upstream. `target` is without secrets; `server` is what it calls itself.
+    """One configured upstream. `target` is without secrets; `server` is its own name.
 
-    `since`: when it came into its state. `restarts`: how often its shared session was connected again;
-    `in_flight`: exchanges in all its sessions; `retry_seconds`: until it is tried again; `last_error`: what
-    went wrong last, perhaps long ago; `cache`: how often memory had its answer (`hits`) or not (`misses`),
-    and how often one answer served another client, too (`shared`); None when nothing of it is kept.
+    `since`: the time when it came into its state. `restarts`: reconnections of its shared session;
+    `in_flight`: exchanges in all its sessions; `retry_seconds`: until the next attempt; `last_error`: the
+    latest error, perhaps long ago; `cache`: number of answers from memory (`hits`), of others (`misses`),
+    and of those that served another client, too (`shared`); None when none of its answers are kept.
     """
 
     name: str
@@ -74,7 +74,7 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class UpstreamView:
-    """Reads the registry for people. `configured`: all upstreams, the disabled ones, too."""
+    """Reads the registry for people. `configured`: all upstreams, disabled ones included."""
 
     _registry: UpstreamRegistry
     _hub: NotificationHub
@@ -83,11 +83,11 @@ class UpstreamView:
     _epoch: float = field(default_factory=lambda: time.time() - trio.current_time())
 
     async def read_states(self) -> dict[str, str]:
-        """See `Upstreams`."""
+        """Return the state of each enabled upstream."""
         return {name: upstream.state for name, upstream in self._registry.items()}
 
     async def read_all(self) -> list[UpstreamState]:
-        """All of them, in configuration order; then those that are disabled."""
+        """Return all upstreams in configuration order, then the disabled ones."""
         sessions: dict[str, list[Upstream]] = {}
         for each in self._registry.sessions():
             sessions.setdefault(each.name, []).append(each)
@@ -99,7 +99,7 @@ class UpstreamView:
         ]
 
     async def read_subscriptions(self) -> Sequence[Subscription]:
-        """See `Upstreams`."""
+        """Return all subjects that clients listen to."""
         return ListeningView(self._hub, self._registry, self._redactor, self._epoch).read_all()
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
@@ -156,34 +156,34 @@ class UpstreamView:
         )
 
 
-# What the admin listener needs: of one process, or of several together.
+# The interfaces for the admin listener: of one process, or of several together.
 
 
 class Upstreams(Protocol):
     """Reads the state of the upstreams; see `UpstreamView`."""
 
     async def read_all(self) -> list[UpstreamState]:
-        """All of them."""
+        """Return all upstreams."""
 
     async def read_states(self) -> Mapping[str, str]:
-        """The state of each that is enabled."""
+        """Return the state of each enabled upstream."""
 
     async def read_subscriptions(self) -> Sequence[Subscription]:
-        """Who listens to what."""
+        """Return all subjects that clients listen to."""
 
 
 class Replicas(Protocol):
-    """Reads how the replicas of a cluster are."""
+    """Reads the state of the replicas of a cluster."""
 
     def describe(self) -> ReplicaState:
-        """This one."""
+        """Return the state of this one."""
 
     async def describe_all(self) -> Sequence[ReplicaState]:
-        """All of them, this one first. Takes a bounded time."""
+        """Return the states of all of them, this one first. Takes a bounded time."""
 
 
 ACTIONS = ("enable", "disable", "drain", "restart")
-"""What can be done to one upstream."""
+"""The actions on one upstream."""
 
 
 class Control(Protocol):
@@ -191,14 +191,14 @@ class Control(Protocol):
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Settings in the file that take effect when mcpmux is started again."""
+        """Settings in the file that take effect at the next start."""
 
     @property
     def endpoint(self) -> str | None:
         """URL at which clients connect by HTTP; None where they do not."""
 
     async def act(self, action: str, name: str) -> None:
-        """Raises BadRequest, with 404 for no such upstream, 409 for what makes no sense in its state."""
+        """Act on an upstream. Raises BadRequest: 404 for an unknown one, 409 if its state forbids it."""
 
     async def reload(self) -> Mapping[str, Any]:
-        """What has changed. Raises ConfigError, and nothing has changed then."""
+        """Read the configuration again. Return the changes. Raises ConfigError, without any change."""

@@ -1,6 +1,6 @@
-"""The ring as it may be shown, as JSON: everything goes through the redactor first.
+"""Show the ring as JSON, with everything redacted.
 
-Promises: no text of a message leaves but redacted; a large message does not hold up others: it is cut, or
+Promises: no text of a message leaves unredacted; a large message does not delay others: it is cut, or
 redacted in a thread. Times are milliseconds since 1970.
 """
 
@@ -26,17 +26,17 @@ from mcpmux.traffic.record import VERSION, Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
-PARTS = 8  # of a row; more are hardly to be seen
-BREATH_SECONDS = 0.01  # of searching before others may do something
-SCAN_SECONDS = 1.0  # of a search; then it answers with what it has, and where to go on
-BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had by itself
-CUT_BYTES = 16 * 2**10  # what is shown of a longer one
-DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones their beginning is shown
+PARTS = 8  # of a row; more are hardly visible
+BREATH_SECONDS = 0.01  # of searching before other tasks run
+SCAN_SECONDS = 1.0  # of a search; then it answers with its results and the place to continue
+BODY_BYTES = 256 * 2**10  # of one message among others; `whole` returns all of it
+CUT_BYTES = 16 * 2**10  # that are shown of a longer one
+DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; later ones are cut to CUT_BYTES
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One message of a row: its record, when it passed, and whether its text is `cut` or was not kept."""
+    """One message of a row: its record, its time, and whether its text is `cut` or was not kept (`gone`)."""
 
     at: float
     record: Record
@@ -45,13 +45,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 def _with_its_name(view: str) -> tuple[str, ...]:
-    """A view that a client has narrowed is found by its name, too."""
+    """Return the names by which a filter finds a view: a narrowed one has that of the whole view, too."""
     return tuple(dict.fromkeys(filter(None, (view.partition(NARROWED)[0], view))))
 
 
 @dataclass(eq=False)
 class LiveView:
-    """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
+    """Reads a ring for the inspector. `own`: the view of mcpmux's own requests."""
 
     _ring: LiveRing
     redactor: Redactor
@@ -67,19 +67,19 @@ class LiveView:
 
     @property
     def ring(self) -> LiveRing:
-        """The ring, with all that has passed."""
+        """The ring, with all messages so far."""
         self._ring.settle()
         return self._ring
 
     def when(self, clock: float) -> float:
-        """A reading of the recorder's clock as milliseconds since 1970."""
+        """Return a reading of the recorder's clock as milliseconds since 1970."""
         return round(self._run.wall_at(clock) * 1000, 3)
 
     def summary(self, row: Row) -> dict[str, Any]:
-        """The row as the list shows it, redacted. What it does not have is left out.
+        """Return the row as in the list, redacted, without absent members.
 
-        `leg`, `peer`, `transport`: where it began. `messages`: how many it had, `left_out` of them not kept.
-        `view`: as in the audit log, with what the client narrows it to behind a `?`.
+        `leg`, `peer`, `transport`: where it began. `messages`: their number, `left_out` of them dropped.
+        `view`: as in the audit log, with the client's narrowing behind a `?`.
         """
         method, target = self._texts(row)
         leg = row.first.leg
@@ -110,9 +110,9 @@ class LiveView:
         return {name: value for name, value in members.items() if value is not None}
 
     def listed(self, row: Row) -> dict[str, Any]:
-        """The same with `parts`: of its time, what upstreams took, the first PARTS.
+        """Return `summary` with `parts`: the first PARTS requests to upstreams.
 
-        Each is the upstream's name, milliseconds after `at`, and how many it took.
+        Each is the upstream's name, milliseconds after `at`, and its duration.
         """
         all_parts = (
             (seen.leg.upstream, round((seen.at - row.first.at) * 1000 - seen.ms, 3), round(seen.ms, 3))
@@ -123,7 +123,7 @@ class LiveView:
         return self.summary(row) | ({"parts": parts} if parts else {})
 
     def method(self, row: Row) -> str:
-        """The method of the row, redacted; "" when it has none."""
+        """Return the method of the row, redacted; "" when it has none."""
         return self._texts(row)[0] or ""
 
     def _texts(self, row: Row) -> tuple[str | None, str | None]:
@@ -141,9 +141,9 @@ class LiveView:
         return self.redactor.redact_name(method or first.method), target
 
     async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[dict[str, Any]], int | None]:
-        """The wanted rows before a row number, the newest first, and where to go on, or None.
+        """Return selected rows before a row number, newest first, and the number to continue at, or None.
 
-        Looks for a bounded time only.
+        Searches for SCAN_SECONDS at most.
         """
         ring = self.ring
         rows: list[dict[str, Any]] = []
@@ -163,7 +163,7 @@ class LiveView:
         return rows, position if position > ring.first else None
 
     async def messages(self, row: Row) -> list[Message]:
-        """All messages of a row, the long ones cut."""
+        """Return all messages of a row, the long ones cut."""
         found, total = [], 0
         for stored in list(row.messages):
             message = await self._message(stored, BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES)
@@ -173,7 +173,7 @@ class LiveView:
         return found
 
     async def whole(self, row: Row, seq: int) -> Message | None:
-        """One message of a row, uncut; None when it is not here."""
+        """Return one message of a row, uncut; None when it was dropped."""
         stored = next((stored for stored in row.messages if stored.seq == seq), None)
         return await self._message(stored, sys.maxsize) if stored is not None else None
 
@@ -186,17 +186,17 @@ class LiveView:
         return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
 
     async def read(self, stored: StoredMessage) -> Record:
-        """The same as `record`; a large message is redacted in a thread."""
+        """Return `record`; a large message is redacted in a thread."""
         if len(stored.observed.data) > LARGE:
             return await trio.to_thread.run_sync(self.record, stored)
         return self.record(stored)
 
     def record(self, stored: StoredMessage) -> Record:
-        """The message as a capture has it; `message` is absent when it was too large to keep."""
+        """Return the message as in a capture; `message` is absent when it was too large to keep."""
         observed, known = stored.observed, (self._run, stored.seq, self.redactor)
         if stored.too_large:
             return msgspec.structs.replace(to_record(observed, *known, "metadata"), size=stored.size)
-        try:  # whether it can stand inside of other JSON: the envelope's decoder does not look into payloads
+        try:  # whether it is valid inside other JSON: the decoder of envelopes does not check payloads
             record = to_record(observed, *known)
             decode_any(record.message or b"null")
         except ValueError:
@@ -206,7 +206,7 @@ class LiveView:
         return record
 
     def matches(self, wanted: Filter, row: Row) -> bool:
-        """Whether a row is wanted. The filter sees it redacted, so it finds no secret either."""
+        """Return whether a filter selects a row. It sees redacted text only, so it cannot find a secret."""
         if not wanted:
             return True
         summary = self._exchange_summary(row)

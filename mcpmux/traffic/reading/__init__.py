@@ -1,1 +1,1 @@
-"""Captures read back: followed, filtered, put together, counted, exported."""
+"""Read captures: follow, filter, combine, count and export them."""

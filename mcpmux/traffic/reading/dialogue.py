@@ -1,6 +1,6 @@
-"""Dialogues out of a capture: each client's requests with all that belongs to them. Pure.
+"""Build dialogues from a capture: each client's requests with all that belongs to them. Pure.
 
-A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
+A dialogue is one conversation as the asking side saw it: a client with mcpmux (leg `client`), or mcpmux
 with a server (leg `upstream`). A second `initialize` that was answered with a result begins another dialogue.
 Modern requests over HTTP may take any connection, so those of clients with one name are one dialogue.
 
@@ -8,9 +8,9 @@ Modern requests over HTTP may take any connection, so those of clients with one 
 | --- | --- |
 | progress | the request with that token |
 | a notification of a listen | the listen, by its subscription id |
-| a notification or question of an exchange | the newest request of that exchange that is not answered yet |
+| a notification or question of an exchange | the newest unanswered request of that exchange |
 | an update of a resource | the requests that have subscribed to it, for as long as that lasts |
-| anything else | nothing: it is kept with the request whose answer it followed |
+| anything else | no request: it is kept with the request whose answer it followed |
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class ServerMessage(msgspec.Struct, frozen=True, gc=False):
 class CapturedRequest(msgspec.Struct):
     """One request and what it led to. `position`: its position in the capture; `at`: seconds since 1970.
 
-    `problem` says why the request is not wholly known, `answer_problem` the same of its answer. A redacted
-    answer is there all the same.
+    `problem`: why the request is not wholly known; `answer_problem`: the same of its answer. A redacted
+    answer is kept all the same.
     """
 
     position: int
@@ -102,7 +102,7 @@ class CapturedRequest(msgspec.Struct):
 
 
 class ClientNotification(msgspec.Struct, frozen=True):
-    """A notification of the side that asks."""
+    """A notification of the asking side."""
 
     position: int
     at: float
@@ -111,7 +111,7 @@ class ClientNotification(msgspec.Struct, frozen=True):
 
 
 class CapturedQuestion(msgspec.Struct, frozen=True):
-    """What the other side asked, and its answer. `during`: the position of the request that caused it."""
+    """A question of the other side, and its answer. `during`: the position of the request that caused it."""
 
     position: int
     method: str
@@ -124,7 +124,7 @@ Step: TypeAlias = CapturedRequest | ClientNotification
 
 @define(eq=False)
 class Dialogue:
-    """One conversation. `questions`: what the other side asked in requests of its own, in order.
+    """One conversation. `questions`: the other side's own requests, in order.
 
     `view`: that of the client, as records have it.
     """
@@ -135,27 +135,28 @@ class Dialogue:
     view: str = ""
     steps: list[Step] = field(factory=list)
     questions: list[CapturedQuestion] = field(factory=list)
-    # While it is being read: what is not answered yet on either side, subscriptions by URI, the last answer.
+    # While it is read: unanswered requests of both sides, subscriptions by URI, the last answered request.
     _open: dict[Id | None, CapturedRequest] = field(factory=dict)
     _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)
     _subscribed: dict[str, CapturedRequest] = field(factory=dict)
     _last: CapturedRequest | None = None
 
     def requests(self) -> Iterator[CapturedRequest]:
+        """Return its requests, in order."""
         return (step for step in self.steps if isinstance(step, CapturedRequest))
 
     @property
     def stateless(self) -> bool:
-        """Whether nothing ties its requests to their connection."""
+        """Whether its requests are independent of their connection."""
         return self.transport == "http" and all(request.modern for request in self.requests())
 
     @property
     def at(self) -> float:
-        """When it began, seconds since 1970."""
+        """The time when it began, seconds since 1970."""
         return self.steps[0].at
 
     def take(self, record: Record, position: int, is_from_client: bool) -> str | None:
-        """Put a message where it belongs. Returns why it belongs nowhere."""
+        """Add a message where it belongs. Return the reason when it belongs nowhere."""
         problem, message = _message_of(record)
         at = seconds_of(record)
         at = record.at if at is None else at
@@ -238,10 +239,10 @@ SideName = Literal["client", "upstream"]
 
 @define(eq=False)
 class Reading:
-    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason.
+    """The dialogues of a leg. `left_out`: the number of messages that are in no dialogue, by the reason.
 
-    `upstream`: the configured name of the one that is meant, on that leg. `messages`: how many were read,
-    `upstreams`: what their upstreams are called.
+    `upstream`: the configured name of the only one to read, on that leg. `messages`: how many were read,
+    `upstreams`: the names of their upstreams.
     """
 
     side: SideName
@@ -252,7 +253,7 @@ class Reading:
     _dialogues: dict[tuple[str, str], Dialogue] = field(factory=dict)
 
     def add(self, record: Record) -> None:
-        """One more message of the capture."""
+        """Add one more message of the capture."""
         if record.kind == "start":
             return
         self.messages += 1
@@ -273,7 +274,7 @@ class Reading:
             self.left_out[reason] += 1
 
     def dialogues(self) -> list[Dialogue]:
-        """All of them, by their beginning; those without a request are left out."""
+        """Return all dialogues by their beginning; those without a request are left out."""
         stateless: dict[tuple[str, str | None, str], Dialogue] = {}
         found: list[Dialogue] = []
         for (run, _), dialogue in self._dialogues.items():
@@ -298,7 +299,7 @@ def _empty(dialogue: Dialogue) -> Dialogue:
 
 
 def _sessions(dialogue: Dialogue) -> list[Dialogue]:
-    """A dialogue cut where another session begins; questions go with the session in which they were asked."""
+    """Return a dialogue cut where another session begins; questions stay with the session of their time."""
     parts = [_empty(dialogue)]
     opened = False
     for step in dialogue.steps:
@@ -327,12 +328,12 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
 
 
 def values_of(fields: Fields) -> dict[str, Any]:
-    """The Python values of raw members."""
+    """Return the Python values of raw members."""
     return {key: value_of(value) for key, value in fields.items()}
 
 
 def result_of(answer: Answer) -> Fields:
-    """A captured result. Raises RpcError: it was an error, or is no object."""
+    """Return a captured result. Raises RpcError: it was an error, or is no object."""
     if isinstance(answer, ErrorReply):
         raise answer.as_error()
     try:
@@ -341,15 +342,15 @@ def result_of(answer: Answer) -> Fields:
         raise RpcError(INVALID_PARAMS, "the captured result is no object") from None
 
 
-# Which of a capture's requests are sent again.
+# The requests of a capture that are sent again.
 
 READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
 READING |= {m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE, m.LISTEN, m.SET_LEVEL}
-"""What changes nothing at a server but a session of its own."""
+"""Methods that change nothing at a server except the state of their own session."""
 
 
 def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
-    """Why a request is not sent again; None when it is."""
+    """Return why a request is not sent again; None when it is."""
     if captured.problem is not None:
         return f"the request is {captured.problem}"
     if captured.method not in READING and not with_tools:
@@ -357,6 +358,6 @@ def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
         return f"it {kind}; --with-tools sends it"
     if captured.method == m.LISTEN:
         return None
-    if captured.cancelled:  # what came nevertheless depends on how far the server was
+    if captured.cancelled:  # its answer depends on how far the server had got
         return "the client took it back"
     return "no answer to it is in the capture" if captured.answered_position is None else None

@@ -1,8 +1,8 @@
-"""Captured messages for other programs: HAR and CSV. Pure; pieces of text come as the messages go in.
+"""Export captured messages to other programs: HAR and CSV. Pure; yields text as messages go in.
 
 HAR ("HTTP Archive (HAR) format" of the W3C Web Performance group, version 1.2): an entry for each
-request on each leg with its answer, and for each other message. What HAR has no words for is in members
-that begin with `_`. Hosts are names that can be nobody's (RFC 6761). CSV (RFC 4180): a row for each
+request on each leg with its answer, and for each other message. Members that HAR lacks begin with `_`.
+Hosts are names that cannot exist (RFC 6761). CSV (RFC 4180): a row for each
 message, without bodies. Text that a spreadsheet would take for a formula has a `'` in front.
 """
 
@@ -31,7 +31,7 @@ _NO_HOST = re.compile(r"[^a-z0-9.-]+")
 
 
 def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
-    """One HAR document in pieces. `version`: that of mcpmux."""
+    """Yield one HAR document in pieces. `version`: that of mcpmux."""
     creator = json.dumps({"name": "mcpmux", "version": version})
     yield f'{{"log":{{"version":"1.2","creator":{creator},"pages":[],"entries":['
     separator = "\n"
@@ -42,9 +42,9 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
 
 
 def har_entry(pair: Pair) -> dict[str, Any]:
-    """A request with its answer, or another message, as an entry.
+    """Return a request with its answer, or another message, as an entry.
 
-    Status 0 says that there was no answer; other transports than HTTP have 200 for one.
+    Status 0 means that there was no answer; on other transports than HTTP an answer has 200.
     """
     first, answer = pair
     own = {f"_{name}": getattr(first, name) for name in _OWN}
@@ -52,7 +52,7 @@ def har_entry(pair: Pair) -> dict[str, Any]:
     own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
     query = [{"name": "target", "value": first.target}] if first.target is not None else []
     status, content = first.status or 0, {"size": 0, "mimeType": "x-unknown", "text": ""}
-    took: float = 0  # where nothing was waited for
+    took: float = 0  # for a message that has no answer
     if answer is not None:
         own |= {"_answerSeq": answer.seq, "_code": answer.code}
         took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
@@ -96,7 +96,7 @@ def _body_of(record: Record) -> dict[str, Any]:
 
 
 def _url_of(record: Record) -> str:
-    """Two legs of an exchange differ in the host, two methods in the path."""
+    """Return a URL: the two legs of an exchange differ in the host, two methods in the path."""
     host = _NO_HOST.sub("-", (record.peer or "unknown").lower()).strip("-.") or "unknown"
     path = quote(record.method or record.kind, safe="/")
     query = f"?target={quote(record.target, safe='')}" if record.target is not None else ""
@@ -104,7 +104,7 @@ def _url_of(record: Record) -> str:
 
 
 def to_csv(records: Iterable[Record]) -> Iterator[str]:
-    """A table in pieces: a row of headings, then a row for each message."""
+    """Yield a table in pieces: a row of headings, then a row for each message."""
     writer = csv.writer(_Echo())
     yield writer.writerow(COLUMNS)
     for record in records:

@@ -1,4 +1,4 @@
-"""Which messages or exchanges are wanted: the filter language. Pure.
+"""Select messages or exchanges: the filter language. Pure.
 
     method=resources/read upstream=docs status!=ok duration>200ms uri~*.md
 
@@ -8,12 +8,12 @@
     value        = text with `*` for any text; in "quotes" blanks, `|` and `*` stand for themselves, and `\"`
                    and `\\` for the quote and the backslash; a number may have its unit behind a blank
 
-`=` and `~` hold when one of the values fits. `!=` and `!~` hold when there is something and none fits; a `!`
-in front of a term is its exact opposite. An empty value stands for nothing there: `upstream=` of a message
-without an upstream, `upstream!=` of one that has one.
+`=` and `~` hold when one of the values fits. `!=` and `!~` hold when there is a value and none fits; a `!`
+in front of a term is its exact opposite. An empty value means an absent one: `upstream=` selects messages
+without an upstream, `upstream!=` those that have one.
 
-`=` compares as it is, `~` whatever the case; `~` without a star is content with a part. `text~word` looks
-into bodies as they are on the wire and with escapes undone; of an exchange it holds when it holds for one of
+`=` respects case, `~` ignores it; `~` without a star also fits a part. `text~word` searches
+bodies as they were sent and with escapes decoded; for an exchange it holds when it holds for one of
 its messages.
 """
 
@@ -52,7 +52,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 class FilterError(McpmuxError):
-    """A filter that cannot be read. The wrong place is `text[start:end]`."""
+    """An invalid filter. The wrong place is `text[start:end]`."""
 
     def __init__(self, problem: str, text: str, start: int, end: int) -> None:
         super().__init__(f"{problem}, at character {start + 1} of the filter")
@@ -63,7 +63,7 @@ class FilterError(McpmuxError):
 
 
 class Term(NamedTuple):
-    """One condition, and where it was found. A flag has no operator and no values."""
+    """One condition, and its place in the text. A flag has no operator and no values."""
 
     key: str
     operator: str | None
@@ -72,12 +72,13 @@ class Term(NamedTuple):
     found: re.Match[str]
 
     def error(self, problem: str, part: str | None = None) -> FilterError:
-        """That something is wrong with its `key`, `sign` or `values`, or with all of it."""
+        """Return an error about its `key`, `sign` or `values`, or about all of it."""
         start, end = self.found.span(part or 0)
         return FilterError(problem, self.found.string, start if part else self.found.start("key"), end)
 
 
 def split_terms(text: str) -> list[Term]:
+    """Return the terms of a filter. Raises FilterError."""
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
     return list(map(_read_term, _TERM.finditer(text)))
@@ -112,8 +113,8 @@ def _read_values(text: str) -> tuple[Glob, ...]:
     return tuple(map(tuple, globs))
 
 
-# What a filter can ask about: keys, the sorts of their values, and how they are compared. Values are read
-# once; times are relative to a `now` that is handed in.
+# The keys of a filter, the sorts of their values, and how they are compared. Values are read
+# once; times are relative to a `now` that is an argument.
 
 Subject: TypeAlias = Record | ExchangeSummary
 Test: TypeAlias = Callable[[Subject], bool]
@@ -138,9 +139,9 @@ _decoder = msgspec.json.Decoder()
 
 
 class Sort(NamedTuple):
-    """A sort of values. `read`: what a value is compared as; None where text stays text.
+    """A sort of values. `read`: returns the value to compare with; None where text stays text.
 
-    It raises ValueError, which says what is expected, for a value that there cannot be.
+    It raises ValueError for an impossible value, with what is expected.
     """
 
     operators: tuple[str, ...]
@@ -148,7 +149,7 @@ class Sort(NamedTuple):
 
 
 class Key(NamedTuple):
-    """One key. `get`: what a subject has there, a tuple of several things, or None."""
+    """One key. `get`: returns the value of a subject, a tuple of several values, or None."""
 
     name: str
     aliases: tuple[str, ...]
@@ -176,7 +177,7 @@ def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
 
 
 def _read_time(text: str, now: datetime) -> str:
-    """A time as the beginning of `time` in a record."""
+    """Return a time as the beginning of `time` in a record."""
     now, word = now.astimezone(UTC), text.lower()
     found = _MEASURE.fullmatch(text)
     try:
@@ -251,7 +252,7 @@ def _time(subject: Subject) -> str:
 
 
 def _spellings(subject: Subject) -> tuple[str, ...]:
-    """What a message or an exchange is about, as clients name it and as the upstream does."""
+    """Return the target of a message or exchange, as clients name it and as the upstream does."""
     target, upstream = subject.target, subject.upstream
     if isinstance(target, tuple):
         return (*target, *map(likely_own, target))
@@ -261,7 +262,7 @@ def _spellings(subject: Subject) -> tuple[str, ...]:
 
 
 def body_texts(record: Record) -> tuple[str, ...]:
-    """The body as on the wire and, when there are escapes in it, all its text without them."""
+    """Return the body as it was sent and, if it has escapes, all its text without them."""
     if record.message is None:
         return (record.text,) if record.text is not None else ()
     wire = bytes(record.message).decode("utf-8", "replace")
@@ -317,7 +318,7 @@ _TABLE = (
 
 KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
 NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
-"""Keys by their names and their other names."""
+"""Keys by their names and aliases."""
 
 _LIVE = (
     Key("view", (), "text", "view of the client", lambda s: s.view),
@@ -325,10 +326,10 @@ _LIVE = (
     Key("note", (), "text", "what somebody has noted on it", lambda s: s.note),
 )
 LIVE_NAMES: Mapping[str, Key] = {**NAMES, **{key.name: key for key in _LIVE}}
-"""The same for live exchanges, of which more is known than captures have."""
+"""Keys for live exchanges, which have more members than those of captures."""
 
 
-# Hints for words that are no terms of a filter.
+# Hints for words that are not terms of a filter.
 
 OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("tool", "prompt"), "name"),
@@ -340,7 +341,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "length": "size",
     "took": "duration",
 }
-"""Keys that there might be, and the ones that there are."""
+"""Keys that people may expect, and the existing ones."""
 
 _CONNECTIVES = {
     **dict.fromkeys(("and", "&&", "&"), "all terms must hold anyway: leave `{}` out"),
@@ -350,7 +351,7 @@ _CONNECTIVES = {
 
 
 def may_be_term(word: str) -> bool:
-    """Whether a word is a term of a filter, or was perhaps meant to be one."""
+    """Return whether a word is a term of a filter, or was perhaps meant to be one."""
     if any(operator in word for operator in OPERATORS) or " " in word or _hint_for(word) is not None:
         return True
     if _EXCHANGE.fullmatch(word):
@@ -359,7 +360,7 @@ def may_be_term(word: str) -> bool:
 
 
 def _hint_for(word: str) -> str | None:
-    """What to write in place of a word without an operator; None when there is no hint."""
+    """Return the term to write instead of a word without an operator; None when there is no hint."""
     lowered = word.lower()
     if lowered in _CONNECTIVES:
         return _CONNECTIVES[lowered].format(word)
@@ -399,23 +400,24 @@ class Filter:
     name_tests: Sequence[NameTest] = ()
 
     def __bool__(self) -> bool:
-        """Whether it asks for anything."""
+        """Return whether it has any terms."""
         return bool(self._tests)
 
     def matches(self, subject: Subject) -> bool:
+        """Return whether all terms hold for a message or an exchange."""
         for test in self._tests:  # noqa: SIM110 - a generator costs more than most tests
             if not test(subject):
                 return False
         return True
 
     def with_body_test(self, holds: Callable[[Record], bool]) -> Filter:
-        """The same, but of what it wants only that with a message for which the test holds."""
+        """Return this filter with one more condition: a message for which the test holds."""
         test = body_test(holds)
         return Filter((*self._tests, test), (*self.body_tests, test), self.name_tests)
 
 
 def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> Filter:
-    """The filter that the text describes; `now`, with a zone, is what `since=10m` counts from.
+    """Return the filter of a text; `now`, with a zone: the time that `since=10m` counts from.
 
     `names`: keys by all their names, for subjects of another kind. Raises FilterError.
     """
@@ -433,18 +435,19 @@ def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> 
     return Filter(tests, body_tests, name_tests)
 
 
-NEAR = 0.5  # likeness from which on a name may have been meant
+NEAR = 0.5  # similarity from which a name is suggested
 NAMES_LIMIT = 1000  # different names under one key that are remembered; a capture may have any number
-TOLD_NAMES = 5  # that are named when none is like the one asked for
+TOLD_NAMES = 5  # that are listed when none is similar to the wanted one
 
 
 class Sightings:
-    """The names in what is read, to say why nothing of it fits a filter."""
+    """The names in what was read, to explain why a filter selects nothing."""
 
     def __init__(self, wanted: Filter) -> None:
         self._missing: list[tuple[NameTest, dict[str, None]]] = [(test, {}) for test in wanted.name_tests]
 
     def add(self, subject: Subject) -> None:
+        """Note the names in a message or an exchange."""
         for found in list(self._missing):
             test, names = found
             if test.holds(subject):
@@ -456,7 +459,7 @@ class Sightings:
                     names[name] = None
 
     def advice(self) -> str:
-        """Return a colon and which terms nothing fits, with the nearest name for each. Empty without any."""
+        """Return a colon and the terms that fit nothing, with the nearest name for each; "" without any."""
         texts = (f"none has `{test.term.found[0]}`{_nearest(test, names)}" for test, names in self._missing)
         return ": " + "; ".join(texts) if self._missing else ""
 
@@ -556,7 +559,7 @@ def _comparison(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
 
 
 def body_test(holds: Callable[[Record], bool]) -> Test:
-    """A test of messages, also for exchanges: of their messages a Summarizer makes it."""
+    """Return a test of messages, which a Summarizer also makes of the messages of exchanges."""
 
     def test(subject: Subject) -> bool:
         return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else holds(subject)

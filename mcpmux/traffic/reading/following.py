@@ -1,8 +1,8 @@
-"""Follows capture files that grow, rotate, are compressed and go away.
+"""Follow capture files that grow, rotate, are compressed and disappear.
 
-All that is being written is followed at once, so several mcpmux may write into one folder. A file that was
-rotated and compressed between two looks is read from its compressed copy. Blocks, never for long: the caller
-waits between two looks.
+All files that are being written are followed at once, so several mcpmux may write into one folder. A file
+that was rotated and compressed between two reads is read from its compressed copy. Blocks, never for long:
+the caller waits between two reads.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import BinaryIO
 from mcpmux.traffic.capture.files import BadLine, OnBad, expand_paths, find_files, read_files
 from mcpmux.traffic.record import BadRecord, Record, decode_record
 
-LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; to look through more would take long
-GZIP_GROWTH = 8  # times that captures get larger when they are read
-CHUNK_BYTES = 2**20  # of a file at one look
+LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; reading more would take long
+GZIP_GROWTH = 8  # ratio of a capture's size to its compressed size
+CHUNK_BYTES = 2**20  # of a file in one read
 
 _GZIP = ".gz"
 _MAGIC = b"\x1f\x8b"
 
 
 class Follower:
-    """Follows files, and what comes into folders. `close` it, or use it as a context."""
+    """Follows files, and new files in folders. `close` it, or use it as a context."""
 
     def __init__(self, paths: Sequence[Path], on_bad: OnBad) -> None:
         """`found_nothing`: there is no file yet. Raises OSError when a path cannot be read."""
@@ -45,7 +45,7 @@ class Follower:
             stream.close()
 
     def recent(self) -> Iterator[Record]:
-        """The ends of the newest files, oldest record first; `read` goes on behind them.
+        """Yield the ends of the newest files, oldest record first; `read` continues behind them.
 
         Sets `left_out` if there is more before them.
         """
@@ -64,7 +64,7 @@ class Follower:
                 yield from read_files([path], self._on_bad)
             else:
                 position = path.stat().st_size - LOOK_BACK_BYTES
-                if position > 0:  # and there at the next line
+                if position > 0:  # go on with the next whole line
                     self.left_out = True
                     stream.seek(position - 1)
                     stream.readline()
@@ -72,12 +72,12 @@ class Follower:
                     yield from records
 
     def skip(self) -> None:
-        """Leave out all that is there already."""
+        """Skip all existing records."""
         for stream in self.growing.values():
             _skip_all(stream)
 
     def read(self) -> list[Record]:
-        """What has come since the last look; nothing when there is nothing."""
+        """Return the records since the last read; [] when there are none."""
         found: list[Record] = []
         idle = not self.growing
         for path, stream in list(self.growing.items()):
@@ -86,7 +86,7 @@ class Follower:
             idle = idle or not new
             if not new and not path.exists():
                 self.growing.pop(path).close()
-        if idle:  # or else the rest of a file that is complete comes first
+        if idle:  # else the rest of a complete file must come before the next file
             for path in (path for folder in self._folders for path in find_files(folder)):
                 found += self._begin(path)
         return found
@@ -101,9 +101,9 @@ class Follower:
         return self._read_new(path, self.growing[path])
 
     def _read_new(self, path: Path, stream: BinaryIO) -> list[Record]:
-        """A bounded part of what is new in a file; nothing only when there is nothing.
+        """Return a bounded part of the new records in a file; [] only when there are none.
 
-        What stands behind its last newline waits for the rest.
+        An unfinished last line waits for its rest.
         """
         records: list[Record] = []
         while not records and (lines := stream.readlines(CHUNK_BYTES)):
@@ -120,14 +120,14 @@ class Follower:
 
 
 def _skip_all(stream: BinaryIO) -> None:
-    """Go on with the line that is being written."""
+    """Move to the line that is being written."""
     size = stream.seek(0, os.SEEK_END)
     start = stream.seek(max(0, size - LOOK_BACK_BYTES))
     stream.seek(start + stream.read(size - start).rfind(b"\n") + 1)
 
 
 def _is_compressed(path: Path) -> bool:
-    """By its name, or by its first bytes, as files may be renamed."""
+    """Return whether a file is compressed, by its name, or by its first bytes, as files may be renamed."""
     if path.suffix == _GZIP:
         return True
     with path.open("rb") as file:

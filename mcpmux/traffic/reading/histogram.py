@@ -1,8 +1,8 @@
-"""Durations of any number in bounded memory, told to three significant digits. Pure.
+"""Record durations of any number in bounded memory, to three significant digits. Pure.
 
 Promises: from LEAST to MOST seconds, a percentile is at most ERROR away from the exact one by nearest rank;
-the least, the most and the count are exact; merging two is recording their values together. What is shorter
-or longer counts as the nearest bound.
+the least, the most and the count are exact; merging two equals recording their values together. Shorter
+or longer durations count as the nearest bound.
 
 A bucket's number follows from the binary form of the value, `value = m * 2**e` with 0.5 <= m < 1:
 `(e + 19) * 1024 + floor(m * 2048) - 1024`. So 1024 buckets of the same width share each doubling. The package
@@ -24,11 +24,11 @@ ERROR = 1 / 2048  # of the value: half a bucket, at its narrowest place
 _OFFSET = (19 << 10) - 1024  # so that the bucket of LEAST has a small number, not a negative one
 MOST_BUCKETS = 50 << 10
 NARROWEST_BAR = 1.02  # from the beginning of a bar to its end
-_FUZZ = 1e-9  # of a rank: 99.9 % of 1000 is 999, whatever floating point makes of it
+_FUZZ = 1e-9  # of a rank: 99.9 % of 1000 is 999, in spite of floating point
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations that were recorded, in seconds. `counts[i]` of them are in bucket `numbers[i]`.
+    """Recorded durations, in seconds. `counts[i]` of them are in bucket `numbers[i]`.
 
     `total` is their sum; `least` and `most` are exact, and 0 when there are none.
     Raises ValueError when the parts do not fit together: it may come from a file.
@@ -54,7 +54,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("the least and the most of a histogram do not fit")
 
     def buckets(self) -> Iterator[tuple[int, int]]:
-        """(number, count) of every bucket in use, ascending."""
+        """Return (number, count) of every bucket in use, ascending."""
         return zip(self.numbers, self.counts, strict=True)
 
     @property
@@ -63,11 +63,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         return self.total / self.count if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """The duration that `percent` (0 to 100) of all do not exceed, in seconds; None without any."""
+        """Return the duration that `percent` (0 to 100) of all do not exceed, in seconds, or None."""
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
-        """Several percentiles by nearest rank, in one walk over the buckets; in the order asked for."""
+        """Return several percentiles by nearest rank, in the given order, in one walk over the buckets."""
         count = self.count
         if not count:
             return [None] * len(percents)
@@ -80,11 +80,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
                 number, counted = next(buckets)
                 passed += counted
             middle = (bound(number) + bound(number + 1)) / 2
+            # The last rank is the most itself, which is known exactly.
             found[rank] = self.most if rank == count else min(max(middle, self.least), self.most)
         return [found[rank] for rank in ranks]
 
     def curve(self) -> Iterator[tuple[float, float]]:
-        """(seconds, share of values not above) of every bucket in use, ascending; the last is the most."""
+        """Yield (seconds, share of values not above) of every bucket, ascending; the last is the most."""
         passed = 0
         for number, count in self.buckets():
             passed += count
@@ -92,7 +93,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram:
-    """Collects durations. `freeze` gives what may be kept."""
+    """Collects durations. `freeze` returns an immutable copy."""
 
     __slots__ = ("count", "counts", "least", "most", "total")
 
@@ -104,7 +105,7 @@ class Histogram:
         self.most = 0.0
 
     def record(self, seconds: float) -> int:
-        """Count one duration; the number of its bucket. Raises ValueError when it is no number."""
+        """Count one duration. Return the number of its bucket. Raises ValueError for NaN."""
         if not LEAST <= seconds <= MOST:
             if math.isnan(seconds):
                 raise ValueError("a duration has to be a number")
@@ -122,11 +123,11 @@ class Histogram:
         return number
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
-        """Those of `freeze`."""
+        """Return percentiles as `freeze` would have them."""
         return self.freeze().percentiles(percents)
 
     def bars(self, most: int) -> list[tuple[float, int]]:
-        """All values in at most `most` ranges that grow alike: (where a range ends in seconds, how many)."""
+        """Return all values in at most `most` ranges that grow by a factor: (end in seconds, count)."""
         if not self.count:
             return []
         growth = max((self.most / self.least) ** (1 / most), NARROWEST_BAR)
@@ -138,7 +139,7 @@ class Histogram:
         return list(zip(ends, bars, strict=True))
 
     def merge(self, other: Histogram | Distribution) -> None:
-        """Count all that another one has counted."""
+        """Add all counts of another one."""
         if not other.count:
             return
         counts = self.counts
@@ -150,7 +151,7 @@ class Histogram:
         self.most = max(self.most, other.most)
 
     def freeze(self) -> Distribution:
-        """What was counted so far."""
+        """Return all that was counted so far."""
         numbers = tuple(sorted(self.counts))
         return Distribution(
             count=self.count,
@@ -163,7 +164,7 @@ class Histogram:
 
 
 def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
-    """All of them as one."""
+    """Return all of them as one."""
     whole = Histogram()
     for histogram in histograms:
         whole.merge(histogram)
@@ -171,6 +172,6 @@ def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
 
 
 def bound(number: int) -> float:
-    """The least duration that belongs to a bucket, in seconds."""
+    """Return the least duration of a bucket, in seconds."""
     exponent, place = divmod(number, 1024)
     return math.ldexp((place + 1024) / 2048, exponent - 19)

@@ -1,7 +1,7 @@
-"""Counts, error rates and latencies of what passed, per upstream and method. Pure; memory is bounded.
+"""Count traffic, error rates and latencies, per upstream and method. Pure; memory is bounded.
 
-Answers are counted where they were measured: on the clients' leg (what clients waited for, mcpmux included)
-and on that of each upstream. A request is `open` when its answer was not among what was read.
+Answers are counted where they were measured: on the clients' leg (what clients waited, mcpmux included)
+and on that of each upstream. A request is `open` when its answer was not among the messages read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Slot(NamedTuple):
 
 
 class Timeline:
-    """How many things happened when, in bounded memory. `width`: seconds of a slot.
+    """Counts over time, in bounded memory. `width`: seconds of a slot.
 
     Slots begin a second wide. When there would be more than SLOTS of them, pairs become one, so a long span
     has between half of SLOTS and SLOTS of them.
@@ -37,7 +37,7 @@ class Timeline:
         self._failed: Counter[int] = Counter()
 
     def add(self, at: float, failed: bool) -> None:
-        """Something happened at `at`, seconds since 1970."""
+        """Count an answer at `at`, seconds since 1970."""
         place = int(at // self.width)
         is_new = place not in self._answers
         self._answers[place] += 1
@@ -47,7 +47,7 @@ class Timeline:
             self._answers, self._failed = _in_pairs(self._answers), _in_pairs(self._failed)
 
     def slots(self) -> list[Slot]:
-        """Without gaps, oldest first."""
+        """Return the slots without gaps, oldest first."""
         if not self._answers:
             return []
         places = range(min(self._answers), max(self._answers) + 1)
@@ -61,7 +61,7 @@ def _in_pairs(counts: Counter[int]) -> Counter[int]:
     return pairs
 
 
-GROUPS_LIMIT = 1000  # pairs of upstream and method; methods are strangers' words
+GROUPS_LIMIT = 1000  # pairs of upstream and method; peers may invent methods
 OTHERS = "(others)"
 CLIENTS = "(clients)"
 PERCENTILES = (50, 90, 99)
@@ -69,7 +69,7 @@ HTTP = "http"
 
 
 class Group:
-    """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients.
+    """The counts of one method on one leg. `upstream` is CLIENTS on that of the clients.
 
     `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP.
     """
@@ -84,10 +84,12 @@ class Group:
 
     @property
     def open(self) -> int:
+        """The number of requests without an answer."""
         return max(0, self.requests - self.answers)
 
     @property
     def failures(self) -> int:
+        """The number of answers that are not ok."""
         return self.failed.total()
 
     @property
@@ -96,7 +98,7 @@ class Group:
         return self.failures / self.answers if self.answers else None
 
     def add(self, record: Record) -> bool:
-        """Count a message; whether it is a failure."""
+        """Count a message. Return whether it is a failure."""
         if record.kind == "request":
             self.requests += 1
             self.asked_bytes += record.size
@@ -132,7 +134,7 @@ class Group:
 
 
 def latency_json(latency: Histogram) -> dict[str, float | None] | None:
-    """Percentiles, the longest and the mean in milliseconds, or None for none."""
+    """Return percentiles, the longest and the mean in milliseconds, or None without any value."""
     if not latency.count:
         return None
     most, mean = (round(seconds * 1000, 3) for seconds in (latency.most, latency.total / latency.count))
@@ -140,13 +142,13 @@ def latency_json(latency: Histogram) -> dict[str, float | None] | None:
 
 
 def percentiles_of(latency: Histogram) -> dict[str, float | None]:
-    """Each of PERCENTILES in milliseconds, to the microsecond; None without any values."""
+    """Return each of PERCENTILES in milliseconds, to the microsecond; None without any values."""
     found = zip(PERCENTILES, latency.percentiles(PERCENTILES), strict=True)
     return {f"p{share}": None if value is None else round(value * 1000, 3) for share, value in found}
 
 
 class Stats:
-    """Of all messages that were added."""
+    """The counts of all messages that were added."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], Group] = {}
@@ -159,6 +161,7 @@ class Stats:
         self._forwarded = Timeline()
 
     def add(self, record: Record) -> None:
+        """Count a message."""
         if record.kind == "start":
             return
         self.messages += 1
@@ -174,7 +177,7 @@ class Stats:
             timeline.add(at, failed)
 
     def groups(self) -> list[Group]:
-        """The clients' first, then those of each upstream; the busiest first."""
+        """Return the groups, the clients' first, then those of each upstream; the busiest first."""
 
         def place(group: Group) -> tuple[Any, ...]:
             busy = group.answers + group.notifications + group.open
@@ -184,11 +187,11 @@ class Stats:
 
     @property
     def timeline(self) -> Timeline:
-        """Answers over time: to clients, or of upstreams when nothing of clients was added."""
+        """Answers over time: to clients, or of upstreams when no answer to clients was added."""
         return self._asked if self._asked.slots() else self._forwarded
 
     def latency(self, upstream: str | None = None) -> Histogram:
-        """Of all groups of an upstream (or CLIENTS) together, or of all."""
+        """Return the durations of all groups of an upstream (or CLIENTS) together, or of all."""
         found = Histogram()
         for group in self._groups.values():
             if upstream is None or group.upstream == upstream:

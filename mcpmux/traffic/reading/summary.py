@@ -1,15 +1,15 @@
-"""Whole exchanges out of single messages. Pure.
+"""Build exchanges from single messages. Pure.
 
     a client's request              begins a summary
     any message of the exchange     adds its upstream, target, sizes
     the answer to the client        ends it: `add` returns it
-    its client takes it back        ends it, too; later messages are not counted
-    it is given up at all upstreams and not answered within GRACE seconds: its client has gone (over HTTP a
-                                    request of 2026-07-28 is taken back by closing its stream), so ends it
-    a reading that is over          `rest` returns those that have no answer
+    its client cancels it           ends it, too; later messages are not counted
+    it is cancelled at all upstreams and not answered within GRACE seconds: its client has gone (over HTTP a
+                                    request of 2026-07-28 is cancelled by closing its stream), so ends it
+    the end of the capture          `rest` returns those that have no answer
 
-No message is kept, and at most OPEN_LIMIT exchanges; of more the oldest are returned as they are. An exchange
-whose beginning was not read is none.
+No message is kept, and at most OPEN_LIMIT exchanges; of more the oldest are returned unfinished. An exchange
+whose beginning was not read is ignored.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mcpmux.traffic.record import ANSWERS, Record
 # | `ok` | a result without an HTTP status of 400 or more |
 # | `tool-error` | the result of a tool call with `isError` |
 # | `error` | a JSON-RPC error |
-# | `invalid` | what is no JSON-RPC message |
-# | `http-404`, `http-4xx` | what came or went with that HTTP status, of 400 or more; besides another |
-# | `cancelled`, `open` | an exchange that its client has taken back, or that has no answer in what was read |
+# | `invalid` | a message that is not JSON-RPC |
+# | `http-404`, `http-4xx` | a message with that HTTP status, of 400 or more; besides another |
+# | `cancelled`, `open` | an exchange that its client has cancelled, or that has no answer so far |
 #
 # Requests and notifications have none, unless they came with such an HTTP status.
 
@@ -47,21 +47,21 @@ _WORD_OF_KIND = {"result": OK, "error": ERROR, "invalid": INVALID}
 
 
 def statuses_of(record: Record) -> tuple[str, ...]:
-    """The words of the table for a message, the most important first."""
+    """Return the words of the table for a message, the most important first."""
     http = http_words(record.status)
     word = TOOL_ERROR if record.failed else _WORD_OF_KIND.get(record.kind)
     return http if word is None or (word == OK and http) else (word, *http)
 
 
 def http_words(status: int | None, least: int = BAD_HTTP) -> tuple[str, ...]:
-    """The words for an HTTP status of `least` or more."""
+    """Return the words for an HTTP status of `least` or more."""
     return () if status is None or status < least else (f"http-{status}", f"http-{status // 100}xx")
 
 
 OPEN_LIMIT = 20_000  # exchanges, requests or targets; some 20 MB
-OPEN_BYTES = 256 * 2**20  # of them: exchanges without bodies, requests with theirs
+OPEN_BYTES = 256 * 2**20  # of those: exchanges without bodies, requests with theirs
 SUMMARY_BYTES = 1000  # that an exchange takes besides its target
-GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
+GRACE = 1.0  # seconds; an upstream that took too long is cancelled, too, and then the client is answered
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 VALUES_CHARS = 1024  # of all but the first of them
 
@@ -72,9 +72,9 @@ Test: TypeAlias = Callable[[Record], bool]
 class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
-    What is not here (`method`, `time`, `size` beside `answer_size`) is that of `first`, the client's request
+    Other members (`method`, `time`, `size` beside `answer_size`) are those of `first`, the client's request
     without its body. `view`, `marked`, `note`: of a live exchange; captures do not have them. `passed_tests`:
-    which of the Summarizer's body tests one of its messages has passed.
+    the Summarizer's body tests that one of its messages has passed.
     """
 
     first: Record
@@ -98,13 +98,14 @@ class ExchangeSummary:
     answer_size: int | None = None
     statuses: tuple[str, ...] = (OPEN,)
     passed_tests: set[Test] = field(factory=set)
-    withdrawn_at: float = inf  # when mcpmux took a request back last
-    _waits_for: int = 0  # requests to upstreams that are not answered, nor taken back
+    withdrawn_at: float = inf  # the last time when mcpmux cancelled a request
+    _waits_for: int = 0  # requests to upstreams that are neither answered nor cancelled
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.first, name)
 
     def add(self, record: Record) -> None:
+        """Add a message of the exchange."""
         self.leg = _with(self.leg, record.leg)
         self.direction = _with(self.direction, record.direction)
         self.peer = _with(self.peer, record.peer)
@@ -128,15 +129,15 @@ class ExchangeSummary:
 
     @property
     def given_up(self) -> bool:
-        """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
+        """Whether mcpmux waits for no upstream any more, as it has cancelled all unanswered requests."""
         return self.withdrawn_at < inf and self._waits_for <= 0 and self.first.method != m.LISTEN
 
     def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
-        """Look which of the tests that have not passed yet one of its messages passes."""
+        """Run the tests that no message has passed yet on a message."""
         self.passed_tests.update(test for test in {*body_tests} - self.passed_tests if test(record))
 
     def end(self, answer: Record) -> None:
-        """What the client got."""
+        """Add the answer to the client."""
         self.add(answer)
         self.ms, self.code, self.status, self.failed = answer.ms, answer.code, answer.status, answer.failed
         self.answer_size = answer.size
@@ -152,7 +153,7 @@ def _with(values: tuple[str, ...], value: str | None) -> tuple[str, ...]:
 
 
 class Summarizer:
-    """See the module. `body_tests` are made of every message of an exchange, until one passes."""
+    """Builds exchanges, see the module. `body_tests` run on each message of an exchange until one passes."""
 
     def __init__(self, body_tests: Sequence[Test] = ()) -> None:
         self._body_tests = tuple(body_tests)
@@ -160,7 +161,7 @@ class Summarizer:
         self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
 
     def add(self, record: Record) -> Iterator[ExchangeSummary]:
-        """The exchanges that are over with this message."""
+        """Add a message. Yield the exchanges that end with it."""
         if self._fading:
             yield from self._given_up(record)
         if record.exchange is None:
@@ -178,7 +179,7 @@ class Summarizer:
                 key, known, SUMMARY_BYTES + weigh((record.target, record.method, record.id))
             )
         elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
-            known.end(record)  # what mcpmux asks, the client answers: that answer comes in
+            known.end(record)  # a client's answer to a question comes in: only this one goes out
             self._open.discard(key)
         else:
             known.add(record)
@@ -194,7 +195,7 @@ class Summarizer:
         yield from forgotten
 
     def rest(self) -> list[ExchangeSummary]:
-        """The exchanges without an answer, oldest first; they are forgotten."""
+        """Return the exchanges without an answer, oldest first, and forget them."""
         left = list(self._open.values())
         self._open.clear()
         self._fading.clear()
@@ -214,7 +215,7 @@ class Summarizer:
                 yield known
 
 
-# Requests and their answers on one leg, put together from single messages; memory is bounded.
+# Pairs of requests and answers on one leg, from single messages; memory is bounded.
 
 _Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]
 
@@ -222,7 +223,7 @@ _OTHER_WAY = {"in": "out", "out": "in"}
 
 
 Pair: TypeAlias = tuple[Record, Record | None]
-"""A request and what answered it, or a message that is alone: a notification, an answer to nothing."""
+"""A request and its answer, or a single message: a notification, an answer without a request."""
 
 
 def _request_key(record: Record) -> _Key:
@@ -231,7 +232,7 @@ def _request_key(record: Record) -> _Key:
 
 
 def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
-    """Every message once, requests with their answers; in the order in which pairs become complete."""
+    """Yield every message once, requests with their answers, in the order in which pairs become complete."""
     waiting: Lru[_Key, Record] = Lru(OPEN_LIMIT, OPEN_BYTES)
     for record in records:
         key = _request_key(record)
@@ -248,13 +249,13 @@ def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
 
 
 class Targets:
-    """Tells answers what they are about. Remembers of a request what is needed for that."""
+    """Adds to answers the target of their requests."""
 
     def __init__(self) -> None:
         self._known: Lru[_Key, str] = Lru(OPEN_LIMIT, OPEN_BYTES)
 
     def fill(self, record: Record) -> Record:
-        """The same message. An answer gets its request's target, as it has none of its own."""
+        """Return the same message. An answer gets its request's target, as it has none itself."""
         if record.kind == "request" and record.target is not None:
             self._known[_request_key(record)] = record.target
         elif record.kind in ANSWERS and record.target is None:
@@ -264,7 +265,7 @@ class Targets:
         return record
 
 
-# Which message of an exchange went out for which that came in:
+# The messages of an exchange that came in, and those that went out for them:
 #
 # | came in | went out |
 # | --- | --- |
@@ -275,11 +276,11 @@ class Targets:
 
 
 Passage: TypeAlias = tuple[list[Record], Record]
-"""Messages that came in, and what went out for them on the other leg: one, made of several when merged."""
+"""Messages that came in, and the one that went out for them on the other leg; several are merged into one."""
 
 
 def passages(records: Sequence[Record]) -> list[Passage]:
-    """In the order in which they went out. What mcpmux has made by itself is not among them."""
+    """Return passages in the order in which they went out, without messages that mcpmux made itself."""
     found: list[Passage] = []
     arrived: list[Record] = []
     for record in records:
@@ -288,7 +289,7 @@ def passages(records: Sequence[Record]) -> list[Passage]:
         elif record.direction == "out":
             before = [each for each in arrived if _fits(each, record)]
             if record.kind == "request":
-                before = before[-1:]  # more may go out for it
+                before = before[-1:]  # several requests may go out for one, so it stays
             else:
                 before = before[:1] if record.kind == "notification" else before
                 arrived = [each for each in arrived if each not in before]

@@ -312,7 +312,7 @@ class RuleSet:
         return not self._patterns and not self._scan(joined.encode("utf-8", "surrogatepass"))
 
     def redact_text(self, text: str) -> tuple[str, int]:
-        """Redact other text: a URI, a name, a line of a log. Return it, and how many secrets were replaced."""
+        """Redact other text: a URI, a name, a line of a log. Return it, and the number replaced."""
         possible = self._possible_shapes(text.encode("utf-8", "surrogatepass"))
         if possible is None:
             return text, 0

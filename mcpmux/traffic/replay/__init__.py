@@ -1,1 +1,1 @@
-"""Captured requests sent again, and what came back compared."""
+"""Send captured requests again, and compare the answers."""

@@ -1,6 +1,6 @@
-"""What of the captured run stands for what in this one: values, and answers to questions. Pure.
+"""Map the captured run to this one: values that servers make up, and answers to questions. Pure.
 
-A server makes values up for its client to give back:
+A server makes up values that its client gives back:
 
 | made up | given back |
 | --- | --- |
@@ -29,18 +29,18 @@ CURSOR = "cursor"
 
 
 class Unmapped(Exception):
-    """A request gives something back that this run did not get."""
+    """A request gives back a value that this run did not get."""
 
 
 class ValueMapping:
-    """What was made up in the captured run, and in this one."""
+    """The values made up in the captured run, and those of this one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str | None] = {}
         self._wishes: dict[str, dict[str, str]] = {}
 
     def learn(self, request: CapturedRequest, now: Any) -> None:
-        """What the result of a captured request is now; anything but an object has nothing in it."""
+        """Map the values in a captured result to those of its result now; only objects have any."""
         captured = value_of(request.answer.result) if isinstance(request.answer, Reply) else None
         if not isinstance(captured, dict):
             return
@@ -63,9 +63,9 @@ class ValueMapping:
             self._known[kind, value] = new if isinstance(new, str) else self._known.get((kind, value))
 
     def apply(self, request: CapturedRequest) -> tuple[Fields, Fields]:
-        """A captured request's parameters and `_meta` as this run needs them.
+        """Return a captured request's parameters and `_meta` with the values of this run.
 
-        What the captured run did not give is left alone if the request failed then, too. Raises Unmapped.
+        A value that the captured run did not give stays if the request failed then, too. Raises Unmapped.
         """
         params, meta, succeeded = request.params, request.meta, isinstance(request.answer, Reply)
         changed = dict(params)
@@ -98,11 +98,11 @@ def _round(request: CapturedRequest, state: Any) -> str:
     return f"{request.method} {value_of(request.params.get('name'))} {value_of(request.params.get('uri'))}"
 
 
-# Servers ask when they like, and a modern client gets the question as the answer to its next request. So a
-# question gets the first captured answer to one of the same method that was not used yet, of the same
-# request if there is one; when all are used, the last one again. One that has no answer is refused; in the
-# modern era, where nobody can refuse, it gets one that gives nothing away (`_NOTHING_TO_GIVE`). What is not
-# as captured is reported by its Kind, and is no difference of results.
+# Servers may ask at any time, and a modern client gets the question as the answer to its next request. So a
+# question gets the first unused captured answer to one of the same method, of the same
+# request if there is one; when all are used, the last one again. A question without an answer is refused; in
+# the modern era, where a refusal is impossible, it gets an empty answer (`_NOTHING_TO_GIVE`). A deviation
+# from the capture is reported by its Kind, and is no difference of results.
 
 INPUT_REQUIRED = "input_required"
 
@@ -119,11 +119,11 @@ _NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
 
 class Questions:
-    """The questions of one dialogue. `deviations` counts what was not as captured, by kind and method."""
+    """The questions of one dialogue. `deviations`: number of those unlike the capture, by kind and method."""
 
     def __init__(self, dialogue: Dialogue) -> None:
         self.deviations: Counter[tuple[Kind, str]] = Counter()
-        self.rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
+        self.rounds: dict[int, int] = {}  # position of a request with answers: that of the request asked
         self._unused = dialogue.questions.copy()
         # Modern questions: the result that asks, and the request with the responses that follows it.
         asking: dict[str, tuple[int, dict[str, str]]] = {}
@@ -145,7 +145,7 @@ class Questions:
         self._last = {kept.method: kept.answer for kept in self._unused}
 
     def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
-        """The answer to a question that comes now, during the request at `position` of the capture."""
+        """Return the answer to a question now, during the request at `position` of the capture."""
         answer = self._take(method, position)
         if modern and not isinstance(answer, Reply):
             nothing = _NOTHING_TO_GIVE.get(method)
@@ -165,13 +165,13 @@ class Questions:
         return found.answer
 
     def finish(self) -> None:
-        """Nothing is asked any more: what is left was not asked."""
+        """Count the questions that are left as not asked."""
         self.deviations.update(("missing", kept.method) for kept in self._unused)
         self._unused.clear()
 
 
 def asked_in(captured: CapturedRequest) -> dict[str, str] | None:
-    """The methods that the captured answer of a modern request asks for, by key; None if it asks nothing."""
+    """Return the methods that a captured modern answer asks for, by key; None if it asks nothing."""
     result = _result_of(captured)
     if not captured.modern or text_of(result.get("resultType")) != INPUT_REQUIRED:
         return None

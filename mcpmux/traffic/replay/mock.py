@@ -1,9 +1,9 @@
-"""A server that answers from a capture, in place of the mux: to be served by the same listeners.
+"""Serve answers from a capture instead of the mux, by the same listeners.
 
-Promises: clients of every revision are served; an answer of the era that was captured is given as it was,
-another is translated. What came during a call comes again, under the new progress token; what a legacy server
-asked is asked again, and the captured answer follows whatever the client says. Changes are told to those who
-subscribe, in their order. What is not in the capture is refused with the nearest that is.
+Promises: clients of every revision are served; an answer of the captured era is given unchanged,
+another is translated. Messages during a call come again, under the new progress token; a legacy server's
+questions are asked again, and the captured answer follows any reply. Changes go to subscribers,
+in their order. A request that is not in the capture is refused with the nearest one that is.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ log = structlog.get_logger()
 
 # A request gets the answer to one with the same method and parameters, in any order and without `_meta`; else
 # to one about the same tool, prompt, resource, completion or task, but never another page or another round of
-# questions. Of several the one in the same revision, else of the same era. When it was asked several times,
-# the answers come in their order in the capture; after the last comes the last again, or the first (`cycle`).
+# questions. Of several the one in the same revision, else of the same era. The answers to repeated requests
+# come in their order in the capture; after the last comes the last again, or the first (`cycle`).
 
 _REQUESTED = "protocolVersion"
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE, _REQUESTED)
@@ -94,10 +94,10 @@ canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class CapturedAnswers:
-    """Captured answers by what was asked. `cycle`: after the last answer to the same comes the first again.
+    """Captured answers by their requests. `cycle`: after the last answer to the same comes the first again.
 
-    `unusable` counts requests whose answer is not known, by the reason. `redacted`: how many of the answers
-    have something redacted in them.
+    `unusable`: number of requests without a known answer, by the reason. `redacted`: number of answers with
+    redacted values.
     """
 
     def __init__(self, dialogues: Sequence[Dialogue], *, cycle: bool = False) -> None:
@@ -121,7 +121,7 @@ class CapturedAnswers:
                 self._groups.setdefault((captured.method, key), []).append(captured)
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
-        """The captured request whose answer this one gets; None when there is none."""
+        """Return the captured request whose answer this one gets; None when there is none."""
         keys = ((method, key) for key in (canonical(values_of(params)), _about(params)))
         key = next((key for key in keys if key in self._groups), None)
         if key is None:
@@ -138,7 +138,7 @@ class CapturedAnswers:
         return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
 
     def unknown(self, method: str, params: Fields) -> RpcError:
-        """The error for a request without a captured answer; it names the nearest one."""
+        """Return the error for a request without a captured answer; it names the nearest one."""
         if method not in self.requests:
             near = _hint(method, self.requests)
             return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{near}")
@@ -151,7 +151,7 @@ class CapturedAnswers:
         return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
 
     def updates(self, uri: str, captured: CapturedRequest | None = None) -> list[ServerMessage]:
-        """What a client was told of a resource after it subscribed; `captured`: by this request, if known."""
+        """Return the updates of a resource after a subscription; `captured`: by this request, if known."""
         captured = captured or self.find(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, NEWEST)
         listens = [each for each in self.requests.get(m.LISTEN, ()) if uri in listened_uris(each.params)]
         if captured is None and listens:
@@ -197,6 +197,7 @@ class Mock:
     elsewhere: Elsewhere | None = None
 
     def close(self) -> None:
+        """End the listens."""
         self._closing.set()
 
     def leave(self, client: object) -> None:
@@ -206,6 +207,7 @@ class Mock:
         """See Service."""
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
+        """Return the captured answer to a modern request. Raises RpcError."""
         await in_task()
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
@@ -221,13 +223,14 @@ class Mock:
         return result if captured.modern else upgrade_result(call.method, result)
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
-        """There is everything, and no views."""
+        """Admit every principal, but to no view: a mock has none."""
         return None if view else principal
 
     def judging(self, principal: Principal) -> None:
-        """No query narrows anything."""
+        """Return None: no query narrows anything."""
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
+        """Open a legacy session. Return it with the result."""
         await in_task()
         call = Call.of(request.method, request.payload)
         requested = call.text(_REQUESTED) or ""
@@ -241,7 +244,7 @@ class Mock:
         return session, result
 
     def refuse(self, call: Call) -> RpcError:
-        """The error for a request that is not in the capture."""
+        """Return the error for a request that is not in the capture."""
         error = self.answers.unknown(call.method, call.params)
         log.warning("not in the capture", method=call.method, error=error.message)
         return error
@@ -251,7 +254,7 @@ class Mock:
     ) -> Fields:
         """Send what came before a captured answer, then return the answer. Raises RpcError.
 
-        Progress comes under this call's token, or not without one. `ask` asks the client back.
+        Progress has this call's token, and is left out without one. `ask` asks the client's questions.
         """
         began = trio.current_time()
         for sent in captured.before_answer:
@@ -270,6 +273,7 @@ class Mock:
         return result_of(captured.answer)
 
     async def wait(self, began: float, after: float) -> None:
+        """Wait until `after` seconds since `began`, if the mock has the captured latency."""
         if self._latency:
             await trio.sleep_until(began + after)
 
@@ -288,7 +292,7 @@ class Mock:
         return {"resultType": raw("complete"), META: raw(tag)}
 
     def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
-        """What its subscribers got, for a listen that is not in the capture."""
+        """Return the messages to its subscribers, for a listen that is not in the capture."""
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
         updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]
@@ -296,14 +300,14 @@ class Mock:
 
 @asynccontextmanager
 async def open_mock(answers: CapturedAnswers, *, latency: bool = False) -> AsyncIterator[Mock]:
-    """A server that gives these answers; with `latency` after as long as then. Leaving ends what it sends."""
+    """Open a server with these answers; `latency`: with the captured delays. Leaving ends its messages."""
     async with trio.open_nursery() as nursery:
         yield Mock(answers, nursery, latency)
         nursery.cancel_scope.cancel(reason="the mock is closed")
 
 
-GAP_SECONDS = 0.01  # between changes: without one, several of the same resource would become one
-ROUNDS = 100  # of questions in one call; more are a circle
+GAP_SECONDS = 0.01  # between changes: without it, several of the same resource would become one
+ROUNDS = 100  # of questions in one call; more of them would never end
 
 _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
 _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
@@ -319,7 +323,7 @@ class MockSession:
     ask_unasked: AskClient
 
     def __init__(self, mock: Mock, result: Fields, principal: Principal) -> None:
-        """`result` answered its `initialize`."""
+        """`result`: the answer to its `initialize`."""
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
         self.outbox = ClientOutbox(frozenset())
         self.principal = principal
@@ -330,12 +334,13 @@ class MockSession:
         """See Session."""
 
     def close(self) -> None:
+        """End the session, and what it sends."""
         for scope in self._feeds.values():
             scope.cancel(reason="the client has gone")
         self.outbox.close()
 
     def follow(self, captured: CapturedRequest | None) -> None:
-        """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
+        """Send what followed a captured answer, except updates: these depend on subscriptions."""
         sent_after = captured.after_answer if captured is not None else []
         messages = [sent for sent in sent_after if sent.method != m.RESOURCE_UPDATED]
         if messages:
@@ -354,6 +359,7 @@ class MockSession:
                 self.outbox.put(Event(sent.method, sent.params))
 
     async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
+        """Return the captured answer to a legacy request. Raises RpcError."""
         await in_task()
         if call.method == m.PING:
             return {}
@@ -374,7 +380,7 @@ class MockSession:
         return result
 
     async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: AskClient) -> Fields:
-        """The result in the session's revision. Its client is asked what a server wants to know."""
+        """Return the result in the session's revision, after its client has answered a server's questions."""
         try:
             result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
             for _ in range(ROUNDS):
@@ -394,7 +400,7 @@ class MockSession:
         return downgrade_content(call.method, result, self.revision)
 
     async def _ask(self, wish: Wish, ask: AskClient) -> Raw:
-        """The client's answer as a modern client would give it."""
+        """Return the client's answer in the modern form."""
         try:
             params = downgrade_question(wish.method, wish.params, self.revision, "mock")
             told = await ask(wish.method, params)
@@ -404,7 +410,7 @@ class MockSession:
 
 
 # The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
-# form of that era. Without a captured handshake the mock offers what was asked for.
+# form of that era. Without a captured handshake the mock offers the capabilities of the captured requests.
 
 _OFFERED_BY = {
     m.TOOLS_CALL: "tools",
@@ -417,7 +423,7 @@ _OFFERED_BY = {
 
 
 def make_handshake(answers: CapturedAnswers, requested: str | None) -> Fields:
-    """The InitializeResult for a requested revision, or else a DiscoverResult, out of what else is known."""
+    """Return the InitializeResult for a requested revision, or else a DiscoverResult, from known facts."""
     requests = answers.requests
     info: Any = {"name": "mcpmux mock", "version": "1"}
     offered = sorted({_OFFERED_BY[method] for method in requests if method in _OFFERED_BY})

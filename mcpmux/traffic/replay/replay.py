@@ -1,4 +1,4 @@
-"""Captured requests sent again: one session for each captured client, its answers compared.
+"""Send captured requests again: one session for each captured client, with its answers compared.
 
 Promises: a request goes out in the revision it was made in, after the answers that its client had then; every
 request of the capture has one outcome; every wait is bounded. Refuses to know how a server is reached.
@@ -48,25 +48,25 @@ from mcpmux.traffic.replay.report import (
 )
 from mcpmux.transports.wall import walled
 
-ROUNDS = 100  # of questions in one call; more are a circle
-IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
+ROUNDS = 100  # of questions in one call; more of them would never end
+IN_FLIGHT = 256  # requests of all sessions at a time, for any capture
 
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 OpenChannel = Callable[[Hear, str], AbstractAsyncContextManager[Channel]]
-"""A new connection to the server, for a client of a view as records have it."""
+"""Opens a new connection to the server, for a client of a view as in records."""
 
 
 @define(eq=False)
 class Replay:
-    """How to replay, and what its sessions share. `first`: when the capture began, in seconds since 1970.
+    """The settings of a replay, and what its sessions share. `first`: when the capture began (since 1970).
 
     `speed`: 2 is twice as fast as captured, inf as fast as possible. `timeout`: seconds for one answer, and
     for opening a session. `sessions`: how many are open at a time at infinite speed; at others there are as
     many as in the capture.
 
-    When the first session fails as there is no connection, that is the `trouble`, and later ones are not
-    waited for. A server that has answered once is reachable: a connection that is lost afterwards costs one
+    When the first session fails to connect, the reason is the `trouble`, and later sessions do not start.
+    A server that has answered once is reachable: a connection that is lost afterwards costs one
     session.
     """
 
@@ -85,21 +85,21 @@ class Replay:
     _failed: trio.Event = field(factory=trio.Event)
 
     def failed(self, error: BaseException) -> None:
-        """Something could not be done, perhaps as there was no connection."""
+        """Note an error, which may mean that the server cannot be reached."""
         if isinstance(error, TransportError) and not self.reached and self.trouble is None:
             self.trouble = str(error)
             self._failed.set()
 
     async def wait(self, at: float) -> None:
-        """Until what was captured `at` is due, or until the server is known to be unreachable."""
+        """Wait until a message captured `at` is due, or until the server is known to be unreachable."""
         with trio.move_on_at(self._began + max(0.0, at - self.first) / self.speed):
             await self._failed.wait()
 
 
 class SessionReplay:
-    """One captured client's requests sent again, in a session of its own.
+    """One captured client's requests, sent again in a session of its own.
 
-    What a server asks is answered as in the capture, whenever it asks. `capabilities`, `principal`,
+    A server's questions are answered as in the capture, at any time. `capabilities`, `principal`,
     `knows_tasks` and `ask`: see `runtime.calls.Client`.
     """
 
@@ -122,7 +122,7 @@ class SessionReplay:
         self._listens: dict[Id | None, trio.CancelScope] = {}
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
-        """Replay it all. Raises nothing but bugs and Cancelled."""
+        """Replay the dialogue. Raises nothing but bugs and Cancelled."""
         if all(self._skipped.values()):
             self._give_up("nothing of its client is sent again")
             return
@@ -162,7 +162,7 @@ class SessionReplay:
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
-                    if step.position in self._reported:  # it has opened the session
+                    if step.position in self._reported:  # `_begin` has sent it
                         continue
                     await self._whole.wait(step.at)
                     await self._wait_for_answers(before=step.position)
@@ -177,13 +177,13 @@ class SessionReplay:
             self._questions.finish()
 
     async def _wait_for_answers(self, before: float = math.inf) -> None:
-        """Until everything is answered that was answered before a position in the capture."""
+        """Wait for all answers that had come before a position in the capture."""
         for captured, done in list(self._pending.values()):
             if before == math.inf or (captured.answered_position or math.inf) < before:
                 await done.wait()
 
     async def _begin(self) -> None:
-        """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
+        """Open a legacy session, with the captured request or a similar one. Raises McpmuxError."""
         first = next((each for each in self._requests if each.opens_session and each.problem is None), None)
         call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
@@ -210,7 +210,7 @@ class SessionReplay:
             self._check(first, {"result": values_of(result)}, _ms_since(began))
 
     def _make_opening(self) -> Call:
-        """An `initialize` that is not in the capture, made of what its client did."""
+        """Return an `initialize` that is not in the capture, made of what its client did."""
         info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
         asked = {question.method for question in self._dialogue.questions}
         offered = raw({_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY})
@@ -218,7 +218,7 @@ class SessionReplay:
         return initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
 
     async def _repeat_notification(self, note: ClientNotification) -> None:
-        """Repeat a notification of the client; cancelling is done by leaving the request."""
+        """Repeat a notification of the client; a cancelled request is simply left."""
         if note.method == m.CANCELLED:
             listen = self._listens.get(id_of(note.params.get("requestId")))
             if listen is not None:
@@ -249,9 +249,9 @@ class SessionReplay:
     async def _perform(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Send a request and compare its answer. `started` means: it is about to be sent.
+        """Send a request and compare its answer. `started` is called just before it is sent.
 
-        A listen goes on until its client cancelled it; what the server acknowledged is compared.
+        A listen goes on until its client cancelled it; the server's acknowledgement is compared.
         """
         listens = captured.method == m.LISTEN
         async with nullcontext() if listens else self._whole.in_flight:
@@ -288,7 +288,7 @@ class SessionReplay:
                 self._compare_early(captured, now, _ms_since(began))
 
     def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
-        """Compare an answer. It may have come without the question that came before it in the capture."""
+        """Compare an answer, which may have come without the question before it in the capture."""
         kind = now["result"].get("resultType") if "result" in now else INPUT_REQUIRED
         if asked_in(captured) is not None and kind != INPUT_REQUIRED:
             self._early[captured.position] = (now, ms)
@@ -297,7 +297,7 @@ class SessionReplay:
             self._check(captured, now, ms)
 
     async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
-        """The result; questions that the server asks on the way, and did not then, get captured answers."""
+        """Return the result; questions on the way that are not in the capture get captured answers."""
         go_on = self._channel.exchange if captured.modern else self._channel.resume
         expected = set((asked_in(captured) or {}).values())
         result = await self._channel.exchange(call, ignore_event)
@@ -310,7 +310,7 @@ class SessionReplay:
                 for key, wish in wishes.items()
             }
             if not expected.isdisjoint(wish.method for wish in wishes.values()):
-                break  # the next request of the capture answers
+                break  # the next request of the capture has the answers
             if captured.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
                 break  # a modern client cannot refuse
             responses = {
@@ -322,7 +322,7 @@ class SessionReplay:
         return result
 
     async def ask(self, method: str, _params: Fields) -> Fields:
-        """See runtime.calls.Client."""
+        """Answer a question of the server, see runtime.calls.Client."""
         return result_of(self._questions.answer(method, None))
 
     def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
@@ -342,13 +342,13 @@ def _ms_since(began: float) -> float:
 
 
 def _unheard(_notification: Notification) -> None:
-    """Notifications nobody asked for depend on what happens at the server, so they are not compared."""
+    """Ignore a notification: those without a request depend on the server's state, so none is compared."""
 
 
 async def run_replay(
     dialogues: Sequence[Dialogue], open_channel: OpenChannel, report: Report, **how: Any
 ) -> None:
-    """Replay them all, as Replay says; how it went is in `report`. Cancelling it closes the sessions."""
+    """Replay all dialogues, see Replay; `report` gets the outcomes. Cancelling closes the sessions."""
     if not dialogues:
         return
     whole = Replay(open_channel, report, dialogues[0].at, **how)

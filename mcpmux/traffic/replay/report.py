@@ -1,10 +1,10 @@
-"""What a replay found: where two answers differ, and the outcome of each request. Pure.
+"""Report a replay: the differences of two answers, and the outcome of each request. Pure.
 
-Lists of things that have names (`name`, `uri`, `uriTemplate`) are compared thing by thing, so that one that
-was added or moved is told as that, and not as a change of all behind it.
+Lists of named things (`name`, `uri`, `uriTemplate`) are compared by name, so that a thing that
+was added or moved is reported as that, and not as a change of all behind it.
 
-What differs from run to run by its nature is only looked for: cursors, states, ids of tasks, subscriptions
-and elicitations, times of tasks. Text with something redacted is compared around that.
+Values that differ from run to run must only be present: cursors, states, ids of tasks, subscriptions
+and elicitations, times of tasks. Redacted text is compared except for the redacted parts.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Difference(NamedTuple):
     now: Any
 
     def as_json(self) -> dict[str, Any]:
-        """For programs, without the side on which there is nothing."""
+        """Return it for programs, without the side that has no value."""
         sides = {"captured": self.captured, "now": self.now}
         sides.pop({"added": "captured", "removed": "now"}.get(self.kind, ""), None)
         return {"path": show_path(self.path), "kind": self.kind, **sides}
 
 
 def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Difference]:
-    """At most DIFFERENCE_LIMIT places in which two JSON values differ, in the order of the captured one."""
+    """Return at most DIFFERENCE_LIMIT differences of two JSON values, in the order of the captured one."""
     there = (*VOLATILE, *ignore)
 
     def counts(found: Difference) -> bool:
@@ -82,7 +82,7 @@ def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Dif
 
 
 def covers(pattern: Pattern, path: Path) -> bool:
-    """Whether a path, or something above it, is what a pattern names."""
+    """Return whether a pattern names a path, or something above it."""
     if not pattern:
         return True
     if pattern[0] is DEEP:
@@ -93,7 +93,7 @@ def covers(pattern: Pattern, path: Path) -> bool:
 
 
 def show_path(path: Path) -> str:
-    """As `--ignore` and `[redaction]` take it: `result.tools[2].description`."""
+    """Return a path in the form of `--ignore` and `[redaction]`: `result.tools[2].description`."""
     steps = (
         f".{step}" if isinstance(step, str) and _PLAIN.fullmatch(step) else f"[{json.dumps(step)}]"
         for step in path
@@ -102,7 +102,7 @@ def show_path(path: Path) -> str:
 
 
 def _with_numbered_wishes(answer: Any) -> Any:
-    """What a server asks for goes under names that it makes up: they are numbered instead."""
+    """Return an answer with its questions in a list: the server makes up their names, so none can match."""
     wishes = value_at(answer, ("result", "inputRequests"))
     if not isinstance(wishes, dict):
         return answer
@@ -132,7 +132,7 @@ def _differences(captured: Any, now: Any, path: Path) -> Iterator[Difference]:
 
 
 def _parts(whole: dict[str, Any] | list[Any], by_name: bool) -> dict[Any, tuple[str | int, Any]]:
-    """Members of an object or things in a list: what they are compared by → (their step in a path, value)."""
+    """Return the parts of an object or list: what they are compared by → (their step in a path, value)."""
     items = whole.items() if isinstance(whole, dict) else enumerate(whole)
     return {_name_of(value) if by_name else step: (step, value) for step, value in items}
 
@@ -160,6 +160,7 @@ def _is_same(captured: Any, now: Any) -> bool:
 
 
 def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
+    """Return a captured answer in that form; None when there is none."""
     if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
         agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
         return next((acknowledged(sent.params) for sent in agreed), None)
@@ -171,11 +172,12 @@ def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
 
 
 def acknowledged(params: Fields) -> dict[str, Any]:
-    """The acknowledgement of a listen in that form."""
+    """Return the acknowledgement of a listen in that form."""
     return {"acknowledged": value_of(params.get("notifications"))}
 
 
 def error_value(error: RpcError) -> Any:
+    """Return an error as a decoded JSON object."""
     return value_of(raw(error_body(error)))
 
 
@@ -183,16 +185,16 @@ def error_value(error: RpcError) -> Any:
 #
 # | status | meaning |
 # | --- | --- |
-# | `same` | the answer is what it was |
-# | `different` | it is not |
+# | `same` | the answer equals the captured one |
+# | `different` | it does not |
 # | `failed` | there was no answer |
-# | `unasked` | answered at once, and then the server asked its client first; the end is compared |
-# | `unchecked` | answered, but what was answered then is not in the capture |
+# | `unasked` | answered at once, where the server asked its client first then; the end is compared |
+# | `unchecked` | answered, but the capture has no answer to compare with |
 # | `skipped` | not sent |
 
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-PLACES_LIMIT = 1000  # of a list that is made up to look at one value in it
+PLACES_LIMIT = 1000  # of a list that is made up around one value in it
 
 
 class Outcome(NamedTuple):
@@ -219,10 +221,10 @@ class Outcome(NamedTuple):
 
 
 class Report:
-    """Collects outcomes; what would be shown of them is redacted first.
+    """Collects outcomes, with redacted differences.
 
-    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: how many
-    questions of servers were not as in the capture, by kind and method.
+    `left_out`: messages of the capture that belong to no request, by the reason. `questions`: number
+    of servers' questions unlike those in the capture, by kind and method.
     """
 
     def __init__(self, left_out: Counter[str], redactor: Redactor | None = None) -> None:
@@ -232,6 +234,7 @@ class Report:
         self._redactor = redactor or Redactor()
 
     def add(self, outcome: Outcome) -> None:
+        """Add an outcome, redacted."""
         redact = partial(self._redact, outcome.captured.method)
         outcome = outcome._replace(
             reason=self._redactor.redact_name(outcome.reason),
@@ -248,36 +251,36 @@ class Report:
             self.questions[kind, self._redactor.clean(method)] += count
 
     def _redact(self, method: str, path: Path, value: Any) -> Any:
-        """A value without secrets: looked at where it stands in its message, as rules may go by that."""
+        """Return a value without secrets, redacted in its place in the message, which rules may depend on."""
         data, count = self._redactor.redact(method, msgspec.json.encode(_placed(path, value)))
         return _at(path, msgspec.json.decode(data)) if count else value
 
     def counts(self) -> Counter[str]:
-        """How many requests have each status."""
+        """Return the number of requests with each status."""
         return Counter(outcome.status for outcome in self.outcomes)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was different or failed."""
+        """Whether no request was different or failed."""
         return not self.having("different", "failed")
 
     def having(self, *statuses: Status) -> list[Outcome]:
-        """The requests with one of these statuses, in the order of the capture."""
+        """Return the requests with one of these statuses, in the order of the capture."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]
 
     def by_method(self) -> dict[str, Counter[str]]:
-        """The same for each method, in the order of the capture."""
+        """Return the number with each status for each method, in the order of the capture."""
         found: dict[str, Counter[str]] = {}
         for outcome in self.outcomes:
             found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
         return found
 
     def reasons(self, status: Status) -> Counter[str]:
-        """Why requests have this status."""
+        """Return the reasons of requests with this status, counted."""
         return Counter(outcome.reason or "?" for outcome in self.having(status))
 
     def latency(self) -> dict[str, tuple[Histogram, Histogram]]:
-        """Durations then and now by method, of requests that were answered both times."""
+        """Return durations then and now by method, of requests that were answered both times."""
         found: dict[str, tuple[Histogram, Histogram]] = {}
         for outcome in self.outcomes:
             if outcome.ms is not None and outcome.captured.ms is not None:
@@ -287,7 +290,7 @@ class Report:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return everything, for programs."""
         return {
             "clean": self.clean,
             "counts": _by_status(self.counts()),

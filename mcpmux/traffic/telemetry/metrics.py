@@ -1,10 +1,10 @@
-"""Counts and durations of what passes, kept in memory until somebody asks. No clock and no waiting.
+"""Count traffic and durations in memory, for metrics. No clock and no waiting.
 
-Promises: bounded memory. Labels are configured names and words of the protocol; a stranger's method counts
-as `other`, and targets and clients' names are never labels. `prometheus` makes text of it.
+Promises: bounded memory. Labels are configured names and words of the protocol; an unknown method counts
+as `other`, and targets and clients' names are never labels. `prometheus` turns the counts into text.
 
-In `upstream`, `(none)` stands for an exchange that mcpmux has answered by itself, `(several)` for one that
-more than one upstream was asked for; no upstream can have such a name.
+In `upstream`, `(none)` stands for an exchange that mcpmux itself has answered, `(several)` for one that
+went to more than one upstream; no upstream can have such a name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Labels = tuple[str, ...]
 
 
 def _new_histogram() -> list[float]:
-    """How many values were at most each of SECONDS, how many were above all of them, and their sum."""
+    """Return the counts of values up to each of SECONDS, of those above all of them, and their sum: all 0."""
     return [0] * (len(SECONDS) + 2)
 
 
@@ -88,16 +88,20 @@ class Metrics:
 
     @property
     def messages_total(self) -> dict[Labels, int]:
+        """The number of messages, by labels."""
         return {labels: number for labels, (number, _) in self._messages.items()}
 
     @property
     def message_bytes_total(self) -> dict[Labels, int]:
+        """The bytes of messages, by labels."""
         return {labels: size for labels, (_, size) in self._messages.items()}
 
     def expect(self, settle: Callable[[], None]) -> None:
+        """Remember how to settle. See BatchObserver."""
         self.settle = settle
 
     def take_all(self, batch: Sequence[Observation]) -> None:
+        """Count messages. See BatchObserver."""
         for observed in batch:
             self._take(observed)
 
@@ -120,10 +124,12 @@ class Metrics:
                 _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """Count an exchange as in flight. See ExchangeObserver."""
         _add(self.exchanges_in_flight, (method_label(exchange.call.method),), 1)
         return AT_ONCE
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """Count an exchange and its duration. See ExchangeObserver."""
         method = method_label(exchange.call.method)
         asked = exchange.upstreams
         upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
@@ -135,10 +141,11 @@ class Metrics:
 
 
 def method_label(method: str | None) -> str:
+    """Return the label of a method: itself if the protocol has it, else OTHER."""
     return method if method is not None and method in METHODS else OTHER
 
 
-# How an exchange went, in one word of a few, for counting. Pure.
+# The outcome of an exchange, in one word of a few, for counting. Pure.
 
 OK: Final = "ok"  # a result
 TOOL_ERROR: Final = "tool_error"  # a tool's result with `isError`
@@ -165,7 +172,7 @@ METHODS: Final = frozenset(
 
 
 def outcome_of(method: str, outcome: Fields | BaseException) -> str:
-    """The word for an exchange's result, or for what it ended with."""
+    """Return the word for an exchange's result or exception."""
     if not isinstance(outcome, BaseException):
         if method == m.TOOLS_CALL and is_tool_error(outcome):
             return TOOL_ERROR
@@ -175,10 +182,10 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
         return "refused"
     if isinstance(outcome, RpcError):
         return _CLASSES.get(outcome.code, ERROR)
-    # "cancelled" by the client, or by a stop; or mcpmux has failed.
+    # "cancelled": by the client, or by a stop. "broken": a bug of mcpmux.
     return "cancelled" if isinstance(outcome, trio.Cancelled) else "broken"
 
 
 def is_tool_error(result: Fields) -> bool:
-    """Whether a result has `isError`."""
+    """Return whether a result has `isError`."""
     return "isError" in result and value_of(result["isError"]) is True

@@ -1,13 +1,13 @@
-"""`/metrics` of the admin listener: what is counted, of one process or of several as of one.
+"""Serve `/metrics` of the admin listener, for one process or for the sum of several.
 
 Rules for several processes
-  * Values of the same name and labels are added up: counters, histograms, and gauges, which count what is
-    there.
-  * What is 1 or 0 is 1 when it is so everywhere, or anywhere; see `_JOINS`.
-  * Counters of a process that has ended stay in the sum; its gauges do not. So no counter ever goes back,
-    but for what was counted after the last look at a process.
+  * Values of the same name and labels are added up: counters, histograms, and gauges, which are counts of
+    present things.
+  * A value of 1 or 0 is 1 when it is so in all processes, or in any; see `_JOINS`.
+  * Counters of a process that has ended stay in the sum; its gauges do not. So no counter ever decreases,
+    except by what was counted after the last reading of a process.
 
-Law: the sum of one process says the same as that process.
+Law: the sum of one process equals its own metrics.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Samples = dict[Labels, Any]  # by label values: a number; in a histogram a list,
 class Family(NamedTuple):
     """One metric at one time. `labels`: the names of the labels, in the order of their values.
 
-    Its name says its kind: it ends with `_total` for a counter, with `_seconds` for a histogram; any other
-    is a gauge.
+    Its name determines its kind: it ends with `_total` for a counter, with `_seconds` for a histogram; any
+    other is a gauge.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Family(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it counts what has happened since the start."""
+        """Whether it counts events since the start."""
         return self.name.endswith(("_total", "_seconds"))
 
 
@@ -70,7 +70,7 @@ _EXCHANGE = ("method", "upstream")
 _CALL = ("upstream", "method")
 _OUTCOME = ("outcome",)
 
-# Attributes of Metrics: name, label names, and what it says.
+# Attributes of Metrics: name, label names, and help text.
 _COUNTED: tuple[tuple[str, Labels, str], ...] = (
     ("messages_total", _LEG, "JSON-RPC messages that passed; direction as mcpmux sees it."),
     ("message_bytes_total", _LEG, "Their length, without the framing of the transport."),
@@ -84,7 +84,7 @@ _COUNTED: tuple[tuple[str, Labels, str], ...] = (
 
 
 def snapshot(metrics: Metrics, gauges: Iterable[Family] = ()) -> list[Family]:
-    """All metrics at one time. Copies values and nothing more, so that it takes little time."""
+    """Return all metrics at one time. Only copies values, so that it takes little time."""
     metrics.settle()
     found = [Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})]
     for name, labels, about in _COUNTED:
@@ -95,7 +95,7 @@ def snapshot(metrics: Metrics, gauges: Iterable[Family] = ()) -> list[Family]:
 
 
 def add_up(snapshots: Iterable[Iterable[Family]]) -> list[Family]:
-    """Those of several processes as one."""
+    """Return the metrics of several processes as one."""
     found: dict[str, Family] = {}
     for family in chain.from_iterable(snapshots):
         samples = found.setdefault(family.name, family._replace(samples={})).samples
@@ -110,15 +110,16 @@ def _add(one: Any, other: Any) -> Any:
 
 
 class Totals:
-    """The sum over processes that come and go, each known by a name that no other ever has."""
+    """The sum over processes that come and go, each with a name that is never used again."""
 
     def __init__(self) -> None:
         self._last: dict[object, list[Family]] = {}
         self._ended: list[Family] = []
 
     def add_up(self, snapshots: Mapping[Any, list[Family]], running: Iterable[object]) -> list[Family]:
-        """The sum of the processes' present metrics; `running` also has those that did not answer."""
+        """Return the sum of the present metrics; `running` also has processes that did not answer."""
         self._last.update(snapshots)
+        # Counters of a process that has gone are kept, or the sums would decrease.
         for gone in self._last.keys() - set(running):
             counted = filter(lambda family: family.is_counted, self._last.pop(gone))
             self._ended = add_up([self._ended, counted])
@@ -126,7 +127,7 @@ class Totals:
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """The text that Prometheus reads (exposition format 0.0.4). With many upstreams that takes long."""
+    """Return the text for Prometheus (exposition format 0.0.4). Takes long with many upstreams."""
     from prometheus_client import generate_latest  # not at the top: workers do not need it
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector
@@ -154,8 +155,8 @@ def render(families: Iterable[Family]) -> bytes:
 
 
 def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
-    """A route for `serve_admin`."""
-    import_module("prometheus_client")  # takes a tenth of a second, which nobody who asks should wait for
+    """Return the route for `serve_admin`."""
+    import_module("prometheus_client")  # takes a tenth of a second, which no request should wait for
 
     async def handle(http: HttpExchange) -> None:
         await http.reply.send(200, _FIELDS, await trio.to_thread.run_sync(render, await read()))
@@ -167,7 +168,7 @@ def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
 
 
 def gauge(name: str, about: str, value: float | Mapping[str, float]) -> Family:
-    """What is looked up when metrics are asked for: a number, or numbers by upstream."""
+    """Return a value that is read when metrics are asked for: a number, or numbers by upstream."""
     if isinstance(value, Mapping):
         samples: Samples = {(upstream,): each for upstream, each in value.items()}
         return Family(f"mcpmux_{name}", about, ("upstream",), samples)
@@ -177,7 +178,7 @@ def gauge(name: str, about: str, value: float | Mapping[str, float]) -> Family:
 def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
 ) -> list[Family]:
-    """Of upstreams and clients, and of what is kept in `store`."""
+    """Return the gauges of upstreams and clients, and of the cache in `store`."""
     up = {name: float(each.state == "ready") for name, each in registry.items()}
     connects = {name: each.connects for name, each in registry.items()}
     reconnects = {name: max(0, count - 1) for name, count in connects.items()}
@@ -200,7 +201,7 @@ def mux_gauges(
 
 
 def cache_gauges(store: CacheStore) -> list[Family]:
-    """Of what is served from memory. Whole merged lists have no upstream."""
+    """Return the gauges of answers from memory. Whole merged lists have no upstream."""
     counted = {
         "hits": "Answers from memory.",
         "misses": "Reads and pages that were looked for in memory and asked for.",
@@ -218,6 +219,7 @@ def cache_gauges(store: CacheStore) -> list[Family]:
 
 
 def capture_gauges(capture: CaptureSink) -> list[Family]:
+    """Return the gauges of the capture."""
     dropped = "Messages that were not captured because the disk was too slow or full."
     return [
         gauge("capture_dropped_total", dropped, capture.dropped),
@@ -226,6 +228,7 @@ def capture_gauges(capture: CaptureSink) -> list[Family]:
 
 
 def audit_gauges(audit: Audit) -> list[Family]:
+    """Return the gauges of the audit log."""
     return [
         gauge("audit_held_back", "Exchanges that wait for the disk of the audit log.", audit.held_back),
         gauge("audit_failing", "Whether the audit log cannot be written.", float(audit.failing)),
@@ -233,7 +236,7 @@ def audit_gauges(audit: Audit) -> list[Family]:
 
 
 def cluster_gauges(state: ReplicaState) -> list[Family]:
-    """Of this replica. Those of all replicas together are for whoever collects them."""
+    """Return the gauges of this replica; Prometheus adds up those of all replicas."""
     about: dict[str, tuple[float, str]] = {
         "replicas": (state.others + 1, "Replicas that this one knows to be there, itself among them."),
         "inside": (float(state.state == INSIDE), "Whether the lease of this replica holds."),

@@ -1,12 +1,12 @@
-"""OpenTelemetry spans of exchanges, after the semantic conventions for MCP.
+"""Make OpenTelemetry spans of exchanges, after the semantic conventions for MCP.
 
-A client's request is a span of kind SERVER, from its admission to its outcome; each upstream that is asked
-for it adds one of kind CLIENT below it. A SERVER span continues the trace that the request says in `_meta`;
-else the one in the HTTP request's headers, which is otherwise linked. Upstreams are told of the CLIENT span
-in `_meta` and in HTTP headers.
+A client's request is a span of kind SERVER, from its admission to its outcome; each request to an upstream
+adds one of kind CLIENT below it. A SERVER span continues the trace in the request's `_meta`;
+else the one in the HTTP request's headers, which is otherwise linked. Upstreams get the context of the CLIENT
+span in `_meta` and in HTTP headers.
 
-What mcpmux asks by itself (handshakes, subscriptions that many clients share) belongs to no exchange and has
-no spans. A stranger's text passes the Redactor and is cut. Nothing here waits: a finished span goes into a
+Requests of mcpmux itself (handshakes, subscriptions that many clients share) belong to no exchange and have
+no spans. Untrusted text passes the Redactor and is cut. Nothing here waits: a finished span goes into a
 queue of the SDK.
 
 Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetry/semantic-conventions-genai
@@ -44,7 +44,7 @@ from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 Attributes = dict[str, str | int]  # of a span
 
 ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
-ARRIVED_BYTES = 4 * 2**20  # of them
+ARRIVED_BYTES = 4 * 2**20  # of those
 
 # Bounds that the conventions ask for, in seconds.
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -53,7 +53,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class _OpenSpan(NamedTuple):
-    """A span that has begun. `baggage`: what the client sent along."""
+    """A span that has begun. `baggage`: from the client."""
 
     kind: otel.SpanKind
     span: otel.Span
@@ -62,12 +62,12 @@ class _OpenSpan(NamedTuple):
 
 
 _UPSTREAM_CALL: ContextVar[tuple[otel.Span, str] | None] = ContextVar("asked", default=None)
-"""What a task is asking an upstream: the span of it, and the method."""
+"""The span and the method of a task's request to an upstream."""
 
 
 @dataclass(eq=False)
 class Spans:
-    """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` gives seconds.
+    """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` returns seconds.
 
     `propagate`: whether the trace context is sent to upstreams.
     """
@@ -96,11 +96,11 @@ class Spans:
         }
 
     def know(self, servers: Mapping[str, Attributes]) -> None:
-        """The set of upstreams has changed."""
+        """Use another set of upstreams."""
         self._servers = servers
 
     def take(self, observed: Observation) -> None:
-        """See MessageObserver. Requests have ids that spans need."""
+        """Note the id of a request for its span. See MessageObserver."""
         if observed.kind != "request" or observed.id is None:
             return
         if observed.leg.side == "client" and observed.direction == "in":
@@ -111,6 +111,7 @@ class Spans:
                 asked[0].set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
+        """Begin the SERVER span of an exchange. See ExchangeObserver."""
         call = exchange.call
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
@@ -126,16 +127,19 @@ class Spans:
             opened.span.add_link(ambient)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+        """End the SERVER span of an exchange. See ExchangeObserver."""
         opened = self._open.pop(exchange.number, None)
         if opened is not None:
             self._end(opened, exchange.leg, exchange.call.method, outcome, seconds)
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
+        """Do the work of a request to an upstream within a CLIENT span. See runtime.tap.Trace."""
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
         opened = self._begin(otel.SpanKind.CLIENT, leg, call, above.span, above.baggage)
         asked = _UPSTREAM_CALL.set((opened.span, call.method))
+        # Set to its present value only to have a token, so that `reset` restores it in any case.
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self.propagate:
             context: Context = {}
@@ -157,7 +161,7 @@ class Spans:
             self._end(opened, leg, call.method, outcome, self._clock() - began)
 
     def close(self) -> None:
-        """End what is open still."""
+        """End all open spans."""
         for opened in self._open.values():
             opened.span.end()
         self._open.clear()
@@ -166,7 +170,7 @@ class Spans:
         self, kind: otel.SpanKind, leg: Leg, call: Call, above: otel.Span, baggage: Context
     ) -> _OpenSpan:
         attributes = self._attributes(leg, call)
-        name = call.method if call.method in METHODS else OTHER  # a URI is no part of it: there are too many
+        name = call.method if call.method in METHODS else OTHER  # without the URI, which has too many values
         if target := attributes.get(_NAMED.get(call.method, "")):
             name = f"{name} {target}"
         context = otel.set_span_in_context(above, OtelContext())
@@ -177,7 +181,7 @@ class Spans:
     ) -> None:
         kind, span, attributes, _ = opened
         error = error_type(method, outcome)
-        agreed = self._of_session(leg)  # the exchange may be what has agreed it
+        agreed = self._of_session(leg)  # again, for the exchange may have agreed on the revision
         attributes |= agreed
         span.set_attributes(agreed)
         if error is not None:
@@ -219,7 +223,7 @@ class Spans:
 
 
 def error_type(method: str, outcome: Fields | BaseException) -> str | None:
-    """`error.type` of the conventions, None when it went well. To end a listen is no error."""
+    """Return `error.type` of the conventions, None for success. Ending a listen is no error."""
     if isinstance(outcome, RpcError):
         return str(outcome.code)
     if isinstance(outcome, trio.Cancelled):
@@ -246,7 +250,7 @@ NAME_LIMIT = 200  # characters of a name, method or id
 NAMES_MOST = 1000  # tools and prompts with metrics of their own
 NAMES_FAILED = 100  # of those that have only failed until now
 
-OTHER = "_OTHER"  # stands for what has too many values, as the conventions spell it
+OTHER = "_OTHER"  # replaces a value with too many variants, in the conventions' spelling
 
 _TRANSPORTS = {
     "stdio": {"network.transport": "pipe"},
@@ -259,7 +263,7 @@ _TRANSPORTS = {
 _NAMED = {m.TOOLS_CALL: "gen_ai.tool.name", m.PROMPTS_GET: "gen_ai.prompt.name"}
 _WITH_URI = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 
-_OURS = METHODS | set(SUPPORTED)  # words of the protocol, which need no look
+_OURS = METHODS | set(SUPPORTED)  # words of the protocol, which need no redaction
 
 _MEASURED = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
@@ -281,7 +285,7 @@ class Names:
     _doubtful: set[str | int] = field(default_factory=set)
 
     def allow(self, name: str | int, error: str | None) -> bool:
-        """Whether the metric of a call that ended so may have the name."""
+        """Return whether the metric of a call with this outcome may have the name."""
         if name in self._known:
             return True
         if error is None and len(self._known) < self.most:
@@ -294,7 +298,7 @@ class Names:
 
 
 def measured(attributes: Attributes, error: str | None, names: Names) -> Attributes:
-    """The attributes of a span that a metric may have, too: those with few values."""
+    """Return those attributes of a span that a metric may have, too: the ones with few values."""
     found = {key: value for key, value in attributes.items() if key in _MEASURED}
     method = attributes["mcp.method.name"]
     found["mcp.method.name"] = method if method in METHODS else OTHER
@@ -307,46 +311,46 @@ def measured(attributes: Attributes, error: str | None, names: Names) -> Attribu
     return found
 
 
-# Trace context of a request: where it stands in `_meta` and HTTP headers, and putting it there.
+# Trace context of a request, in `_meta` and HTTP headers.
 #
 # Source: "OpenTelemetry trace context" in the Base Protocol overview, 2026-07-28.
 
 TRACEPARENT = "traceparent"  # trace id, id of the caller's span, flags (W3C Trace Context)
-TRACESTATE = "tracestate"  # what makers of tracing systems add to it (W3C Trace Context)
-BAGGAGE = "baggage"  # names and values that go along with the work (W3C Baggage)
+TRACESTATE = "tracestate"  # additions of tracing systems (W3C Trace Context)
+BAGGAGE = "baggage"  # names and values that accompany the work (W3C Baggage)
 KEYS = (TRACEPARENT, TRACESTATE, BAGGAGE)
 
-BAGGAGE_LIMIT = 8192  # characters that have to be passed on (W3C Baggage, limits); more is not
+BAGGAGE_LIMIT = 8192  # characters that must be passed on (W3C Baggage, limits); a longer one is dropped
 
-Context = dict[str, str]  # what is there of the keys
+Context = dict[str, str]  # the present ones of KEYS
 
 _HEADER_SAFE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 
 
 def context_in_meta(meta: Fields) -> Context:
-    """The context in a request's `_meta`."""
+    """Return the context in a request's `_meta`."""
     if TRACEPARENT not in meta and BAGGAGE not in meta:
         return {}
     return {key: text for key in KEYS if (text := text_of(meta.get(key))) is not None}
 
 
 def context_in_headers(headers: Mapping[str, str]) -> Context:
-    """The context in HTTP headers, whose names are in lower case."""
+    """Return the context in HTTP headers, whose names are in lower case."""
     return {key: headers[key] for key in KEYS if key in headers}
 
 
 def with_context(call: Call, context: Mapping[str, str]) -> Call:
-    """The call with that context in `_meta` in place of its own."""
+    """Return the call with that context in `_meta`, which replaces its own."""
     meta = {key: value for key, value in call.meta.items() if key not in KEYS}
     return call.with_meta({**meta, **{key: raw(text) for key, text in context.items()}})
 
 
 def context_headers(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The same as HTTP headers, without what a header cannot hold."""
+    """Return the context as HTTP headers, without values that a header cannot hold."""
     return tuple((key, text) for key, text in context.items() if _HEADER_SAFE.fullmatch(text))
 
 
 def baggage_to_pass(context: Mapping[str, str]) -> Context:
-    """The baggage, for another leg."""
+    """Return the baggage for another leg."""
     text = context.get(BAGGAGE)
     return {BAGGAGE: text} if text and len(text) <= BAGGAGE_LIMIT else {}

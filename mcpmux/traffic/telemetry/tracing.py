@@ -1,7 +1,7 @@
-"""Tracing, when it is switched on: what makes spans, and OpenTelemetry's SDK, which sends them.
+"""Start tracing, if it is enabled: the maker of spans, and OpenTelemetry's SDK, which sends them.
 
 The SDK sends by OTLP over HTTP from threads of its own. Promises: no global state of OpenTelemetry is
-touched; queues are bounded; what the SDK has to say comes out as events of our log. OpenTelemetry, the extra
+touched; queues are bounded; warnings of the SDK become events of our log. OpenTelemetry, the extra
 `otel`, is imported only when tracing is on.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FLUSH_SECONDS = 3.0  # for sending what waits when we stop; a collector that is down must not hold that up
+FLUSH_SECONDS = 3.0  # to send the rest at the end; a collector that is down must not delay that
 BATCH_SPANS = 512  # sent at once
 SEND_SECONDS = 5.0  # for one attempt to send; the collector is meant to be near
 SCOPE = "mcpmux"
@@ -45,9 +45,9 @@ MISSING = (
 async def open_tracing(
     config: Tracing, redactor: Redactor, upstreams: Iterable[Upstream]
 ) -> AsyncIterator[Spans]:
-    """What to give to the Recorder and, as its `trace`, to the upstreams.
+    """Open the spans to give to the Recorder and, as its `trace`, to the upstreams.
 
-    Leaving sends what waits, within FLUSH_SECONDS. Raises ConfigError when the extra is missing.
+    Leaving sends the rest, within FLUSH_SECONDS. Raises ConfigError when the extra is missing.
     """
     try:
         from mcpmux.traffic.telemetry.spans import Spans
@@ -69,7 +69,7 @@ async def open_tracing(
 
 
 def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Attributes]:
-    """Attributes of spans: where the upstreams are that are not started by mcpmux, by name."""
+    """Return attributes of spans with the addresses of upstreams that mcpmux does not start, by name."""
     found: dict[str, Attributes] = {}
     for upstream in upstreams:
         match upstream.target:
@@ -85,7 +85,7 @@ def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Attributes]:
 
 
 def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
-    """Start the threads that send. The function sends what waits and ends them; it blocks for seconds."""
+    """Start the sending threads. The returned function sends the rest and ends them, which takes seconds."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.metrics import NoOpMeterProvider
@@ -126,18 +126,18 @@ def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
             meters.shutdown()
         sdk.removeHandler(warnings)
 
-    # The SDK takes microseconds for each value, also when nobody reads it.
+    # The SDK takes microseconds for each value, even if no reader exists.
     meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
     return traces.get_tracer(SCOPE, __version__), meter, shutdown
 
 
 class _SdkWarnings(logging.Handler):
-    """The SDK's warnings as events of our log. Called from its threads, too."""
+    """Logs the SDK's warnings as events. Called from its threads, too."""
 
     _count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the 1st, 2nd, 4th, 8th …: a collector that is down must not flood the log."""
+        """Log the 1st, 2nd, 4th, 8th …: a collector that is down must not flood the log."""
         self._count += 1
         if self._count.bit_count() == 1:
             log.warning("traces cannot be sent", reason=record.getMessage(), so_far=self._count)
