@@ -1,4 +1,4 @@
-"""From a file to a Config. The servers in a file of a host app are translated first."""
+"""Read a file to a Config. The servers in a file of a host app are translated first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], bytes]) -> Config:
-    """The configuration in the file `source`, or in what `stdin()` returns for "-".
+    """Return the configuration in the file `source`, or in the result of `stdin()` for "-".
 
     `environ` has the variables for `${VAR}`. Raises ConfigError; see `config.reading.read_entries`.
     """
@@ -28,14 +28,14 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
 def read_mapping(
     document: Mapping[str, Any], environ: Mapping[str, str], origin: str, *, is_json: bool = True
 ) -> Config:
-    """The configuration in a document that is read already, as `read_config` has it.
+    """Return the configuration in a decoded document, see `read_config`.
 
-    `origin` names the document in messages, and tells whose file it is.
+    `origin` names the document in messages, and shows which host app's file it is.
     """
     forms = [] if UPSTREAMS in document else list(_find_forms(document, is_json=is_json))
     if not forms:
         return read_table(document, environ, origin)
-    # Not at the top: most have a file of their own.
+    # Not at the top: most users have a file of mcpmux's own.
     from mcpmux.hosts.entry import find_servers
     from mcpmux.hosts.place import Place, recognize, this_machine
 
@@ -65,7 +65,7 @@ def read_mapping(
 def _find_forms(
     document: Mapping[str, Any], *, is_json: bool
 ) -> Iterator[tuple[tuple[str, ...], Host, Mapping[str, Any]]]:
-    """Yields the key path of servers, the host app that has them there, and the table around them."""
+    """Yield the key path of servers, the host app that keeps them there, and the table around them."""
     from mcpmux.hosts.host import FORMS
 
     for path, host in FORMS:

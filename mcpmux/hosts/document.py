@@ -1,7 +1,7 @@
-"""One entry of a file changed, whatever its format. The result is read again before anybody gets it.
+"""Change one entry of a file in any of the formats, and check the result by reading it again.
 
-A text is only given out when it says exactly what the old one said and the change. Whatever an editor of text
-may do wrong is an error then, and never a broken file.
+A text is only returned when it means exactly the old one with the change. So a mistake of an editor of text
+is an error, and never a broken file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcpmux.hosts import jsonc_text, toml_text
 
 Path = tuple[str, ...]
 
-_MARK = "\ufeff"  # of byte order; some editors on Windows write it
+_MARK = "\ufeff"  # the byte order mark, which some editors on Windows write
 
 
 def _editor(format_: str) -> ModuleType:
@@ -29,7 +29,7 @@ def _editor(format_: str) -> ModuleType:
 
 
 def parse(text: str, format_: str) -> Mapping[str, Any]:
-    """The document in `text`, which is "json", "toml" or "yaml". Raises ConfigError, which quotes nothing."""
+    """Return the document in a text of format "json", "toml" or "yaml". Raises ConfigError without quotes."""
     try:
         document = _editor(format_).parse(text.removeprefix(_MARK))
     except (ValueError, RecursionError) as error:
@@ -44,7 +44,7 @@ def parse(text: str, format_: str) -> Mapping[str, Any]:
 
 
 def get(document: Mapping[str, Any], path: Path) -> Any:
-    """What is at `path`; None if nothing is."""
+    """Return the value at `path`; None if there is none."""
     node: Any = document
     for key in path:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -52,7 +52,7 @@ def get(document: Mapping[str, Any], path: Path) -> Any:
 
 
 def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
-    """The text with `entry` at `path` and everything else as it was. Raises ConfigError."""
+    """Return the text with `entry` at `path`, unchanged otherwise. Raises ConfigError."""
     wanted = copy.deepcopy(dict(parse(text, format_)))
     node: Any = wanted
     for key in path[:-1]:
@@ -66,7 +66,7 @@ def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def remove(text: str, format_: str, path: Path) -> str:
-    """The text without what is at `path` and everything else as it was. Raises ConfigError."""
+    """Return the text without the value at `path`, unchanged otherwise. Raises ConfigError."""
     wanted = copy.deepcopy(dict(parse(text, format_)))
     parent = get(wanted, path[:-1])
     if not isinstance(parent, dict) or path[-1] not in parent:
@@ -88,7 +88,7 @@ def _edit(text: str, format_: str, wanted: Mapping[str, Any], change: Any) -> st
 
 
 def _filled(value: Any) -> Any:
-    """The same without tables that have nothing in them, which some formats cannot say."""
+    """Return the value without null members and empty tables, which some formats cannot express."""
     if isinstance(value, Mapping):
         inside = {key: _filled(each) for key, each in value.items()}
         return {key: each for key, each in inside.items() if each is not None and each != {}}

@@ -1,8 +1,8 @@
-"""How each host app says a server, and what our configuration makes of it.
+"""Translate each host app's form of a server to a table of our configuration.
 
-Most of them say it as Claude Desktop does: `command`, `args`, `env`, `url`, `headers`. Codex, Goose and Zed
-have words of their own, which become those first. What our configuration cannot say is told in `notes`, and
-if nothing is left of the server in `reason`. Neither ever has a value out of the file.
+Most use the form of Claude Desktop: `command`, `args`, `env`, `url`, `headers`. Codex, Goose and Zed
+have forms of their own, which are translated to that one first. What our configuration cannot express goes
+to `notes`, and to `reason` if that is the whole server. Neither ever has a value out of the file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Table = dict[str, Any]
 
 @frozen
 class Found:
-    """A server in the file of a host app. `table`: its upstream as our file has it, with secrets in it.
+    """A server in the file of a host app. `table`: its upstream as in our file, with secrets in it.
 
-    `settings`: what the `"mcpmux"` object of its entry has, which is in the table, too.
+    `settings`: the `"mcpmux"` object of its entry, which is in the table, too.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Found:
 
 
 def find_servers(place: Place, document: Mapping[str, Any], machine: Machine) -> Iterator[Found]:
-    """Yields every server in the document that was read from `place`, in its order."""
+    """Yield every server in the document that was read from `place`, in its order."""
     host, document = place.host, _plain(document)
     for servers, project, disabled in _find_parts(place, document):
         inputs = {str(each.get("id")): each for each in _tables(document.get("inputs"))}
@@ -83,7 +83,7 @@ def _find_parts(place: Place, document: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _plain(value: Any) -> Any:
-    """The same as JSON would have it: names are texts, and so are dates."""
+    """Return the value in JSON's types: names are texts, and so are dates."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -103,7 +103,7 @@ def _texts(value: object) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-# From the words of one host app to those of most.
+# From the form of one host app to that of most.
 
 
 def _read_plain(raw: Mapping[str, Any], around: Surroundings) -> Table:
@@ -115,10 +115,10 @@ def _read_plain(raw: Mapping[str, Any], around: Surroundings) -> Table:
 
 
 def _translate(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    """The same without keys that are for the host app itself, and with our references."""
+    """Return the entry without keys for the host app itself, and with our references."""
     kept = raw.keys() - (HOST_APP_KEYS - _READ)
     return {
-        # What is not read may refer to what nobody knows.
+        # Other members may contain references that only the host app can resolve.
         key: translate(each, around) if key in _READ or key in _RENAMED else each
         for key, each in raw.items()
         if key in kept
@@ -153,7 +153,7 @@ def _read_codex(raw: Mapping[str, Any], around: Surroundings) -> Table:
         if key in said:
             said.setdefault(plain, said.pop(key))
     if isinstance(said.get("tools"), Mapping):
-        said.pop("tools")  # which tools are used without asking
+        said.pop("tools")  # approvals: the tools that are used without asking
     return said | {key: each for key, each in (("headers", headers), ("env", env)) if each}
 
 
@@ -175,7 +175,7 @@ def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
     said = _translate({key: each for key, each in raw.items() if key != "headers"}, around)
     env = dict(_table(said.pop("envs", None)))
     for name in _texts(said.pop("env_keys", None)):
-        env.setdefault(name, reference(name))  # the value is in the system's keyring
+        env.setdefault(name, reference(name))  # Goose has the value in the system's keyring
     headers = translate(dict(_table(raw.get("headers"))), around, DOLLAR)
     for name, value in env.items():
         headers = {key: str(each).replace(f"${{{name}}}", str(value)) for key, each in headers.items()}
@@ -184,7 +184,7 @@ def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
     for key in ("bundled", "display_name", "socket"):
         said.pop(key, None)
     if not said.get("includeTools"):
-        said.pop("includeTools", None)  # none named: all are on
+        said.pop("includeTools", None)  # an empty list means all of them
     if kind == "stdio":
         return said | {"env": env}
     return said | {"headers": headers}
@@ -192,7 +192,7 @@ def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
 
 def _read_zed(raw: Mapping[str, Any], around: Surroundings) -> Table:
     said = {key: each for key, each in raw.items() if key not in ("source", "remote")}
-    if isinstance(said.get("command"), Mapping):  # as older versions have it
+    if isinstance(said.get("command"), Mapping):  # the form of older versions
         inner = said.pop("command")
         said |= {"command": inner.get("path"), **{key: each for key, each in inner.items() if key != "path"}}
     if "command" not in said and "url" not in said:
@@ -208,12 +208,12 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Surroundings], Table]] = {
 }
 
 
-# From the words of most host apps to ours.
+# From the form of most host apps to ours.
 
 # Keys in the entry of a server that are for the host app itself.
 # fmt: off
 HOST_APP_KEYS = frozenset({
-    # which tools to use without asking
+    # approvals: the tools that are used without asking
     "allowedTools", "alwaysAllow", "autoApprove", "default_tools_approval_mode", "filterMapping", "trust",
     # how it starts and watches servers
     "alwaysLoad", "autoStart", "dev", "experimental_environment", "initTimeout", "keep_alive", "required",
@@ -239,7 +239,7 @@ _NOTED = {
     "sandboxEnabled": "the host app runs it in a sandbox, mcpmux does not",
     "sandbox": "the host app runs it in a sandbox, mcpmux does not",
 }
-"""Keys that our configuration has no word for -> what is lost."""
+"""Keys that our configuration cannot express -> what is lost."""
 _READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled"}
 _READ |= {*_INCLUDED, *_EXCLUDED, *_NOTED}
 _RENAMED = {"cmd", "uri", "envs", "envFile", "http_headers"}
@@ -247,7 +247,7 @@ _RENAMED = {"cmd", "uri", "envs", "envFile", "http_headers"}
 
 
 def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
-    """The table of the upstream, and what is lost. Raises NotTakenOver."""
+    """Return the table of the upstream, and what is lost. Raises NotTakenOver."""
     urls = [said[key] for key in _URLS if said.get(key)]
     table: Table = {key: said[key] for key in _COPIED if said.get(key)}
     if (urls and "command" in table) or len(urls) > 1:
@@ -277,7 +277,7 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
 
 
 def _read_tools(said: Table) -> Table:
-    """Which tools it is to offer; nothing about that if all of them."""
+    """Return the selection of its tools; {} for all of them."""
     included = [_names(said[key]) for key in _INCLUDED if isinstance(said.get(key), list)]
     included = [names for names in included if names != ["*"]]
     excluded = [name for key in _EXCLUDED for name in _names(said.get(key))]
@@ -286,7 +286,7 @@ def _read_tools(said: Table) -> Table:
 
 
 def _names(value: object) -> list[str]:
-    """Names of tools. Gemini CLI also has `name(arguments)`; the arguments are its own business."""
+    """Return names of tools, without the arguments of Gemini CLI's `name(arguments)`."""
     return [name.partition("(")[0] for name in _texts(value)]
 
 
@@ -301,14 +301,14 @@ def _read_env(value: object, notes: list[str]) -> Table:
 
 
 def _find_folder(cwd: object, around: Surroundings) -> Table:
-    """`cwd`, which in a project is the project if nothing else is said."""
+    """Return `cwd`, which in a project is its folder by default."""
     if around.project is None:
         return {} if cwd is None else {"cwd": cwd}
     return {"cwd": _inside(around.project, cwd if isinstance(cwd, str) else "")}
 
 
 def is_mcpmux(table: Table) -> bool:
-    """Whether the server is mcpmux itself."""
+    """Return whether the server is mcpmux itself."""
     words = [str(table.get("command")), *map(str, table.get("args", ()))]
     names = [word.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe") for word in words]
     return "mcpmux" in names[:3] and "serve" in names

@@ -1,7 +1,7 @@
-"""One list of upstreams out of what all host apps say: the same server once, different ones apart.
+"""Merge the servers of all host apps into one list of upstreams: the same server once, others apart.
 
-Servers are the same when their tables are. Different servers with one name are told apart by the host app:
-`search-cursor`, `search-codex`. A server is on if it is on in one of the host apps.
+Servers are the same when their tables are equal. Different servers with one name get that of the host app in
+addition: `search-cursor`, `search-codex`. A server is enabled if it is in one of the host apps.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mcpmux.hosts.entry import Found, Table, is_mcpmux
 from mcpmux.hosts.reference import variables_in
 from mcpmux.hosts.toml_text import format_table
 
-STAND_IN = "https://placeholder.invalid"  # for a variable that is not set: fit for texts and for URLs
+STAND_IN = "https://placeholder.invalid"  # for a variable that is not set: valid as a text and as a URL
 _CHECKED = "checked"
 
 
 @frozen
 class Gathered:
-    """An upstream to be, and where it was found, the first place first. `table` has secrets in it."""
+    """A future upstream, and its places, the first one first. `table` has secrets in it."""
 
     name: str
     table: Table
@@ -38,11 +38,12 @@ class Gathered:
 
 
 def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
-    """The same, with a reason if our configuration does not accept its table, or should not have it."""
+    """Return the server, with a reason if our configuration does not or must not accept its table."""
     if found.reason is not None:
         return found
     if is_mcpmux(found.table):
         return evolve(found, table={}, reason="it is mcpmux itself")
+    # With stand-ins, a variable that is not set here is no reason to leave the server out.
     stand_ins = dict.fromkeys(variables_in(found.table), STAND_IN)
     try:
         data = format_table(("upstreams", _CHECKED), found.table).encode()
@@ -59,7 +60,7 @@ def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
 
 
 def gather(all_found: Iterable[Found]) -> list[Gathered]:
-    """The upstreams of all servers that can be taken over, in order of their first places."""
+    """Return the upstreams of all servers without a `reason`, in order of their first places."""
     same: dict[str, list[Found]] = {}
     for found in all_found:
         if found.reason is None:

@@ -1,7 +1,7 @@
-"""The host apps that mcpmux knows, as a table: names, formats, and where in a file the servers are.
+"""The known host apps, as a table: names, formats, and the place of the servers in a file.
 
-It has what the documentation of each says. Where two of them say a server alike, they share a row's words;
-`entry` has what is different.
+It follows the documentation of each. Host apps with the same form of servers share a row's words;
+`entry` has the differences.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HOSTS = (
     Host(
         "windsurf",
         "Windsurf",
-        # The second is that of its plugins for other editors.
+        # The second belongs to its plugins for other editors.
         (("home", ".codeium/windsurf/mcp_config.json"), ("home", ".codeium/mcp_config.json")),
         references=EDITOR,
     ),
@@ -95,7 +95,7 @@ _HOSTS = (
     Host(
         "cline",
         "Cline",
-        # The second is where it kept them inside of VS Code, before its parts shared one folder.
+        # The second is its place inside of VS Code, before its parts shared one folder.
         (("cline", CLINE_FILE), ("apps", f"Code/User/globalStorage/saoudrizwan.claude-dev/{CLINE_FILE}")),
         references=EDITOR,
         timeout_seconds=1,
@@ -106,7 +106,7 @@ _HOSTS = (
 HOSTS: Final = {host.name: host for host in _HOSTS}
 
 OTHER: Final = Host("other", "the host app", (), references=OWN)
-"""For a file in the form of most host apps that is not at the place of one: it may be made for mcpmux."""
+"""For a file in the common form at another place than a host app's: it may be made for mcpmux."""
 
 FORMS: Final = (
     (("mcpServers",), OTHER),

@@ -1,4 +1,4 @@
-"""All files of host apps on a machine, read: which servers there are, and what cannot be read."""
+"""Read all files of host apps on a machine: their servers, and the files that cannot be read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mcpmux.hosts.writing import read_text
 
 @frozen
 class Unread:
-    """A file that is there and cannot be read, and why."""
+    """An existing file that cannot be read, and why."""
 
     place: Place
     reason: str
 
 
 def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], list[Unread]]:
-    """Every server in the files of these hosts, and the files that could not be read."""
+    """Return every server in the files of these hosts, and the files that could not be read."""
     found: list[Found] = []
     unread: list[Unread] = []
     for place in find_places(machine, hosts):

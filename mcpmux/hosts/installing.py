@@ -1,12 +1,12 @@
-"""mcpmux itself in the file of a host app: put in, and taken out as if it had never been there.
+"""Install mcpmux in the file of a host app, and remove it without a trace.
 
-| when mcpmux is taken out | what happens |
+| when mcpmux is removed | result |
 | --- | --- |
-| the file is as mcpmux left it | the backup is put back, byte by byte; without one the file is removed |
-| something else in it has changed | only the entry goes, and the backup stays |
+| the file is as mcpmux left it | the backup is restored, byte by byte; without one the file is removed |
+| the file was changed otherwise | only the entry is removed, and the backup stays |
 
-A change is planned first, so that it can be shown, and made when it was seen. What is shown has nothing of
-the file in it but the entry.
+A change is planned first, so that it can be shown, and made after that. Of the file's contents
+only the entry is shown.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ NAME: Final = "mcpmux"
 BACKUP_SUFFIX: Final = ".before-mcpmux"
 LINE_END: Final = "\n"
 
-_TYPED = ("claude-code", "vscode")  # say the transport of each server
+_TYPED = ("claude-code", "vscode")  # their entries have the transport of a server
 _GOOSE_TIMEOUT = 300  # seconds, as Goose itself writes it
 _EMPTY = ("env", "envs", "env_keys", "headers")
 
 
 @frozen
 class Change:
-    """What will become of a file. None is no file. `backup`: what to keep beside it, if not None.
+    """A planned change of a file. None means no file. `backup`: text to keep beside it, if not None.
 
-    `is_shown`: the entry that was there is one of ours, so that its text may be shown.
+    `is_shown`: the previous entry is one of ours, so that its text may be shown.
     """
 
     place: Place
@@ -50,12 +50,12 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing has to be done."""
+        """Whether there is nothing to do."""
         return self.before == self.after
 
 
 def find_place(machine: Machine, host: str) -> Place:
-    """The file in which mcpmux is installed: that of the project if there is one, or else of the user.
+    """Return the file in which mcpmux is installed: that of the project if given, else the user's.
 
     Raises ConfigError if the host app has no such file, or is not on this machine.
     """
@@ -73,7 +73,7 @@ def find_place(machine: Machine, host: str) -> Place:
 
 
 def plan_install(place: Place, command: Sequence[str]) -> Change:
-    """mcpmux in the file as a server that is started by `command`. Raises ConfigError."""
+    """Plan to put mcpmux into the file as a server that is started by `command`. Raises ConfigError."""
     host, before = place.host, read_text(place.path)
     old = _find_entry(place, before)
     after = _put(place, before or "", make_entry(host, command))
@@ -81,20 +81,21 @@ def plan_install(place: Place, command: Sequence[str]) -> Change:
     if old is not None:
         first = read_text(backup_of(place.path))
         if first is not None and _put(place, first, old) == before:
-            backup = first  # from before mcpmux came
+            backup = first  # from before the first installation
         elif before == _put(place, "", old):
             backup = None  # mcpmux made the file
     return Change(place, before, after, backup, is_shown=_is_ours(host, old))
 
 
 def plan_uninstall(place: Place) -> Change:
-    """The file without mcpmux. Raises ConfigError."""
+    """Plan to remove mcpmux from the file. Raises ConfigError."""
     before = read_text(place.path)
     entry = _find_entry(place, before)
     if before is None or entry is None:
         return Change(place, before, before)
     backup, is_shown = read_text(backup_of(place.path)), _is_ours(place.host, entry)
-    with suppress(ConfigError):  # of a backup that is none
+    with suppress(ConfigError):  # from a damaged backup
+        # Exactly the backup with the entry put in: no other change would be lost.
         if backup is not None and _put(place, backup, entry) == before:
             return Change(place, before, backup, is_restored=True, is_shown=is_shown)
     if backup is None and _put(place, "", entry) == before:
@@ -120,14 +121,14 @@ def make(change: Change) -> None:
 
 
 def backup_of(path: Path) -> Path:
-    """Where the file is kept as it was before mcpmux came."""
+    """Return the path of the backup, the file from before the first installation."""
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
 def describe(change: Change) -> Iterator[str]:
-    """Yields the lines that go (`-`) and that come (`+`), and first where that is.
+    """Yield the place of the change, then the lines that are removed (`-`) and added (`+`).
 
-    A line that only gets or loses a comma is none of them: it may be anything.
+    A line that only gets or loses a comma is not among them, as it may hold any value of the file.
     """
     before, after = change.before or "", change.after or ""
     start = _count_common(before, after)
@@ -147,7 +148,7 @@ def describe(change: Change) -> Iterator[str]:
 
 
 def _count_common(one: str, other: str) -> int:
-    """How many characters at the beginning of both are the same."""
+    """Return the number of equal characters at the beginning of both."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
@@ -157,7 +158,7 @@ def _bare(line: str) -> str:
 
 
 def make_entry(host: Host, command: Sequence[str]) -> dict[str, Any]:
-    """The server as the host app says it."""
+    """Return the server in the host app's form."""
     program, *args = command
     if host.name == "goose":
         return {
@@ -195,7 +196,7 @@ def _put(place: Place, text: str, entry: Mapping[str, Any]) -> str:
 
 
 def _is_ours(host: Host, entry: Mapping[str, Any] | None) -> bool:
-    """Whether the entry has nothing but what mcpmux writes, and so no secret."""
+    """Return whether the entry only has members that mcpmux writes, and so no secret."""
     if entry is None:
         return True
     return entry.keys() <= make_entry(host, ["x"]).keys() and not any(entry.get(key) for key in _EMPTY)

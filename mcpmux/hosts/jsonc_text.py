@@ -1,8 +1,8 @@
-"""JSON with comments as text: one member put into an object or taken out. All other text stays as it is.
+"""Edit JSON with comments as text: put one member into an object or remove it, and keep all other text.
 
-Nothing is written anew but the member itself and the commas around it. What is between tokens, comments too,
-is never touched. There is no library for Python that does this and is kept by somebody for years; the reader
-of configurations already knows the grammar, so this is only about where things are.
+Only the member itself and the commas around it are written. Text between tokens, comments included,
+is never touched. No maintained Python library does this; the reader
+of configurations already knows the grammar, so this module only finds positions.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Path = tuple[str, ...]
 
 
 def parse(text: str) -> Any:
-    """The document; an empty one is an object. Raises ValueError."""
+    """Return the document; an empty one is an object. Raises ValueError."""
     return parse_jsonc(text) if text.strip() else {}
 
 
 def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
-    """The text with `entry` at `path`: after the last member, or in the place of the one that is there."""
+    """Return the text with `entry` at `path`: after the last member, or instead of the existing one."""
     line_end = "\r\n" if "\r\n" in text else "\n"
     if not text.strip():
         return json.dumps(_nest(path, entry), indent=_INDENT, ensure_ascii=False) + "\n"
@@ -53,7 +53,7 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def remove(text: str, path: Path) -> str:
-    """The text without the member at `path`, which is there."""
+    """Return the text without the member at `path`, which must exist."""
     found: _Object | None = _read_object(text)
     for key in path[:-1]:
         member = found.find(key) if found is not None else None
@@ -66,19 +66,19 @@ def remove(text: str, path: Path) -> str:
         end = member.comma + 1
     text = text[:start] + text[end:]
     index = found.members.index(member)
-    if member.comma is None and index > 0:  # else the comma before it has nothing behind it
+    if member.comma is None and index > 0:  # else the comma before it would be the last token
         comma = found.members[index - 1].comma
         assert comma is not None
         text = text[:comma] + text[comma + 1 :]
     return text
 
 
-# Where things are.
+# Positions.
 
 
 @frozen
 class _Member:
-    """`start`: of the name. `gap_start`: the end of what is in front of it. `inside`: if it is an object."""
+    """`start`: of the name. `gap_start`: end of the token or comment before. `inside`: an object value."""
 
     key: str
     gap_start: int
@@ -91,7 +91,7 @@ class _Member:
 
 @frozen
 class _Object:
-    """From its `{` at `start` to its `}` at `close`. `last`: where the token or comment before that ends."""
+    """From its `{` at `start` to its `}` at `close`. `last`: the end of the token or comment before that."""
 
     start: int
     last: int
@@ -99,12 +99,12 @@ class _Object:
     members: list[_Member] = field(factory=list)
 
     def find(self, key: str) -> _Member | None:
-        """The last member of that name, as that is the one that counts."""
+        """Return the last member of that name, which is the one that counts, or None."""
         return next((each for each in reversed(self.members) if each.key == key), None)
 
 
 class _Tokens:
-    """Walks over tokens. `end`: of the last one that was read, comments too."""
+    """Walks over tokens. `end`: that of the last one read, comments included."""
 
     def __init__(self, text: str) -> None:
         self._matches: Iterator[re.Match[str]] = _TOKEN.finditer(text)
@@ -121,7 +121,7 @@ class _Tokens:
         return None
 
     def take(self) -> re.Match[str]:
-        """The present token; the next one becomes present."""
+        """Return the present token, and go on to the next one."""
         match = self.match
         if match is None:
             raise ValueError("the text ends too early")
@@ -131,7 +131,7 @@ class _Tokens:
 
 
 def _read_object(text: str) -> _Object:
-    """The outermost object. Raises ValueError."""
+    """Return the outermost object. Raises ValueError."""
     tokens = _Tokens(text)
     if tokens.match is None or tokens.match[0] != "{":
         raise ValueError("the text is no object")
@@ -167,12 +167,12 @@ def _read_value(tokens: _Tokens) -> tuple[int, int, _Object | None]:
 
 
 def _indent_of(text: str, at: int) -> str | None:
-    """The white space in front of what begins a line; None for what is further on in its line."""
+    """Return the white space before the first token of a line; None for other tokens."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before if not before.strip() and "\n" in text[:at] else None
 
 
-# What is written.
+# Writing.
 
 
 def _nest(path: Path, entry: Any) -> Any:
@@ -188,14 +188,14 @@ def _format(value: Any, indent: str, unit: str, line_end: str) -> str:
 
 @frozen
 class _Writing:
-    """The text, its line ends, and what each level is indented by."""
+    """The text, its line ends, and the indent of each level."""
 
     text: str
     line_end: str
     unit: str
 
     def insert(self, found: _Object, key: str, value: Any) -> str:
-        """The text with a new last member of an object."""
+        """Return the text with a new last member of an object."""
         text, last = self.text, found.members[-1] if found.members else None
         is_on_one_line = "\n" not in text[found.start : found.close]
         if last is not None and is_on_one_line:

@@ -1,4 +1,4 @@
-"""Where host apps keep their configuration on Linux, macOS and Windows. Nothing is read."""
+"""Find the configuration files of host apps on Linux, macOS and Windows. Nothing is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MACOS, WINDOWS = "darwin", "win32"
 
 @frozen
 class Machine:
-    """What decides where files are. `platform` is as `sys.platform` has it."""
+    """The facts that determine where files are. `platform` is as in `sys.platform`."""
 
     platform: str
     home: Path
@@ -26,19 +26,19 @@ class Machine:
 
     @property
     def separator(self) -> str:
-        """Between the parts of a path."""
+        """The separator of the parts of a path."""
         return "\\" if self.platform == WINDOWS else "/"
 
 
 def this_machine(environ: Mapping[str, str], project: Path | None = None) -> Machine:
-    """Where we are. `project` is the current folder by default."""
+    """Return the present machine. `project` is the current folder by default."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # unlike Path.home it never raises
     return Machine(sys.platform, home, environ, Path.cwd() if project is None else project.absolute())
 
 
 @frozen
 class Place:
-    """A file in which a host app may have servers. `project`: the folder that it is about, None for all."""
+    """A file in which a host app may have servers. `project`: the folder that it is for, None for all."""
 
     host: Host
     path: Path
@@ -46,7 +46,7 @@ class Place:
 
 
 def find_places(machine: Machine, names: Iterable[str] = HOSTS) -> Iterator[Place]:
-    """Yields every file of these hosts that may be there: those of the user first, then of the project."""
+    """Yield every possible file of these hosts: those of the user first, then of the project."""
     folders = find_folders(machine)
     for name in dict.fromkeys(names):
         host = HOSTS[name]
@@ -61,7 +61,7 @@ def find_places(machine: Machine, names: Iterable[str] = HOSTS) -> Iterator[Plac
 
 
 def recognize(path: Path, machine: Machine) -> Place | None:
-    """Return what the file at `path` is for a host app: its file, or a project's; None for neither."""
+    """Return the place of the file at `path`, a host app's or a project's; None for any other file."""
     path = Path(os.path.abspath(path))  # noqa: PTH100  # without `..`, and links stay
     for place in find_places(evolve(machine, project=None)):
         if place.path == path:
@@ -74,7 +74,7 @@ def recognize(path: Path, machine: Machine) -> Place | None:
 
 
 def find_folders(machine: Machine) -> dict[str, Path]:
-    """The folders that the table of hosts names."""
+    """Return the folders that the table of hosts names."""
     home = machine.home
 
     def named(variable: str, default: Path) -> Path:

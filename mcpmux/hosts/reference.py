@@ -1,15 +1,15 @@
-"""Variables in the texts of host apps, put as our configuration puts them.
+"""Translate variables in the texts of host apps to references of our configuration.
 
-| host says | with the rules | becomes |
+| text of the host app | with the rules | becomes |
 | --- | --- | --- |
 | `${` | literal | `$${`, as nothing is expanded there |
-| `${VAR}`, `${VAR:-default}` | shell | the same |
+| `${VAR}`, `${VAR:-default}` | shell | unchanged |
 | `$VAR`, `${VAR}`, `${VAR:-default}` | dollar | `${VAR}`, `${VAR:-default}` |
 | `${env:VAR}`, `${VAR}` | editor | `${VAR}` |
-| `${workspaceFolder}`, `${userHome}` and the like | editor | what they stand for |
+| `${workspaceFolder}`, `${userHome}` and the like | editor | their values |
 | `${input:ID}` | editor | `${ID}` in capitals, with the default of the input if it has one |
-| `${file:PATH}` | editor, in Windsurf | the same |
-| all of ours, and `${workspaceFolder}`, `${userHome}` and the like | own | the same; what they stand for |
+| `${file:PATH}` | editor, in Windsurf | unchanged |
+| all of ours, and `${workspaceFolder}`, `${userHome}` and the like | own | unchanged; their values |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mcpmux.hosts.host import DOLLAR, LITERAL, OWN, SHELL, Host
 
 
 class NotTakenOver(McpmuxError):
-    """A server that our configuration cannot say. The text says why, and has nothing of a value."""
+    """Our configuration cannot express a server. The text is the reason, without any value of it."""
 
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
@@ -41,7 +41,7 @@ _LITERAL = re.compile(r"\$\{[^}]*\}?")
 
 @frozen
 class Surroundings:
-    """What texts of one file may refer to. `inputs`: the questions of a VS Code file, by id."""
+    """The values for references in one file. `inputs`: the questions of a VS Code file, by id."""
 
     host: Host
     home: Path
@@ -51,7 +51,7 @@ class Surroundings:
 
 
 def translate(value: Any, around: Surroundings, rules: str | None = None) -> Any:
-    """`value` with all its texts in our words. Raises NotTakenOver."""
+    """Return `value` with all its texts in our form. Raises NotTakenOver."""
     rules = rules or around.host.references
     if isinstance(value, dict):
         return {key: translate(each, around, rules) for key, each in value.items()}
@@ -90,14 +90,14 @@ def _translate_editor(inner: str | None, around: Surroundings) -> str:
         return f"${{file:{rest}}}"
     if (place := _find_place(inner, around)) is not None:
         return place
-    if re.fullmatch(_NAME, inner) and inner.isupper():  # no variable of an editor is written so
+    if re.fullmatch(_NAME, inner) and inner.isupper():  # names of an editor's own variables have lower case
         return reference(inner)
     what = f"${{{kind}…}}" if _KIND.fullmatch(kind) else "a reference"
     raise NotTakenOver(f"{what} is only known inside of {around.host.title}")
 
 
 def _find_place(inner: str, around: Surroundings) -> str | None:
-    """Return what an editor's word for a place stands for; None for another word. Raises NotTakenOver."""
+    """Return the value of an editor's word for a place; None for another word. Raises NotTakenOver."""
     known = {
         "userHome": str(around.home),
         "pathSeparator": around.separator,
@@ -124,12 +124,13 @@ def _translate_input(name: str, around: Surroundings) -> str:
     if asked.get("type") == "command":
         raise NotTakenOver(f"one of its inputs is the result of a command of {around.host.title}")
     default = asked.get("default")
+    # The default of a password would be a secret in our configuration.
     is_open = isinstance(default, str) and not asked.get("password")
     return reference(variable_name(name), default if is_open else None)
 
 
 def reference(name: str, default: str | None = None) -> str:
-    """How our configuration says a variable. Raises NotTakenOver for a default that it cannot say."""
+    """Return our reference to a variable. Raises NotTakenOver for a default that it cannot contain."""
     if default is None:
         return f"${{{name}}}"
     if "${" in default or "}" in default:
@@ -138,23 +139,23 @@ def reference(name: str, default: str | None = None) -> str:
 
 
 def variable_name(*parts: str) -> str:
-    """The name of an environment variable: "docs", "x-api-key" -> DOCS_X_API_KEY."""
+    """Return a name for an environment variable: "docs", "x-api-key" -> DOCS_X_API_KEY."""
     name = re.sub("[^A-Z0-9]+", "_", "_".join(parts).upper()).strip("_")
     return name if name[:1].isalpha() else f"MCP_{name}".rstrip("_")
 
 
 def escape(text: str) -> str:
-    """Text that our configuration reads as `text`."""
+    """Return a text that our configuration reads as `text`."""
     return _LITERAL.sub(r"$\g<0>", text)
 
 
 def unescape(text: str) -> str:
-    """The inverse of `escape`."""
+    """Return the text that `escape` was given."""
     return REFERENCE.sub(lambda match: match[0].removeprefix("$") if _is_literal(match) else match[0], text)
 
 
 def variables_in(value: Any) -> Iterator[str]:
-    """Yields the variables without a default that texts of ours refer to."""
+    """Yield the variables without a default that our texts refer to."""
     if isinstance(value, str):
         for match in REFERENCE.finditer(value):
             if not _is_literal(match) and re.fullmatch(_NAME, match[1]):
@@ -165,7 +166,7 @@ def variables_in(value: Any) -> Iterator[str]:
 
 
 def split(text: str) -> Iterator[tuple[str, bool]]:
-    """Yields the text piece by piece, and whether our configuration would expand the piece."""
+    """Yield the text piece by piece, and whether our configuration would expand the piece."""
     at = 0
     for match in REFERENCE.finditer(text):
         if not _is_literal(match):
@@ -176,7 +177,7 @@ def split(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def has_reference(text: str) -> bool:
-    """Whether our configuration would expand something in the text."""
+    """Return whether our configuration would expand a part of the text."""
     return not all(map(_is_literal, REFERENCE.finditer(text)))
 
 

@@ -1,4 +1,4 @@
-"""The configuration that `mcpmux import` writes: TOML, with comments about where each upstream is from."""
+"""Write the configuration of `mcpmux import`: TOML, with comments about the origin of each upstream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = """\
 
 
 def render(servers: Sequence[tuple[Gathered, Table]]) -> str:
-    """The text of the file. Each upstream comes with its table, without secrets."""
+    """Return the text of the file. Each upstream comes with its table, without secrets."""
     return "\n".join([_HEAD, *(_render_one(server, table) for server, table in servers)])
 
 

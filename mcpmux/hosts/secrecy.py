@@ -1,7 +1,7 @@
-"""Secrets in what host apps say, moved out of it: to environment variables, or to files that only we read.
+"""Move secrets out of the servers of host apps: to environment variables, or to files that only we read.
 
-A secret is known by the name beside it or by its looks, with the rules of the redaction of traffic and some
-more for configurations. What was moved is never in a repr, a message or the configuration.
+A secret is recognised by the name beside it or by its form, with the rules of the redaction of traffic and
+some more for configurations. A moved secret is never in a repr, a message or the configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.secret_patterns import make_label
 
 _LAST_WORDS = frozenset({"KEY", "KEYS", "TOKEN", "TOKENS", "PAT", "AUTH", "PWD", "PIN", "DSN", "COOKIE"})
-_LONG = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{32,}")  # as keys without a prefix are
+_LONG = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{32,}")  # the form of keys without a prefix
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token) +)?(.*)", re.DOTALL | re.IGNORECASE)
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=)?(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(=)(.+)", re.DOTALL)
@@ -39,7 +39,7 @@ _redactor = cache(Redactor)
 
 @frozen
 class Moved:
-    """A secret that is not in the configuration any more. `file`: where it is kept, if it is."""
+    """A secret that was taken out of the configuration. `file`: the one that will hold it, if any."""
 
     variable: str
     upstream: str
@@ -49,27 +49,27 @@ class Moved:
 
 
 def names_secret(name: str) -> bool:
-    """Whether what stands beside the name is a secret: "API_KEY", "X-Auth-Token", "--password"."""
+    """Return whether the value beside a name is a secret: "API_KEY", "X-Auth-Token", "--password"."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().replace("-", "_").split("_")
-    if words == ["PWD"]:  # where a program works
+    if words == ["PWD"]:  # a program's working directory
         return False
     return _label(name) is not None or words[-1] in _LAST_WORDS
 
 
 def looks_secret(text: str) -> bool:
-    """Whether text without a telling name shows itself to be a secret."""
+    """Return whether the form of a text shows it to be a secret, without a telling name."""
     return _LONG.fullmatch(text) is not None or _redactor().redact_text(text)[1] > 0
 
 
 @define
 class Vault:
-    """Takes secrets out of tables and gives references to them. `directory`: of files, None for variables."""
+    """Moves secrets out of tables, and puts references there. `directory`: for files, None for variables."""
 
     directory: Path | None = None
     moved: list[Moved] = field(factory=list)
 
     def clear(self, upstream: str, table: Table) -> Table:
-        """The same table without secrets."""
+        """Return the table without secrets."""
 
         def keep(what: str, key: str) -> Callable[[str], str]:
             return lambda text: self._move(upstream, what, key, text)
@@ -105,7 +105,7 @@ Keep = Callable[[str, str], Move]
 
 
 def _clear_text(text: str, is_named: bool, move: Move, before: str = "") -> str:
-    """The text without a secret. `is_named`: its name says that it is one. `before`: what is in front."""
+    """Return the text without a secret. `is_named`: its name marks it as one. `before`: text before it."""
     if not has_reference(text):
         return move(text) if text and (is_named or looks_secret(before + text)) else text
     return "".join(

@@ -1,20 +1,20 @@
-"""A server as a `server.json` of the MCP registry or a server card describes it, as an upstream of ours.
+"""Translate a `server.json` of the MCP registry, or a server card, to an upstream of ours.
 
-| of the document | becomes |
+| in the document | becomes |
 | --- | --- |
 | a package of npm, PyPI, NuGet or OCI, in its version | a command with `npx`, `uvx`, `dnx` or `docker` |
 | a remote | its URL |
 | a value, or a default | itself; a secret one becomes `${VAR}` |
-| what is required and has neither | `${VAR}` |
-| what is optional and has neither | nothing |
+| a required value with neither | `${VAR}` |
+| an optional value with neither | nothing |
 
-The first package whose program is here is taken, else the first remote, Streamable HTTP before HTTP+SSE.
+The first package whose program is installed is taken, else the first remote, Streamable HTTP before HTTP+SSE.
 
 Nothing in the document is trusted. No text of it is expanded: `${` stays text. The name of a package is never
-an option, a path or a URL. Its program looks for it where it always looks; what the document says is told.
-What the document decides beyond that is taken over if it is on a list of what is harmless (arguments of that
-program and of the package, variables and headers with a value), or if the user trusts it by name. The user's
-own values are the user's, but what a remote gets of them is trusted by name, too.
+an option, a path or a URL. Its program looks for it where it always looks; another place in the document is
+only noted. Other settings of the document are taken over if they are on a list of harmless ones (arguments of
+that program and of the package, variables and headers with a value), or if the user trusts them by name. The
+user's own values are the user's, but those that a remote gets must be trusted by name, too.
 
 Source: `server.json` of 2025-12-11, in the MCP registry; server cards of the experimental extension
 (SEP-2127), which have remotes only.
@@ -73,7 +73,7 @@ class Argument(Input, rename="camel", kw_only=True):
 
 
 class Remote(msgspec.Struct, rename="camel", kw_only=True):
-    """How a server is reached."""
+    """An address of a server."""
 
     type: str
     url: str = ""
@@ -97,7 +97,7 @@ class Package(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """`status`: what the registry says of it, "" for nothing."""
+    """A server of the registry. `status`: in the registry, "" if not given."""
 
     name: str
     packages: tuple[Package, ...] = ()
@@ -106,14 +106,14 @@ class Document(msgspec.Struct, kw_only=True):
 
 
 class Described(NamedTuple):
-    """What is taken of a document: the keys of the upstream, and what its user should know."""
+    """The translation of a document: the keys of the upstream, and notes for its user."""
 
     table: Table
     notes: tuple[str, ...]
 
 
 def parse_server_json(data: bytes) -> Document:
-    """The document, which an answer of a registry may have around it. Raises ConfigError."""
+    """Return the document, perhaps out of an answer of a registry. Raises ConfigError."""
     try:
         found = msgspec.json.decode(data)
         inner = found.get("server") if isinstance(found, dict) else None
@@ -137,8 +137,8 @@ def choose(
     """Return the first offer of the document that can be used. Raises NotTakenOver with all reasons.
 
     `name`: of the upstream. `has_program`: whether a program is on this machine. `trusted`: arguments,
-    variables, headers and URLs that the user wants to have as the document has them. `own_headers`: those
-    that the user gives in place of the document's.
+    variables, headers and URLs that the user accepts from the document. `own_headers`: those
+    that the user gives instead of the document's.
     """
     remotes = sorted(document.remotes, key=lambda remote: remote.type == "sse")
     offers: list[tuple[str, Callable[[], Described]]] = [
@@ -180,8 +180,8 @@ _IDENTITY = "may say who you are, or where a request goes"
 class _Kind(NamedTuple):
     """How packages of one kind are started: PROGRAM `before` PACKAGE `joint` VERSION `after`.
 
-    `name`: what names of packages match. `harmless`: what the words of one more argument match, with spaces
-    between them, if it neither changes what is run nor what that may do. `effects`: of some other options.
+    `name`: pattern of names of packages. `harmless`: pattern of the words of one more argument, with spaces
+    between them, that changes neither which program is run nor what it may do. `effects`: of other options.
     """
 
     programs: tuple[str, ...]
@@ -194,7 +194,7 @@ class _Kind(NamedTuple):
 
 
 def _effects(**options: str) -> dict[str, str]:
-    """Return what each option does. `options`: those with one effect, which is named by the key."""
+    """Return the effect of each option. `options`: those with one effect, which is named by the key."""
     effects = {"source": _SOURCE, "other": _OTHER, "open": _OPEN}
     return {option: effects[key] for key, texts in options.items() for option in texts.split()}
 
@@ -202,7 +202,8 @@ def _effects(**options: str) -> dict[str, str]:
 _GIVEN = r"\$\{\w+\}"  # by the user; `$${` is text of the document
 _ASKED_FOR = re.compile(rf"(?<!\$){_GIVEN}")
 
-# What a document may set: how a server talks, logs and counts, in words that are no code, place or address.
+# Settings that a document may have: how a server talks, logs and counts, in words that are no code, place or
+# address.
 _VALUE = rf"(?:\w[\w.-]*(?:,\w[\w.-]*)*|{_GIVEN})"
 _SETTING = (
     "(?i:transport|port|mode|read[-_]?only|region|locale|lang|lc[-_]all|language|timezone|tz|"
@@ -221,7 +222,7 @@ _HARMLESS_ARGUMENT = (
 
 _NPM_NAME = r"(?:@[\w.~-]+/)?\w[\w.~-]*"
 _IMAGE_NAME = r"\w[\w.-]*(?::[0-9]+(?=/))?(?:/[\w.-]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
-_ARCHIVE = re.compile(r"\.(tgz|tar|tar\.gz)$", re.IGNORECASE)  # such a name or version is a file to npm
+_ARCHIVE = re.compile(r"\.(tgz|tar|tar\.gz)$", re.IGNORECASE)  # npm takes such a name or version for a file
 _VERSION = r"\w[\w.+!-]*"
 _KINDS = {
     "npm": _Kind(
@@ -270,7 +271,7 @@ _KINDS = {
     ),
 }
 
-# Headers whose values say nothing about the user, and lead nowhere.
+# Headers whose values reveal nothing about the user, and lead nowhere.
 _HARMLESS_HEADER = re.compile("Accept(-Language)?|Content-Type|User-Agent|[A-Za-z-]*-Version", re.IGNORECASE)
 
 
@@ -326,7 +327,7 @@ def _find_effects(
 ) -> dict[str, str]:
     """Return the name of each argument that is not known to be harmless, and its effect.
 
-    `harmless`: what the words of an argument match, with spaces between them. `effects`: of some options.
+    `harmless`: pattern of the words of an argument, with spaces between them. `effects`: of some options.
     `of_word`: the effect of words that are no options.
     """
     found: dict[str, str] = {}
@@ -342,7 +343,7 @@ def _find_effects(
 
 
 def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
-    """Raise NotTakenOver if something has an effect and is not trusted."""
+    """Raise NotTakenOver if anything has an effect and is not trusted."""
     if refused := [
         f"`{each}` {effect} (allow it with `--trust {shlex.quote(each)}`)"
         for each, effect in effects.items()
@@ -352,7 +353,7 @@ def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
 
 
 def _is_here(url: str) -> bool:
-    """Tell whether a URL is one of this machine."""
+    """Return whether a URL is one of this machine."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
@@ -408,7 +409,7 @@ def _take_remote(
 
 
 def _find_url_effects(url: str) -> dict[str, str]:
-    """Return a URL, if others can read what is sent there, or its host is not the one that it seems to be."""
+    """Return a URL with its effect, if others can read what is sent there, or its host is disguised."""
     known = _ASKED_FOR.sub("0", url)
     authority = re.split(r"[/?#]", known.partition("://")[2], maxsplit=1)[0]
     if "@" in authority or "\\" in authority:
@@ -427,7 +428,7 @@ Piece = tuple[str, bool]
 
 @define
 class _Reading:
-    """Makes texts of ours out of inputs. `asked`: what the user has to give; `left_out`: what may be."""
+    """Makes our texts out of inputs. `asked`: values the user has to give; `left_out`: optional ones."""
 
     upstream: str
     asked: dict[str, str] = field(factory=dict)
@@ -435,13 +436,13 @@ class _Reading:
 
     @property
     def notes(self) -> list[str]:
-        """The same as sentences."""
+        """Sentences about `asked` and `left_out`."""
         notes = [f"{variable}: {about or 'needed'}" for variable, about in self.asked.items()]
         optional = [f"left out, as it is optional: {', '.join(self.left_out)}"] if self.left_out else []
         return [*notes, *optional]
 
     def pairs(self, inputs: tuple[KeyValue, ...], *, same_names: bool = False) -> dict[str, str]:
-        """Names and values. `same_names`: what is asked for is a variable of the same name."""
+        """Return names and values. `same_names`: an asked-for value is a variable of the same name."""
         said: dict[str, str] = {}
         for each in inputs:
             variable = each.name if same_names and _VARIABLE.fullmatch(each.name) else ""
@@ -450,7 +451,7 @@ class _Reading:
         return said
 
     def arguments(self, inputs: tuple[Argument, ...]) -> Iterator[list[str]]:
-        """Yields the words of each argument."""
+        """Yield the words of each argument."""
         for number, each in enumerate(inputs, start=1):
             is_named = each.type == "named"
             if is_named and not each.name:
@@ -464,7 +465,7 @@ class _Reading:
                 yield [*option, value]
 
     def value(self, key: str, given: Input, variable: str = "") -> str | None:
-        """The text for an input; None when it is optional and has no value. `variable`: to ask for it by."""
+        """Return the text for an input; None when it is optional and absent. `variable`: to ask for it."""
         pieces: list[Piece | None]
         if given.value is None or (given.is_secret and not given.variables):
             pieces = [self._fill(variable or variable_name(self.upstream, key), given, given)]
@@ -483,7 +484,7 @@ class _Reading:
         )
 
     def _fill(self, variable: str, given: Input, whole: Input) -> Piece | None:
-        """What stands for `given`, which is `whole` or a variable in it."""
+        """Return the replacement for `given`, which is `whole` or a variable in it."""
         is_secret = given.is_secret or whole.is_secret
         text = given.default if given.value is None else given.value
         if text is not None and not is_secret:
@@ -498,7 +499,7 @@ class _Reading:
 
 
 def _join(pieces: list[Piece]) -> str:
-    """The text that our configuration reads as that: only references are expanded."""
+    """Return the text that our configuration reads as the pieces: only references are expanded."""
     joined = ""
     for is_reference, group in groupby(pieces, itemgetter(1)):
         text = "".join(text for text, _ in group)

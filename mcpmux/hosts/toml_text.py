@@ -1,8 +1,8 @@
-"""TOML as text: a table at the end of a file, and a table out of it. All other text stays as it is.
+"""Edit TOML as text: put a table at the end of a file, or remove one, and keep all other text.
 
-A table is known by its header, `[upstreams.docs]`, and has the lines down to its last value: comments above
-the next header belong to that. tomlkit would take them for the end of the table before, move them when one is
-added and lose them when one is removed.
+A table begins with its header, `[upstreams.docs]`, and ends with its last value: comments above
+the next header belong to that. tomlkit would count them as the end of the previous table, move them when one
+is added and lose them when one is removed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Path = tuple[str, ...]
 
 
 def parse(text: str) -> Any:
-    """The document. Raises ValueError."""
+    """Return the document. Raises ValueError."""
     return parse_toml(text)
 
 
 def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
-    """The text with `entry` as the table at `path`: at the end, or in the place of the one that is there."""
+    """Return the text with `entry` as the table at `path`: at the end, or instead of the existing one."""
     new = format_table(path, entry)
     line_end = "\r\n" if "\r\n" in text else "\n"
     new = new.replace("\n", line_end)
@@ -45,7 +45,7 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def remove(text: str, path: Path) -> str:
-    """The text without the table at `path` and those inside of it, each with the empty line above it."""
+    """Return the text without the table at `path` and its subtables, each with the empty line above it."""
     for table in reversed(list(_find_tables(text, path))):
         before = text[: table.start]
         for line_end in ("\r\n", "\n"):
@@ -73,9 +73,10 @@ def _find_tables(text: str, path: Path) -> Iterator[_Span]:
 
 
 def _find_headers(text: str) -> Iterator[tuple[int, int, Path]]:
-    """Yields where each header begins and ends, and its path. A `[` inside of a value is no header."""
+    """Yield the start and end of each header, and its path. A `[` inside of a value is no header."""
     for match in _HEADER.finditer(text):
         try:
+            # Only where the text so far is complete TOML: else the `[` is inside of a value.
             tomllib.loads(text[: match.start()])
             node = tomllib.loads(match[0].rstrip("\r"))
         except tomllib.TOMLDecodeError:
@@ -92,7 +93,7 @@ def _find_headers(text: str) -> Iterator[tuple[int, int, Path]]:
 
 
 def _find_end(text: str, start: int, limit: int) -> int:
-    """Behind the last line that is neither empty nor a comment."""
+    """Return the end of the last line that is neither empty nor a comment."""
     end, at = _next_line(text, start, limit), _next_line(text, start, limit)
     while at < limit:
         following = _next_line(text, at, limit)
@@ -111,19 +112,19 @@ def _next_line(text: str, at: int, limit: int) -> int:
 
 
 def format_table(path: Path, table: Mapping[str, Any]) -> str:
-    """A table with its header, one key on a line; tables in it are inline."""
+    """Return a table with its header, one key on a line; tables in it are inline."""
     lines = [f"[{'.'.join(map(format_key, path))}]"]
     lines += [f"{format_key(key)} = {format_value(value)}" for key, value in table.items()]
     return "\n".join(lines) + "\n"
 
 
 def format_key(key: str) -> str:
-    """A key, quoted if it must be."""
+    """Return a key, quoted if necessary."""
     return key if _BARE.fullmatch(key) else _format_text(key)
 
 
 def format_value(value: Any) -> str:
-    """Text, a number, true or false, a list or an inline table."""
+    """Return a text, a number, a boolean, a list or an inline table as TOML."""
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{format_key(key)} = {format_value(each)}" for key, each in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
@@ -133,5 +134,5 @@ def format_value(value: Any) -> str:
 
 
 def _format_text(text: str) -> str:
-    # As JSON has it, but for one control character.
+    # JSON's form is valid TOML, except that DEL must be escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

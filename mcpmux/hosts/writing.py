@@ -1,7 +1,7 @@
-"""Files read and replaced as a whole: nobody ever sees half of one, and nothing of others is lost.
+"""Read and replace files as a whole: no reader ever sees half of one, and no other change is lost.
 
-A file is replaced by a new one in one step. It keeps its mode, and a link still leads to it. One that has
-changed since it was read is left alone.
+A file is replaced by a new one in one step. It keeps its mode, and a link still leads to it. A file that
+was changed since it was read is left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Return what is in a regular file; None if there is none. Raises ConfigError."""
+    """Return the contents of a regular file; None if there is none. Raises ConfigError."""
     try:
         return read_file(path)
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_text(path: Path) -> str | None:
-    """The text in the file, with its line ends and its byte order mark; None if there is none.
+    """Return the text of the file, with its line ends and its byte order mark; None if there is none.
 
     Raises ConfigError.
     """
@@ -42,10 +42,11 @@ def read_text(path: Path) -> str | None:
 
 
 def replace_text(path: Path, text: str, expected: str | None, mode: int = PRIVATE) -> None:
-    """Make `text` the contents of the file. `mode`: of one that is new. Raises ConfigError.
+    """Make `text` the contents of the file. `mode`: of a new one. Raises ConfigError.
 
-    `expected`: what was there when it was read, None for no file. Anything else is left alone.
+    `expected`: its contents when it was read, None for no file. A file with other contents is left alone.
     """
+    # A link is followed, or the new file would replace the link itself.
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +57,7 @@ def replace_text(path: Path, text: str, expected: str | None, mode: int = PRIVAT
                 file.flush()
                 os.fsync(file.fileno())
             _take_over_mode(target, Path(name), mode)
+            # As late as possible: the time in which a change can be lost is shortest here.
             _check(path, expected)
             Path(name).replace(target)
         except BaseException:
@@ -72,7 +74,7 @@ def _take_over_mode(target: Path, new: Path, mode: int) -> None:
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Make `text` the contents of a file, and of a folder, that only we can read. Raises ConfigError."""
+    """Make `text` the contents of a file, in a folder, that only we can read. Raises ConfigError."""
     try:
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     except OSError as error:
@@ -82,7 +84,7 @@ def replace_private(path: Path, text: str) -> None:
 
 
 def remove_file(path: Path, expected: str | None) -> None:
-    """Remove the file if it is there. Raises ConfigError. `expected`: as for `replace_text`."""
+    """Remove the file if it exists. Raises ConfigError. `expected`: as for `replace_text`."""
     _check(path, expected)
     try:
         path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""YAML as text: one entry put into a block mapping or taken out. All other lines stay as they are.
+"""Edit YAML as text: put one entry into a block mapping or remove it, and keep all other lines.
 
-PyYAML says where things are, and only the lines of the entry are written. A library that keeps comments, as
+PyYAML gives the positions, and only the lines of the entry are written. A library that keeps comments, as
 ruamel.yaml does, still writes the whole file anew, with other quotes, indents and line breaks.
 """
 
@@ -18,10 +18,10 @@ _WIDE = 10**6  # columns; no line is folded
 
 
 def parse(text: str) -> Any:
-    """The document; an empty one is a mapping. Raises ValueError, which says where and nothing else."""
+    """Return the document; an empty one is a mapping. Raises ValueError with the position, without quotes."""
     try:
         found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # of a date that there is not
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
         mark = getattr(error, "problem_mark", None)
         where = f"at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
         raise ValueError(where) from None
@@ -29,7 +29,7 @@ def parse(text: str) -> Any:
 
 
 def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
-    """The text with `entry` at `path`, of two keys: behind the last entry, or in place of the one there."""
+    """Return the text with `entry` at `path`, of two keys: behind the last one, or instead of the old one."""
     outer, name = path
     lines = text.splitlines(keepends=True)
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -52,7 +52,7 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def remove(text: str, path: Path) -> str:
-    """The text without the lines of the entry at `path`, which is there."""
+    """Return the text without the lines of the entry at `path`, which must exist."""
     outer, name = path
     found = _find(text, outer)
     lines = text.splitlines(keepends=True)
@@ -80,7 +80,7 @@ def _is_block(node: Any) -> bool:
 
 
 def _put_first(lines: list[str], found: Entry, entries: Any, line_end: str) -> str:
-    """The lines with the first entry of a mapping that is empty: `{}`, or nothing."""
+    """Return the lines with the first entry of a mapping that is empty: `{}`, or nothing."""
     key, value = found
     if isinstance(value, yaml.MappingNode) and value.value:
         raise ValueError("the entries are in braces")
@@ -96,7 +96,8 @@ def _put_first(lines: list[str], found: Entry, entries: Any, line_end: str) -> s
 
 
 def _last_line(key: Any, value: Any) -> int:
-    """The number of the last line that a key or its value is on. The end of a block is behind comments."""
+    """Return the number of the last line of a key or its value."""
+    # PyYAML's end of a block is behind the comments that follow it, so the last value counts.
     last: int = key.end_mark.line
     if isinstance(value, yaml.CollectionNode) and not value.flow_style:
         for each in value.value:

@@ -117,7 +117,7 @@ class _Seal:
         self._key = hashlib.sha256(self.PURPOSE + key).digest()
 
     def _tag(self, *parts: bytes) -> bytes:
-        # A NUL between the parts, which contain none: other parts cannot make the same text.
+        # A NUL between the parts: only the last one may contain any, so no other parts make the same text.
         return hmac.new(self._key, b"\x00".join(parts), hashlib.sha256).digest()[:_TAG_BYTES]
 
 

@@ -238,7 +238,7 @@ def decode_request(data: bytes) -> Request | None:
     try:
         if not data.isascii():
             data.decode()
-        # Decoding a crowded object blocks the event loop; `decode_fields` refuses it later.
+        # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
         if len(data) > CROWD_BYTES and is_crowded(data):
             return None
         wire = _wire_request_decoder.decode(data)
