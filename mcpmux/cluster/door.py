@@ -113,6 +113,7 @@ class Door(AnswersForOthers):
             if owner in members.marks.own:
                 return self._endpoint.handle(request, reply)
         elif session_id in self._endpoint.sessions and members.is_inside:
+            # Without a lease the session may be another replica's by now: first a new lease is waited for.
             return self._endpoint.handle(request, reply)
         return self._find_and_answer(owner, session_id, request, reply)
 
@@ -207,7 +208,7 @@ class Door(AnswersForOthers):
             self._moved[session_id] = kept.owner
             return members.neighbours.get(kept.owner)
         if members.is_left and members.others:
-            return random.choice(members.others)  # whoever gets it first goes on with it
+            return random.choice(members.others)  # any of them: the first that gets it goes on with it
         return None
 
     async def _end_lost(self, request: HttpRequest, reply: HttpReply) -> None:

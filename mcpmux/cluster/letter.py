@@ -53,7 +53,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica. `id`: the one that is in force; `state`: one of the above; `trouble`: why it is not well.
+    """A replica. `id`: the one in force; `state`: INSIDE, OUTSIDE, LEFT or SILENT; `trouble`: if it has any.
 
     `since`: when it was started, in seconds since 1970. `store_away`: it got no answer when it asked last.
     `owned`: upstreams at which it subscribes for all. `sessions`: legacy sessions that are there now;
