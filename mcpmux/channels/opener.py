@@ -73,7 +73,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
         try:
             yield channel
         finally:
-            # Before the session ends: the cancelled calls are reported to the server in it.
+            # The server gets no cancellations: its calls end with the session.
             channel.fail_calls()
             await channel.peer.end_session()
             nursery.cancel_scope.cancel()

@@ -455,7 +455,8 @@ class ServerConnection:
         """Check the deadline, and whether the client is still there; called every SWEEP_SECONDS."""
         overdue = self._state.now > self.deadline
         if self._reply is not None:
-            # A sleeping task is woken by the end. With TLS, looking for it would consume the data before.
+            # A client that only closes its sending side counts as gone, too. A sleeping task is woken by the
+            # end. With TLS, looking for it would consume the data before.
             if overdue or (self._task is None and self.byte_stream.is_finished()):
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
             elif self._reply.is_quiet_since(self._state.now - KEEP_ALIVE_SECONDS) and self._rest is None:
