@@ -1,6 +1,7 @@
-"""How one answer leaves over HTTP: as JSON, or as an event stream when something comes before it.
+"""Send one answer over HTTP: as JSON, or as an event stream when other messages come before it.
 
-And what a tap sees of it. A session is a leg; requests without one are on the leg of their connection.
+WatchedReply shows the answer to a tap. A session is a leg; requests without one share the leg of their
+client's address and view.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 log = structlog.get_logger()
 
 Say = Callable[[bytes], Awaitable[None]]
-"""Sends one more message to the client, before the answer."""
+"""Send one more message to the client, before the answer."""
 
 JSON_TYPE: Final = "application/json"
 NOT_JSON: Final = f"Content-Type must be {JSON_TYPE}"
@@ -54,7 +55,7 @@ JSON_LATER: Final[HeaderFields] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
 
 
 class NoSession(RpcError):
-    """A legacy request without a session that we know; `status` is its HTTP status."""
+    """The error for a legacy request without a known session. `status`: the HTTP status of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(INVALID_REQUEST, message)
@@ -62,26 +63,29 @@ class NoSession(RpcError):
 
 
 def is_json(request: HttpRequest) -> bool:
-    """Whether the body says that it is JSON."""
+    """Return whether the Content-Type of a request is JSON, with any parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
 
 
 def status_of(error: RpcError) -> int:
-    """The HTTP status of an answer that is this error."""
+    """Return the HTTP status of an error answer."""
     if isinstance(error, (NoSession, Busy)):
         return error.status
     return UNAVAILABLE if error.code == BUSY else http_status(error)
 
 
 def headers_of(error: RpcError) -> HeaderFields:
-    """What goes with an answer that is this error, which is JSON."""
+    """Return the headers of an error answer in JSON, with Retry-After where a later try may succeed."""
     if isinstance(error, Busy) and error.retry_seconds != RETRY_SECONDS:
         return (*JSON, ("Retry-After", str(error.retry_seconds)))
     return JSON_LATER if status_of(error) in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
 
 
 def failure(request: Request, error: Exception) -> tuple[int, HeaderFields, bytes]:
-    """(HTTP status, headers, encoded answer) for a request that failed: the wall around it."""
+    """Return (HTTP status, headers, encoded answer) for a request that failed: the wall around it.
+
+    Only an RpcError is shown to the client; any other error is logged and answered as an internal error.
+    """
     if isinstance(error, RpcError):
         forget_frames(error)
         return status_of(error), headers_of(error), encode_error(request.id, error)
@@ -91,13 +95,13 @@ def failure(request: Request, error: Exception) -> tuple[int, HeaderFields, byte
 
 
 class HttpNotify(msgspec.Struct):
-    """Tells the client of a request something before its answer: in an event stream, if it takes those."""
+    """Sends messages to a client before its answer, in an event stream; drops them if it takes no streams."""
 
     _reply: HttpReply
     streams: bool
 
     async def __call__(self, said: Event | bytes) -> None:
-        """Tell it of an event, or send it an encoded message; waits while the client is slow."""
+        """Send an event or an encoded message. Waits while the client is slow."""
         if not self.streams:
             return
         if isinstance(said, Event):
@@ -109,12 +113,12 @@ class HttpNotify(msgspec.Struct):
             await self._reply.open(200, STREAM_HEADERS, data)
 
     def outlet(self, meta: Raw) -> Outlet:
-        """What tells the client of events at once, each with `meta`, in its stream, which has begun."""
+        """Return an Outlet that writes events at once to the begun stream, each with `meta`."""
         return Outlet(self._reply, Tagged(meta).encode)
 
 
 class Tagged:
-    """Encodes notifications as SSE events that have the same `_meta`, behind what many clients share."""
+    """Encodes notifications as SSE events with one `_meta`, appended to an encoding that clients share."""
 
     __slots__ = ("_alone", "_behind", "_meta")
 
@@ -125,11 +129,12 @@ class Tagged:
         self._alone = b',"params":{%b}}' % member
 
     def encode(self, event: Event) -> bytes:
-        """`event` with that `_meta`, in place of any other."""
+        """Return `event` as an SSE event with that `_meta`, which replaces any other."""
         params = event.params
         if META in params:
             return encode_event(encode_notification(event.method, {**params, META: self._meta}))
-        # As `encode_event` has it, without the look for line breaks, of which a notice has none.
+        # Like `encode_event`, but without the search for line breaks: a notice has none. The last bytes are
+        # closing braces; `_meta` goes in before them.
         data = encode_notice(event)
         return b"data: %b%b\n\n" % ((data[:-2], self._behind) if params else (data[:-1], self._alone))
 
@@ -137,24 +142,26 @@ class Tagged:
 async def respond(
     request: Request, reply: HttpReply, work: Awaitable[Fields], *, streams: bool, legacy: bool = False
 ) -> None:
-    """Do the work and send its answer; what it says before goes by an HttpNotify.
+    """Do the work and send its answer. Messages before the answer go by an HttpNotify.
 
-    A legacy client gets errors with status 200: it takes a 404 for the end of its session. `streams`: the
-    client takes event streams, so an answer that is long in coming becomes one, with comments until then.
+    `streams`: the client takes event streams, so an answer that takes long becomes one, with comments until
+    it comes. `legacy`: errors go with status 200.
     """
-    reply.is_kept_alive = streams and request.method != m.LISTEN  # which sends comments itself
+    reply.is_kept_alive = streams and request.method != m.LISTEN  # a listen sends its own comments
     parts: list[Part] | None = None
     try:
         result = await work
         started = reply.stage is not NEW  # by `notify`, or by a question
-        for value in () if started else result.values():  # without a call for each
+        # A large answer is sent in parts, so that it is not copied into one body. A loop, as a generator in
+        # `any` would cost a call for each value of every answer.
+        for value in () if started else result.values():
             if len(value) > LARGE_BYTES and parts is None:
                 parts = encode_large_reply(request.id, result)
         status, headers = 200, JSON
         data = b"" if parts is not None else encode_reply(request.id, result)
         if isinstance(reply.tap, WatchedReply):
             reply.tap.said = said_in_result(request.id, result, request.method)
-        del result  # nothing has to be kept while it is sent but what is sent
+        del result  # a slow client must not keep the result in memory besides its encoded answer
     except Exception as error:
         started = reply.started
         status, headers, data = failure(request, error)
@@ -164,35 +171,38 @@ async def respond(
     if started:
         await reply.finish(encode_event(data))
     else:
-        if legacy:
+        if legacy:  # a legacy client takes a 404 for the end of its session
             status, headers = 200, JSON
         sent = reply.send(status, headers, data)
-        if sent is not AT_ONCE:
+        if sent is not AT_ONCE:  # an await costs something even if all was written
             await sent
 
 
 async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: HeaderFields = ()) -> None:
-    """Answer a request that is not even a message: a JSON-RPC error without an id."""
+    """Answer a request that contains no message with a JSON-RPC error without an id."""
     fields, body = refuse(status, sentence)
     await reply.send(status, (*fields, *headers), body)
 
 
 def refuse(status: int, sentence: str, limit: str = "limits.max_connections") -> tuple[HeaderFields, bytes]:
-    """How the HTTP server words what it refuses itself: as a JSON-RPC error without an id."""
+    """Return (headers, body) of a refusal: a JSON-RPC error without an id. `limit`: of a Busy one."""
     if status in (TOO_MANY_REQUESTS, UNAVAILABLE):
         return JSON_LATER, encode_error(None, Busy(sentence, limit))
     return JSON, encode_error(None, RpcError(INVALID_REQUEST, sentence[:1].upper() + sentence[1:]))
 
 
-EVENT_LIMIT: Final = 2**40  # what mcpmux sends is bounded before it comes here
+EVENT_LIMIT: Final = 2**40  # bytes; the size of what mcpmux sends was checked before
 
 
 class WatchedReply:
-    """The tap of a reply, whose messages `watch` sees: a body, or the events of a stream."""
+    """The tap of a reply: shows `watch` its messages, which are a body or the events of a stream.
+
+    `said`: the content of the next body if it is known, so that the watch need not decode it.
+    """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.said: Said | None = None  # by the body that comes next
+        self.said: Said | None = None
 
     def see_body(self, status: int, body: bytes) -> None:
         said, self.said = self.said, None
@@ -202,7 +212,8 @@ class WatchedReply:
     def see_stream(self, status: int, data: bytes) -> None:
         self._status = status
         self._decoder = SseDecoder(EVENT_LIMIT)
-        self._context = copy_context()  # of the exchange that all of it belongs to, whichever task sends it
+        # Other tasks may write to the stream; every event belongs to the exchange that opened it.
+        self._context = copy_context()
         self.see_more(data)
 
     def see_more(self, data: bytes) -> None:

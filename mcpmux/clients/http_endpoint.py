@@ -1,17 +1,17 @@
 """The MCP endpoint over Streamable HTTP, both eras on one path.
 
-What a POST is, is told by what it says: modern `_meta` or a modern version header → stateless; `initialize`
-→ a new legacy session; a session header → that session. GET opens or resumes a session's streams, DELETE
-ends it; a session that nobody uses ends by itself.
+The content of a POST decides how it is served: modern `_meta` or a modern version header → stateless;
+`initialize` → a new legacy session; a session header → that session. GET opens or resumes a session's
+streams, DELETE ends the session; idle sessions are ended after `limits.session_idle`.
 
-Promises where clients have to say who they are: before its client has been let in, nothing of a request is
-looked into but Host and Origin, and a large body is not even read; a stream (GET, or a listen) ends when the
-token that opened it expires or is taken back. The answers to preflight requests, the protected resources'
-metadata and the server card are for everybody. They do not tell which views there are.
+Promises where clients must authenticate: before a client is admitted, only Host and Origin of its request are
+examined, and a large body is not even read; a stream (GET, or a listen) ends when the token that opened it
+expires or is withdrawn. The answers to preflight requests, the protected resources' metadata and the server
+card are public. They do not reveal which views exist.
 
-Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
-HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What
-belongs to none any more is recovered here.
+Where several processes serve the same clients, a request about something of another process (a legacy
+session, a stream of HTTP+SSE, a parked call, a task) does not reach this one: its own process authenticates
+and authorizes the client. A session whose process has gone is recovered here.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" is in `sse_endpoint`.
@@ -100,27 +100,27 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 Handling = Awaitable[None]
-"""What is still to be done for a request."""
+"""The remaining work for a request, to be awaited."""
 
-_OBJECT: Final = b"{"  # what most bodies begin with, and no batch does
+_OBJECT: Final = b"{"  # the first byte of most bodies, and of no batch
 SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
-SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
-# Principals whose lists of tools are remembered; for others headers are not compared.
+SWEEP_SECONDS = 1.0  # between two looks for idle sessions
+# Principals whose lists of tools are remembered; for others the parameter headers are not compared.
 LEARNERS_LIMIT: Final = 1000
 LEARNED_BYTES: Final = 32 * 2**20  # of these lists
-# Legs without a session that are remembered, of which most are over: a listener serves 800 at a time.
+# Legs without a session that are remembered, most of which are over: a listener serves 800 at a time.
 LEGS_LIMIT: Final = 1024
-LEGS_BYTES: Final = 8 * 2**20  # of them, and of their views, which clients may narrow
-LEG_BYTES: Final = 4 * 2**10  # that a leg takes at most, with what its client says of itself
+LEGS_BYTES: Final = 8 * 2**20  # of these legs and their views, which clients may narrow
+LEG_BYTES: Final = 4 * 2**10  # the most that a leg takes, with its client's name and revision
 
 
 def _place_of_leg(request: HttpRequest) -> tuple[str, str]:
-    """Where a request without a session has come from: the address of its client, and its view."""
+    """Return the key of the leg of a request without a session: its client's address, and its view."""
     return request.peer, request.principal.view
 
 
 class HttpEndpoint:
-    """All HTTP clients of one listener. `handle` answers a request; `run` has to run. `sessions`: by id."""
+    """All HTTP clients of one listener. `handle` answers a request while `run` runs. `sessions`: by id."""
 
     def __init__(
         self,
@@ -134,10 +134,11 @@ class HttpEndpoint:
         card: ServerCard | None = None,
         bodies: BodyBudget | None = None,
     ) -> None:
-        """`gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
+        """`gate` admits clients and knows which scopes a method needs; None admits every client.
 
-        Once `stopping` is set, streams of HTTP+SSE end. `marks` stand in front of every session id, and by
-        `records` sessions outlive this process.
+        `stopping`: ends the streams of HTTP+SSE. `marks`: a prefix of every session id, by which requests
+        reach their process. `records` keep sessions beyond the life of this process. `card`: the server card
+        to publish. `bodies`: the budget for large messages over HTTP+SSE.
         """
         self._marks = marks or Marks()
         self._records = records
@@ -150,18 +151,19 @@ class HttpEndpoint:
         self._path = listener.path
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self.grants = self._policy.grants
-        """What the HTTP server adds to every answer to a page; see OriginPolicy."""
+        """The function that returns the CORS headers of every answer to a page; see OriginPolicy."""
         self._limits = limits
         self._streams = Share(limits.stream_share())
         # Tools as clients see them, by the principal who listed them.
         self._tools: Lru[str, ToolHeaders] = Lru(LEARNERS_LIMIT, LEARNED_BYTES)
-        self._legs: Lru[tuple[str, str], Watch] = Lru(LEGS_LIMIT, LEGS_BYTES)  # those without a session
+        self._legs: Lru[tuple[str, str], Watch] = Lru(LEGS_LIMIT, LEGS_BYTES)  # the legs without a session
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
         self._sse_path = listener.sse_path
-        # What stands before the name of a view, and the endpoint that this is.
-        self._places: dict[str, tuple[str, str]] = {}  # where paths lead to that have led somewhere
+        # The (endpoint, view) of paths that were served before: most requests need one look here.
+        self._places: dict[str, tuple[str, str]] = {}
+        # The part of a path before the name of a view, and the endpoint that it belongs to.
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._sse: SseEndpoint | None = None
         if listener.sse_path:
@@ -169,7 +171,7 @@ class HttpEndpoint:
             self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
+        """Own the calls that outlive their connections, and end idle sessions, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._deadlines.run, name="calls' time")
             task_status.started()
@@ -177,12 +179,13 @@ class HttpEndpoint:
                 while True:
                     await trio.sleep(SWEEP_SECONDS)
                     self._end_sessions()
-            finally:  # while there can still be tasks, in which calls that go on are cancelled
+            finally:
+                # Inside the nursery: a call that goes on without its client is cancelled by a task of it.
                 for session in self.sessions.values():
                     session.close()
 
     def _end_sessions(self) -> None:
-        """Those that are idle for too long, and those of principals that cannot come in any more."""
+        """End sessions that are idle for too long, and sessions of principals that are no longer admitted."""
         last = trio.current_time() - self._limits.session_idle
         for session_id, session in list(self.sessions.items()):
             orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
@@ -197,7 +200,7 @@ class HttpEndpoint:
         log.info(event, **facts, sessions=len(self.sessions))
 
     def lose(self, session_id: str) -> None:
-        """A session is another process's from now on."""
+        """Give up a session that another process has taken over."""
         if (session := self.sessions.pop(session_id, None)) is not None:
             self._counter.lose(session_id)
             session.close()
@@ -207,10 +210,11 @@ class HttpEndpoint:
         return len(self.sessions) + streams >= self._limits.max_sessions
 
     def _make_room(self, principal: Principal) -> bool:
-        """End a session of the principal that has most, when it has more than `principal` will have.
+        """End a session of the principal that has most, if it has more than `principal` will have.
 
-        It is the one that was used longest ago; one that is in use stays. So nobody shuts the others out.
+        The least recently used of its idle sessions ends; sessions in use stay. Return whether one ended.
         """
+        # Otherwise one principal could take every place and keep all others out.
         counts = Counter(session.session.principal.name for session in self.sessions.values())
         greedy, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
         idle = [
@@ -224,17 +228,19 @@ class HttpEndpoint:
         return True
 
     def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Serve a request of somebody who may come in."""
+        """Serve a request if its client is admitted. Most need no task: their token was judged before."""
+        # A stream may outlive its token, so `_admit` serves it in a scope that ends with the token.
         opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
         is_here = request.path == self._path or request.path in self._places
         known = gate.known(request.headers) if is_here and not opens_stream else None
+        # A token that was issued for one resource must not open another one (RFC 8707).
         if known is None or (known.resource and known.resource != self._resource_at(gate, request.path)):
             return self._admit(gate, request, reply, opens_stream=opens_stream)
         request.principal = known.principal
         return self._serve(request, reply)
 
     async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer a request whose body is still to come, when its head is enough for the answer."""
+        """Answer a request before its body is read, if its head decides the answer."""
         gate = self._gate
         answer = self._answer_anybody(gate, request, reply)
         if answer is not None:
@@ -243,12 +249,14 @@ class HttpEndpoint:
             try:
                 resource = self._resource_at(gate, request.path)
                 admission = await gate.admit(request.headers, request.holder, resource)
-                request.principal = admission.principal  # for whom the body counts
+                request.principal = admission.principal  # the body counts for its budget
             except Turned as turned:
                 await turn_away(reply, turned)
 
     def _answer_anybody(self, gate: Gate | None, request: HttpRequest, reply: HttpReply) -> Handling | None:
-        """The answer to a request for which it does not matter who sends it; None for all others."""
+        """Return the answer to a request that needs no authentication; None for all others."""
+        # A preflight carries no credentials, and the card is for pages of any origin: both come before the
+        # check of Host and Origin.
         if request.method == "OPTIONS" and (preflight := self._policy.answer_preflight(request.headers)):
             return reply.send(204, preflight)
         if self._card is not None and request.path == self._card.path:
@@ -278,16 +286,18 @@ class HttpEndpoint:
             return
         with gate.stay(admission) as scope:
             await self._serve(request, reply)
+        # A stream that has begun just ends; its client learns the reason when it opens the next one.
         if scope.cancelled_caught and not reply.started:
             await turn_away(reply, gate.expired(resource))
 
     def _is_resource(self, place: tuple[str, str]) -> bool:
-        """Whether a place is an endpoint, or one that a view of an endpoint may have, be there one or not."""
+        """Return whether a place is an endpoint, or could be a view of one."""
+        # Without a look whether the view exists: these answers are public and must not reveal views.
         path, view = place
         return path in self._bases.values() and (not view or is_name(view))
 
     def _resource_at(self, gate: Gate, path: str) -> str:
-        """The URL by which clients know what is at a path; "" if they need not know any."""
+        """Return the URL of the protected resource at a path; "" if clients need no tokens for a resource."""
         if gate.resource is None:
             return ""
         place = self._place_of(path)
@@ -312,9 +322,9 @@ class HttpEndpoint:
         return card.answer(request, reply) if refusal is None else refuse_with(reply, 403, refusal)
 
     def _enter_view(self, request: HttpRequest) -> None:
-        """Let a client look through the view that its URL names, if it may: as if at the endpoint itself.
+        """Put the principal into the view that the URL names, if it may use it, and set the endpoint's path.
 
-        Raises BadNarrowing.
+        The request is then served as one at the endpoint itself. Raises BadNarrowing.
         """
         asked = request.path
         place = self._places.get(asked) or self._place_of(asked)
@@ -323,17 +333,14 @@ class HttpEndpoint:
             entered = self._service.enter(request.principal, view, request.query)
             if entered is not None:
                 request.path, request.principal = path, entered
-                if view:  # which is one of few
+                if view:  # not for a query: views are few, queries are not bounded
                     self._places[asked] = place
         else:
             request.path = path
 
     def _place_of(self, path: str) -> tuple[str, str]:
-        """The endpoint that a path leads to, and the view that it names, "" for none.
-
-        A slash at the end changes nothing: many servers show their URL with one.
-        """
-        bare = path.removesuffix("/")
+        """Return the endpoint that a path leads to, and the view that it names, "" for none."""
+        bare = path.removesuffix("/")  # many servers show their URL with a slash at the end
         endpoint = self._bases.get(bare)
         if endpoint is not None:
             return endpoint, ""
@@ -352,10 +359,11 @@ class HttpEndpoint:
             if self._card is not None and request.path == self._card.path:
                 return self._show(self._card, request, reply)
             try:
-                if refusal is None:  # what is wrong with a query tells names of upstreams
+                if refusal is None:  # an error about a query names upstreams: not for a foreign page
                     self._enter_view(request)
             except BadNarrowing as mistake:
                 return refuse_with(reply, 400, str(mistake))
+        # After the view is entered, which is part of a leg's key, and before a refusal, which is recorded.
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
         if refusal is not None:
@@ -368,7 +376,7 @@ class HttpEndpoint:
     async def _judge_and_serve(
         self, judging: Awaitable[list[str]], request: HttpRequest, reply: HttpReply
     ) -> None:
-        """Serve a request whose query may select nothing."""
+        """Serve a request once its query is known to select something; answer 400 if it selects nothing."""
         await in_task()
         try:
             await judging
@@ -378,7 +386,7 @@ class HttpEndpoint:
             await self._serve_entered(request, reply)
 
     def _serve_entered(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Serve a request whose principal is in its view."""
+        """Serve a request whose principal has entered its view."""
         if request.path != self._path:
             if self._sse is not None and request.path == self._sse_path:
                 return self._sse.handle(request, reply)
@@ -401,12 +409,13 @@ class HttpEndpoint:
         return session_id is not None and session_id not in self.sessions
 
     async def _recover(self, recoveries: Recoveries, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer a request in a session of a process that has gone: go on with it first, if there is one."""
+        """Answer a request in a session of a process that has gone, after taking the session over."""
         await in_task()
         trouble = await recoveries.recover(request.headers[SESSION_HEADER], request.principal)
         if isinstance(trouble, RpcError):
             await reply.send(status_of(trouble), headers_of(trouble), encode_error(None, trouble))
         elif trouble is not None:
+            # A new exception: the one object is shared by all requests that waited for the recovery.
             raise MovedElsewhere(str(trouble))
         else:
             await self._answer(request, reply)
@@ -417,7 +426,7 @@ class HttpEndpoint:
         log.info("session taken over", revision=recovered.session.revision, sessions=len(self.sessions))
 
     def _hold(self, session_id: str, session: Session) -> HttpSession:
-        """Have a session from now on."""
+        """Register a session under its id, and return it."""
         keeper = self._records.keeper_of(session_id) if self._records is not None else None
         in_flight = self._limits.max_in_flight
         held = HttpSession(session, self._nursery, self._deadlines, in_flight, keeper)
@@ -427,7 +436,7 @@ class HttpEndpoint:
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
         session = self._find_session(request)
         watch = (session.watch if session is not None else None) or self._leg_of(request, tap)
-        if EXCHANGE.get():  # this task works for the one before no more
+        if EXCHANGE.get():  # left by the request before on the same connection, whose task this is
             EXCHANGE.set(0)
         if request.path == self._path:
             if request.body:
@@ -440,6 +449,7 @@ class HttpEndpoint:
         if watch is None:
             watch = Watch(tap, tap.client("http"))
             watch.leg.view = request.principal.view or None
+            # A client without a session never says that it has gone: the oldest legs count as gone.
             for silent in self._legs.keep(place, watch, LEG_BYTES):
                 tap.gone(silent.leg)
         return watch
@@ -455,6 +465,7 @@ class HttpEndpoint:
                 return refusal or session.answer_batch(messages, reply, streams=streams)
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
+            # The question that this answers would otherwise wait for its whole deadline.
             if bad.is_answer and (asking := self._find_session(request)) is not None:
                 asking.fail_question(bad)
             return reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
@@ -467,13 +478,14 @@ class HttpEndpoint:
     def _refuses(
         self, messages: Sequence[Message | BadMessage], request: HttpRequest, reply: HttpReply
     ) -> Handling | None:
-        """The answer to a client that lacks the scopes for one of them; None when it has what it needs."""
+        """Return the answer to a client that lacks the scopes for a message; None when it has all scopes."""
         gate = self._gate
         for message in messages:
             if gate is None or not isinstance(message, Request):
                 continue
             method, principal = message.method, request.principal
-            if gate.scopes_missing(method, principal) is not None:  # which is rare
+            if gate.scopes_missing(method, principal) is not None:
+                # Only a refusal names the resource, so its URL is worked out in this rare case only.
                 view = principal.view.partition(NARROWED)[0]
                 resource = self._resource_at(gate, f"{request.path.rstrip('/')}/{view}")
                 turned = gate.scopes_missing(method, principal, resource)
@@ -481,6 +493,7 @@ class HttpEndpoint:
         return None
 
     def _batching(self, request: HttpRequest) -> HttpSession | None:
+        """Return the session if the body is a batch in a session whose revision has batches, else None."""
         session = self._find_session(request)
         if session is None or not allows_batch(session.session.revision):
             return None
@@ -490,7 +503,7 @@ class HttpEndpoint:
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply.tap, WatchedReply):
             said = None
-            if message.members is not None:
+            if message.members is not None:  # decoded already: the tap need not read the body again
                 said = Said("request", message.id, message.method, target_in(message.members))
             reply.tap.watch.begin(message.id, request.headers, request.body, said)
         try:
@@ -499,6 +512,7 @@ class HttpEndpoint:
             version = request.headers.get(VERSION_HEADER)
             if VERSION not in call.meta and (version is None or not is_modern(version)):
                 return self._take_legacy(message, call, request, reply, version, streams=streams)
+            # Headers that differ from the body are refused: a proxy may have decided by the headers.
             check_request(request.headers, call)
             if self._tools and (tools := self._tools.get(call.principal.key)) is not None:
                 tools.check(request.headers, call)
@@ -532,7 +546,7 @@ class HttpEndpoint:
         return self._session_of(request).post(message, call, reply, streams=streams)
 
     async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """Answer a listen, unless its client has too many streams."""
+        """Answer a listen. Raises Busy when its client has too many streams."""
         client = client_of(call.principal, origin_of(peer))
         self._streams.take(client)
         try:
@@ -541,8 +555,9 @@ class HttpEndpoint:
             self._streams.give_back(client)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """What a list taught somebody is held against nobody else, who may not know of these tools."""
+        """Answer `tools/list`, and learn from the result which headers calls of these tools need."""
         result = await self._service.answer(request_id, call, notify)
+        # For this principal only: others may not see these tools, or not with these parameters.
         principal = call.principal.key
         known = self._tools.get(principal) or ToolHeaders()
         known.learn(dict(result))
@@ -561,12 +576,12 @@ class HttpEndpoint:
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
-            self._legs.discard(_place_of_leg(request))  # the next leg there is a new one
+            self._legs.discard(_place_of_leg(request))  # the session has this leg now; others need a new one
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 
     async def _open(self, session_id: str, message: Request, principal: Principal) -> tuple[Session, Fields]:
-        """A session that is counted already, and the answer to its client. Raises RpcError."""
+        """Open a session that is counted already. Return it and the answer. Raises RpcError."""
         session: Session | None = None
         try:
             if self._is_full() and not self._make_room(principal):
@@ -574,7 +589,7 @@ class HttpEndpoint:
             session, result = await self._service.initialize(message, principal)
             if self._records is not None:
                 await self._records.begin(session_id, session)
-        except BaseException:
+        except BaseException:  # cancelling too must not leave a session that no client knows, or its count
             if session is not None:
                 session.close()
             self._counter.end(session_id)
@@ -628,14 +643,14 @@ class HttpEndpoint:
         return session
 
     def _find_session(self, request: HttpRequest) -> HttpSession | None:
-        """The session that a request names; None when there is none, or it is somebody else's."""
+        """Return the session that a request names; None when there is none, or another principal has it."""
         session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
         if session is None:
             return None
         legacy, principal = session.session, request.principal
         if legacy.principal.name != principal.name or legacy.principal.view != principal.view:
             return None
-        # The same somebody, perhaps with other scopes.
+        # The same principal, but the new token may have other scopes: they count from now on.
         legacy.principal = legacy.outbox.principal = principal
         return session
 
@@ -651,5 +666,5 @@ WELL_KNOWN: Final = "/.well-known/"  # RFC 8615; OpenID Connect has it behind th
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:
-    """Answer somebody who is not let in, or not for that."""
+    """Answer a client that is not admitted, or lacks scopes. `request_id`: of the request, if it was read."""
     await reply.send(turned.status, (*JSON, *turned.fields), encode_error(request_id, turned.as_error()))

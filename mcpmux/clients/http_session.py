@@ -1,12 +1,12 @@
-"""A legacy session over Streamable HTTP: its requests, its own stream, and what can be heard again.
+"""Serve a legacy session over Streamable HTTP: its requests, its own stream, and the replay of both.
 
 Promises: a tool call goes on when its client loses the connection, and its stream can be resumed with
-`Last-Event-ID`, as can the session's own stream; what is kept for that is bounded. Other requests change
+`Last-Event-ID`, as can the session's own stream; the events kept for that are bounded. Other requests change
 nothing, so they just end with their connection.
 
-The own stream: every event has an id and is kept before it leaves, so that a client whose connection broke
-hears the rest. What many clients are told is encoded once for all of them; only the id is their own. A client
-that can be written to at once is told by whoever brings the event, without a turn of its own task.
+The own stream: every event has an id and is kept before it is sent, so that a client whose connection broke
+receives the rest. An event for many clients is encoded once for all of them; only the id differs. If a client
+can be written to at once, the task that brings the event writes it, without a turn of the client's task.
 
 Source: "Transports", 2025-03-26 to 2025-11-25; "Sending Messages to the Server" in 2025-03-26 for batches.
 """
@@ -61,29 +61,30 @@ from mcpmux.transports.inline import Wake, in_task, woken
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
 from mcpmux.transports.waiting import DeadlineSweeper
 
-# For a call's answer, before its client gets an event id to resume from, at the sweep after that.
+# A call without an answer after this time gets a stream at the next sweep, with an event id to resume from.
 PRIMING_SECONDS = 0.05
 FAREWELL_SECONDS: Final = 2.0  # for telling a client that it is not asked any more
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
-OWN_STREAM: Final = 0  # its number, of which its ids begin
-LATELY: Final = 64  # events that are kept ready, as many clients are told the same
-LATELY_BYTES: Final = 4096  # how long one of them may be
+OWN_STREAM: Final = 0  # the stream number, with which its event ids begin
+LATELY: Final = 64  # encoded events that are remembered, as many clients get the same ones
+LATELY_BYTES: Final = 4096  # of one of them at most
 
 _EVENT: Final = b"id: %d-%%d\n%%b" % OWN_STREAM
-_QUESTION: Final = Event("dev.mcpmux/question", {})  # in the outbox: something is to be asked
+_QUESTION: Final = Event("dev.mcpmux/question", {})  # a place in the outbox for the waiting questions
 _REPEATS: Final = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
-"""They say "look again": one that is heard stands for all before it."""
+"""Notifications that mean "look again": the latest one replaces all before it."""
 
 
 class ResumableCall(InlineExchange):
-    """A tool call, which outlives its connection. `number`: of its stream, None while it has none.
+    """A tool call, which outlives its connection. `number`: its stream's number, None without a stream.
 
         started --its answer comes soon and alone-----> over, without a stream
                 --an event comes, or some time passes-> it has a stream, which can be resumed
         with a stream --its answer comes--------------> over
 
-    `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
+    `wake` resumes the coroutine that waits for the first of: an event, the end, or the time `until` (trio's).
+    `only_answer`: the answer of a call that never had a stream, None when it was cancelled.
     """
 
     def __init__(self, request: Request, call: Call, nursery: trio.Nursery, until: float) -> None:
@@ -93,26 +94,26 @@ class ResumableCall(InlineExchange):
         self.until = until
         self.number: int | None = None
         self.over = False
-        self.only_answer: bytes | None = None  # when it never had a stream; None: it was cancelled
-        self.holding: Holding | None = None  # of its large body
+        self.only_answer: bytes | None = None
+        self.holding: Holding | None = None  # the share of the body budget that its large body takes
         self._arrival: trio.lowlevel.ParkingLot | None = None
         self.wake: Wake | None = None
 
     async def wait(self) -> None:
-        """Until there is more in its stream, or it is over."""
+        """Wait until there is more in the stream, or the call is over."""
         if self._arrival is None:
             self._arrival = trio.lowlevel.ParkingLot()
         await self._arrival.park()
 
     def tell(self) -> None:
-        """There is something in its stream, or it is time for one."""
+        """Wake the readers: the stream has grown, or has to be opened, or the call is over."""
         if self._arrival is not None:
             self._arrival.unpark_all()
         if self.wake is not None:
             self.wake()
 
     def end(self) -> None:
-        """It is answered, or cancelled."""
+        """Mark the call as answered or cancelled, and wake its readers."""
         self.over = True
         self._running = None
         if self.holding is not None:
@@ -120,12 +121,12 @@ class ResumableCall(InlineExchange):
         self.tell()
 
     def cut_off(self) -> None:
-        """Nobody waits any longer for an answer that comes alone."""
+        """Stop waiting for an answer without a stream. Called by the sweeper at `until`."""
         self.tell()
 
 
 class HttpSession:
-    """One legacy client. `last_used` is trio's time of its last request."""
+    """The session of one legacy client. `last_used`: trio's time of its last request."""
 
     def __init__(
         self,
@@ -135,9 +136,10 @@ class HttpSession:
         in_flight: int,
         keeper: EventKeeper | None = None,
     ) -> None:
-        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time.
+        """`nursery` runs calls that outlive their connections. `deadlines` gives them streams in time.
 
-        `keeper` keeps events for other processes that may go on with the session.
+        `in_flight`: the most requests at a time. `keeper` keeps events for processes that may take the
+        session over.
         """
         self._in_flight_limit = in_flight
         self.session = session
@@ -147,9 +149,9 @@ class HttpSession:
         self._buffer = ReplayBuffer(ReplayBounds())
         self._keeper = keeper
         self._own = OwnStream(self._buffer, session.outbox, keeper)
-        self._in_flight: dict[Id, Callable[[str], None]] = {}  # what cancels each, for a reason
+        self._in_flight: dict[Id, Callable[[str], None]] = {}  # functions that cancel a request for a reason
         self._asked = PendingRequests()
-        self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
+        self._calls: dict[int, ResumableCall] = {}  # running calls that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
         self._recovered: LegacySession | None = None
         self._readers = 0
@@ -160,14 +162,15 @@ class HttpSession:
         return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
 
     def go_on(self, recovered: Recovered) -> None:
-        """Continue the streams of the processes of before. What they were asked for and have not answered
-        may have been carried out, which is said in their place.
+        """Continue the streams of the processes that had the session before.
+
+        Their unanswered calls are answered with an error that says that they may have been carried out.
         """
         self._recovered = recovered.session
         now, unanswered = trio.current_time(), dict[int, Id]()
         first = recovered.epoch * EPOCH
         for event in recovered.events:
-            if event.number == 0 and event.request_id is not None:
+            if event.number == 0 and event.request_id is not None:  # the beginning of a call
                 self._buffer.open(event.stream)
                 unanswered[event.stream] = event.request_id
             else:
@@ -177,6 +180,7 @@ class HttpSession:
                 self._buffer.close(event.stream)
         for stream, request_id in unanswered.items():
             error = encode_event(encode_error(request_id, lost_with_process(done=None)))
+            # Beyond every number of the lost process: it may have sent events that were never kept.
             self._buffer.skip_to(stream, first)
             answer = self._buffer.add(stream, error, now)
             self._buffer.close(stream)
@@ -190,12 +194,12 @@ class HttpSession:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody reads a stream of it and nothing is in flight."""
+        """Whether no stream of the session is being read and no request is in flight."""
         return self._readers == 0 and not self._in_flight
 
     def close(self) -> None:
-        """The session is over: its exchanges and streams end, nothing of its interest stays."""
-        for call_off in list(self._in_flight.values()):  # one that is answered now leaves
+        """End the session with all its exchanges, streams and subscriptions."""
+        for call_off in list(self._in_flight.values()):  # a copy: an exchange that ends removes itself
             call_off("the session has ended")
         self._asked.fail_all(RpcError(INVALID_REQUEST, "the client has gone"))
         self.session.outbox.close()
@@ -204,17 +208,17 @@ class HttpSession:
             self.watch.tap.gone(self.watch.leg)
 
     def take_answer(self, answer: Reply | ErrorReply) -> None:
-        """The client's answer to something that it was asked."""
+        """Take the client's answer to a question."""
         self._asked.take_answer(answer)
 
     def fail_question(self, answer: BadMessage) -> None:
-        """End a question of which the client's answer cannot be read."""
+        """Fail the question that an invalid answer belongs to."""
         self._asked.fail_unread(answer.id, RpcError(INTERNAL_ERROR, answer.as_answer))
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
-        """Ask the client something in the stream of the call that it is about. Raises RpcError.
+        """Send a request to the client by `say`, and return its result. Raises RpcError.
 
-        Cancelled, it tells the client that the answer is not wanted any more.
+        Cancelling this tells the client that the answer is not wanted any more.
         """
         if isinstance(say, HttpNotify) and not say.streams:
             raise RpcError(INVALID_REQUEST, f"the client takes no event stream, so it gets no {method}")
@@ -226,14 +230,15 @@ class HttpSession:
             return pending.result()
         except trio.Cancelled as cancelled:
             taken_back = {"requestId": pending.id, "reason": "the answer is not wanted any more"}
+            # Shielded, as this task is cancelled already; bounded, as the client may not read.
             with trio.move_on_after(FAREWELL_SECONDS, shield=True):
                 await say(encode_notification(m.CANCELLED, taken_back))
-            raise cancelled  # by its name: compiled code knows no other behind an await
+            raise cancelled  # not a bare `raise`: mypyc loses the current exception over an await
         finally:
             self._asked.close(pending)
 
     def take_notification(self, notification: Notification) -> None:
-        """A notification of the client: it may take back a request."""
+        """Take a notification of the client, which may cancel a request."""
         if notification.method != m.CANCELLED:
             self.session.take_notification(notification)
             return
@@ -245,10 +250,11 @@ class HttpSession:
     # Requests
 
     def post(self, request: Request, call: Call, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
-        """Answer one request, of which `call` is what it asks for. Raises RpcError for a refusal.
+        """Answer one request, decoded as `call`. Raises RpcError when it is refused.
 
         `streams`: the client takes event streams.
         """
+        # Only a tool call may change something, so only that is worth a resumable stream.
         if streams and request.method == m.TOOLS_CALL:
             return self._answer_tool_call(request, call, reply)
         self._admit(request, reply.call_off)
@@ -257,7 +263,8 @@ class HttpSession:
         return self._respond(request, reply, work, streams=streams)
 
     def _answer_tool_call(self, request: Request, asked: Call, reply: HttpReply) -> Awaitable[None]:
-        """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
+        """Answer a tool call, which goes on when its client loses the connection."""
+        # Before 2025-11-25 no event without data may open a stream, so an early one has no use.
         patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else KEEP_ALIVE_SECONDS
         call = ResumableCall(request, asked, self._nursery, trio.current_time() + patience)
         self._admit(request, call.cancel)
@@ -281,7 +288,7 @@ class HttpSession:
         self._in_flight[request.id] = call_off
 
     async def _outcome(self, request: Request, call: Call, say: Say) -> bytes:
-        """The answer to a request, whatever becomes of it; what comes before it is said by `say`."""
+        """Return the encoded result or error of a request. `say` sends the messages before it."""
 
         async def notify(event: Event) -> None:
             await say(encode_notification(event.method, event.params))
@@ -295,10 +302,10 @@ class HttpSession:
     async def answer_batch(
         self, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool
     ) -> None:
-        """Take every member of a batch, side by side; status 202 is all when none of them wants an answer.
+        """Serve the members of a batch side by side, and send their answers; 202 if none has an answer.
 
-        What is said before the answer makes it an event stream, with the array of answers as its last event;
-        otherwise it is a JSON body. Members end with their connection: a batch cannot be resumed.
+        The answers are an array: a JSON body, or the last event of a stream when other messages come before.
+        Members end with their connection: a batch cannot be resumed.
         """
         await in_task()
         reply.is_kept_alive = streams
@@ -323,6 +330,7 @@ class HttpSession:
                     except RpcError as refusal:
                         answers.append(encode_error(member.id, refusal))
                     else:
+                        # Its own context, as each member is an exchange of its own for the tap.
                         exchange.start(work(member, call), copy_context(), at_once=False)
                 elif isinstance(member, BadMessage) and member.is_answer:
                     self.fail_question(member)
@@ -339,6 +347,7 @@ class HttpSession:
             await _send_only(reply, data)
 
     def _open(self, call: ResumableCall) -> int:
+        """Give a call a stream if it has none. Return the stream's number."""
         if call.number is None:
             call.number = self._next_stream
             self._next_stream += 1
@@ -373,19 +382,21 @@ class HttpSession:
         call.tell()
 
     async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
-        """Begin a call, and send its stream as it grows: plain JSON when its answer comes soon and alone."""
+        """Start a call, and send its stream as it grows; plain JSON if the answer comes soon and alone."""
+        # The call outlives the request, whose large body must count for as long as the call has it.
         if (holding := reply.request.holding) is not None:
             call.holding = holding.join()
         call.start(self._work(call), copy_context())
         self._readers += 1
         try:
             if not call.over and call.number is None:
-                await woken(call)  # at the latest when the client has to get an event id to resume from
+                await woken(call)  # at the latest at `until`: then the client needs an id to resume from
             if call.over and call.number is None:
                 await _send_only(reply, call.only_answer)
                 return
             first, opening = f"{self._open(call)}-0", b""
             await in_task()
+            # An id that no other process could resume from must not be promised.
             can_resume = self._keeper is None or await self._keeper.kept()
             if self.session.revision >= V_2025_11_25 and can_resume:
                 opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
@@ -400,7 +411,7 @@ class HttpSession:
             try:
                 events = self._buffer.after(event_id, trio.current_time())[1]
             except Gone:
-                return  # too slow a reader: the end of the response tells it to ask again
+                return  # the client reads too slowly; it has to resume when the response ends
             for event in events:
                 event_id = event.event_id
                 await reply.write(with_id(event.data, event_id))
@@ -431,20 +442,21 @@ class HttpSession:
             self._readers -= 1
 
     def _missed_after(self, event_id: str) -> tuple[int, list[KeptEvent]]:
-        """(stream, its events behind that one). Raises Gone."""
+        """Return (stream, its events after `event_id`). Raises Gone."""
         try:
             return self._buffer.after(event_id, trio.current_time())
         except Ahead as ahead:
             if ahead.stream != OWN_STREAM or self._recovered is None:
                 raise
-            # A store that has failed over may have lost that some other process went on with the session.
+            # The client is right: a store that failed over may have lost events of another process that had
+            # the session meanwhile. What they said is unknown, so the client has to look again at everything.
             self._buffer.skip_to(OWN_STREAM, ahead.number)
             self._recovered.catch_up()
             return OWN_STREAM, []
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
-    """The answer alone; what was cancelled, or asked nothing, has none."""
+    """Send an answer without a stream; 202 for None: the request was cancelled, or needed no answer."""
     if data is None:
         await reply.send(202, ())
     else:
@@ -452,12 +464,15 @@ async def _send_only(reply: HttpReply, data: bytes | None) -> None:
 
 
 class OwnStream:
-    """What one session's own stream says. Its events are kept in `buffer`, and wait in `outbox` before."""
+    """The own stream of one session. Events wait in `outbox`, and are kept in `buffer` when they are sent."""
 
     __slots__ = ("_buffer", "_clock", "_keeper", "_outbox", "_questions", "_reader")
 
     def __init__(self, buffer: ReplayBuffer, outbox: ClientOutbox, keeper: EventKeeper | None = None) -> None:
-        """`keeper` is not told what another process says anyway: that everything may have changed."""
+        """`keeper` keeps events for other processes, but not notifications that mean "look again".
+
+        A process that takes the session over sends those anyway.
+        """
         self._buffer = buffer
         self._keeper = keeper
         self._outbox = outbox
@@ -467,12 +482,12 @@ class OwnStream:
         buffer.open(OWN_STREAM)
 
     async def ask(self, message: bytes) -> None:
-        """Send a request to the client, as soon as it has its stream open."""
+        """Send a request to the client as soon as it has its stream open."""
         self._questions.append(message)
         self._outbox.put(_QUESTION)
 
     async def send(self, reply: HttpReply) -> None:
-        """Send what changes, until the client goes or opens this stream a second time."""
+        """Send events until the session ends, the client goes, or it opens this stream a second time."""
         if self._reader is not None:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
@@ -486,12 +501,13 @@ class OwnStream:
                     await reply.write(self.keep(event))
                 elif patience.cancelled_caught:
                     await reply.write(KEEP_ALIVE)
-                else:
+                else:  # the outbox is closed
                     return
 
     def keep(self, event: Event) -> bytes:
-        """What an event in the outbox stands for, as events of this stream that are kept now."""
+        """Keep an event of the outbox, and return it encoded. _QUESTION stands for all waiting questions."""
         if event.method in _REPEATS:
+            # The hub puts one Event object into many outboxes in a row: its encoding is at hand.
             last, said = _last
             if last is not event:
                 said = _say(event)
@@ -506,11 +522,11 @@ class OwnStream:
         return b"".join([self._keep_question(encode_event(data)) for data in questions])
 
     def _keep_question(self, data: bytes) -> bytes:
-        # No other process could do anything with the answer.
+        # Not by the keeper: no other process waits for the answer.
         return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
 
 
-_last: tuple[Event, SameEvent] = (_QUESTION, (OWN_STREAM, b""))
+_last: tuple[Event, SameEvent] = (_QUESTION, (OWN_STREAM, b""))  # the event encoded last, by any session
 
 
 @lru_cache(LATELY)
@@ -519,14 +535,15 @@ def _said(data: bytes) -> SameEvent:
 
 
 def _say(event: Event) -> SameEvent:
-    """`event` as one of the own stream, without an id: the same object for all events that say the same."""
+    """Return `event` encoded for own streams, without an id: one object for all equal events."""
     global _last
     data = encode_event(encode_notice(event))
+    # One object for all sessions takes memory once, and equal keys of their buffers compare by identity.
     said = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, said
     return said
 
 
 async def _say_in_turn(turn: trio.Lock, say: HttpNotify, message: bytes) -> None:
-    async with turn:  # the members of a batch share one stream
+    async with turn:  # the members of a batch share one stream, and two writes at a time would mix
         await say(message)

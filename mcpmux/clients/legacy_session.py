@@ -1,8 +1,8 @@
 """One initialized client of a legacy revision, as the core sees it: a client of 2026-07-28.
 
 A call in the session's revision becomes a call of the core, and its answer one of the session's revision.
-Where the answer is `input_required` the client is asked, and the call comes again with the answers: the other
-half of what `channels/questions` tells. What changes waits in the outbox; the transport delivers it.
+Where the answer is `input_required`, the client is asked, and the call is repeated with its answers: the
+counterpart of `channels/questions`. Changes wait in the outbox; the transport delivers them.
 
 Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server/utilities/logging`.
 """
@@ -59,15 +59,15 @@ from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.transports.inline import in_task
 
 AskClient = Callable[[str, Fields], Awaitable[Fields]]
-"""Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
+"""Send the client a request (method, params) and return its result. Raises RpcError when it refuses."""
 
 OnAgreed = Callable[[], Awaitable[None]]
-"""Called when a session has agreed to something more, before its client hears of it."""
+"""Called when a session has agreed to something more, before its client gets the answer."""
 
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
 
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
-"""Notifications of clients that mean this session, or a request in it."""
+"""Notifications of clients about this session, or a request in it: not for upstreams."""
 
 _AGREEING: Final = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
@@ -75,7 +75,7 @@ _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
 
 class Session(Protocol):
-    """One initialized legacy client. LegacySession says what each does."""
+    """The interface of one initialized legacy client. LegacySession documents the methods."""
 
     revision: str
     outbox: ClientOutbox
@@ -88,9 +88,9 @@ class Session(Protocol):
 
 
 def with_logs_of(level: Callable[[], str | None], notify: Notify) -> Notify:
-    """Return a `notify` that takes only log messages of a level and worse.
+    """Return a `notify` that passes on only log messages of a level and worse, and all other events.
 
-    `level` tells it: None, as before `logging/setLevel`, means all of them.
+    `level` returns the level: None, as before `logging/setLevel`, passes all messages.
     """
 
     async def pass_on(event: Event) -> None:
@@ -101,14 +101,14 @@ def with_logs_of(level: Callable[[], str | None], notify: Notify) -> Notify:
 
 
 async def _keep_nothing() -> None:
-    """Nobody but this process has to know what was agreed."""
+    """Keep an agreement local to this process."""
 
 
 class LegacySession:
-    """One initialized client. `close` must follow. `outbox` holds the changes that it has to be told.
+    """One initialized client. `close` must follow. `outbox` holds the changes to send to it.
 
-    `ask_unasked`, which the transport sets, asks the client something outside of its calls. `on_agreed` is
-    called when `facts` say something more.
+    `ask_unasked`, which the transport sets, sends the client a request outside of its calls. `on_agreed` is
+    called when `facts` have changed.
     """
 
     ask_unasked: AskClient
@@ -125,14 +125,14 @@ class LegacySession:
     ) -> None:
         self._router, self._hub, self._tap = router, hub, tap
         self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self, leg=current_leg())
-        self._greeted = trio.Event()  # it knows that the session is open
+        self._greeted = trio.Event()  # set once the client knows that the session is open
         self.principal = principal
         self.revision = revision
         self.knows_tasks = revision >= V_2025_11_25
         self.capabilities = client.capabilities
         self._client = client
         self.on_agreed = _keep_nothing
-        self.epoch = 0  # rises with each process that goes on with it
+        self.epoch = 0  # rises with each process that takes the session over
         router.join(self)
         hub.personal.join(self, self.outbox)
 
@@ -140,7 +140,7 @@ class LegacySession:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
 
     def facts(self) -> SessionFacts:
-        """What another process has to know to go on with this session."""
+        """Return the facts from which another process can continue this session."""
         client, said_raw = self._client, self._hub.subscriptions.said_raw
         interests = tuple(
             Interest(key, uri, (self.outbox, key, uri) in said_raw)
@@ -155,9 +155,9 @@ class LegacySession:
         return SessionFacts(self.revision, *said, interests, self.epoch, made)
 
     def go_on(self, before: SessionFacts) -> None:
-        """The session was another process's."""
+        """Continue a session of another process: take over its subscriptions and tasks."""
         self.epoch = before.epoch
-        self._greeted.set()
+        self._greeted.set()  # the client was initialized by the other process
         call = Call(m.RESOURCES_SUBSCRIBE, {}, self._client.meta, self, None, True, self.principal)
         for key, uri, said_raw in before.interests:
             self._router.interests.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
@@ -166,33 +166,33 @@ class LegacySession:
         self._router.interests.remind_of_lists(self.outbox)
 
     def catch_up(self) -> None:
-        """The client may have missed that something has changed."""
+        """Notify the client of every change that it may have missed."""
         self._hub.remind(self.outbox)
         self._router.interests.remind_of_lists(self.outbox)
 
     async def ask(self, method: str, params: Fields) -> Fields:
-        """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
+        """Send the client, once it is initialized, a request that no call has caused. Raises RpcError."""
         await self._greeted.wait()
         return await self._ask(Wish(method, params), self.ask_unasked)
 
     def take_notification(self, notification: Notification) -> None:
-        """Take what the client says outside of its calls."""
+        """Take a notification of the client: changed roots, or one for upstreams."""
         self._greeted.set()
         if notification.method == m.ROOTS_CHANGED:
             self._router.roots_changed()
         elif notification.method not in _ABOUT_THE_SESSION:
-            with suppress(ValueError):
+            with suppress(ValueError):  # params that are no object: a notification cannot be refused
                 self._router.pass_on(
                     notification.method, decode_fields(notification.params), self, self.principal
                 )
 
     def close(self) -> None:
-        """The client has gone: nothing of its interest stays behind."""
+        """Drop the client's subscriptions and everything else that was held for it."""
         self._hub.leave(self.outbox)
         self._router.leave(self)
 
     async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
-        """Answer a call as the client sent it, in its revision; `ask` asks the client. Raises RpcError."""
+        """Answer a call in the client's revision. `ask` sends the client requests. Raises RpcError."""
         call = upgrade_call(call, self._client, self, self.principal)
         if self._tap is None or self._tap.passes:
             return await self._answer(call, notify, ask)
@@ -200,12 +200,13 @@ class LegacySession:
         return await watched(self._tap, meant, partial(self._answer, call, notify, ask))
 
     async def _answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
-        if call.method == m.PING:
+        if call.method == m.PING:  # which a client may send before `initialized`
             return {}
         self._greeted.set()
         if call.method in _AGREEING:
             answer = self._set_level if call.method == m.SET_LEVEL else self._subscribe
             result = await answer(call)
+            # Before the answer: what the client was promised must survive this process.
             await self.on_agreed()
             return result
         if call.method == m.INITIALIZE:
@@ -222,14 +223,17 @@ class LegacySession:
                 await in_task()
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, notify)
-            if TASK in call.params:
+            if TASK in call.params:  # the call has made a task, which belongs to the session from now on
                 await self.on_agreed()
             return downgrade_content(call.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
 
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: AskClient) -> Fields:
-        """Ask the client for everything, or for as long as the call that wants it waits. Raises RpcError."""
+        """Return the client's answers to all questions of a call. Raises RpcError.
+
+        It stops early when the call no longer waits for answers.
+        """
         responses: Fields = {}
         state = text_of(result.get(STATE)) or ""
         questions, question = self._hub.personal.questions, OpenQuestion(trio.CancelScope())
@@ -245,18 +249,19 @@ class LegacySession:
                         responses[key] = error_response(error)
             done = True  # answered, or not wanted any more
         finally:
-            if questions.get(state) is question:  # a server of 2026-07-28 may say the same state twice
+            if questions.get(state) is question:  # a server of 2026-07-28 may repeat a state
                 del questions[state]
-            if not done:
+            if not done:  # cancelled: the call that is parked at the server would wait in vain
                 self._router.abandon(state)
         if question.error is not None:
             raise question.error
         return responses
 
     async def _ask(self, wish: Wish, ask: AskClient) -> Fields:
-        """Ask the client in the words of its revision, if that is what it offers. Raises RpcError.
+        """Send the client a question in its revision, and return the answer. Raises RpcError.
 
-        It has a while to answer, which is short where no person has to.
+        It fails at once if the client does not offer that, and after `seconds_to_answer`, which is short if
+        no person has to answer.
         """
         if not offers(self.capabilities, wish.method, wish.params):
             raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
@@ -286,7 +291,7 @@ class LegacySession:
 
 
 def read_client(request: Request) -> tuple[str, ClientFacts]:
-    """The revision that an `initialize` leads to, and who asks. Raises RpcError."""
+    """Return the revision to use after an `initialize`, and the facts about its client. Raises RpcError."""
     params = decode_fields(request.payload)
     requested = text_of(params.get("protocolVersion"))
     if requested is None:

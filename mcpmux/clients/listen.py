@@ -1,4 +1,4 @@
-"""`subscriptions/listen`: exchanges that stay open and tell what changes.
+"""Answer `subscriptions/listen`: exchanges that stay open and notify clients of changes.
 
 Source: `basic/patterns/subscriptions`, 2026-07-28.
 """
@@ -35,19 +35,19 @@ from mcpmux.runtime.router import Router
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
-SUBSCRIBED_AT_ONCE: Final = 32  # URIs of one listen: all others have their turn between so many
+SUBSCRIBED_AT_ONCE: Final = 32  # URIs of one listen at a time, so that other exchanges have their turn
 _KINDS: Final = {f"{capability}ListChanged": method for capability, method in m.LIST_CHANGES.items()}
 
 
 class Filter(NamedTuple):
-    """What a listen asks for: names of list changes as in the request, and URIs."""
+    """The filter of a listen: `lists`, the names of list changes as in the request, and `uris`."""
 
     lists: Set[str]
     uris: tuple[str, ...]
 
 
 def read_filter(call: Call) -> Filter:
-    """The filter of a `subscriptions/listen`. Raises RpcError when it is malformed."""
+    """Return the filter of a `subscriptions/listen`. Raises RpcError when it is malformed."""
     try:
         wish: Any = decode_any(call.params["notifications"])
         uris = wish.get("resourceSubscriptions") or []
@@ -68,17 +68,18 @@ def read_filter(call: Call) -> Filter:
 async def serve_listen(
     request_id: Id, call: Call, notify: Notify, router: Router, hub: NotificationHub
 ) -> Fields:
-    """Acknowledge what can be honoured, then tell every change until the client goes or we stop.
+    """Acknowledge what can be honoured, then send every change until the client goes or we stop.
 
-    Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
+    Cancelling it leaves no subscription behind. Raises RpcError for a malformed filter.
     """
     await in_task()
     await router.count(call)
     wish = read_filter(call)
-    # Without lists of which the client may use nothing; URIs are judged one by one.
+    # Without lists in which the client may use no item; `_subscribe_all` judges URIs one by one.
     wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)
+    # Joined before the acknowledgement: a change between the two waits in the outbox.
     outbox = hub.join(kinds, call.principal, is_granted=True, leg=current_leg())
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
@@ -88,7 +89,7 @@ async def serve_listen(
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         hub.greet(outbox)
-        del wish, honoured, agreed  # which this would keep for as long as the client listens
+        del wish, honoured, agreed  # this frame would keep them for as long as the client listens
         seconds = KEEP_ALIVE_SECONDS if outlet is not None else math.inf
         while True:
             event: Event | None = None
@@ -113,7 +114,7 @@ async def _subscribe_all(
 
     async def subscribe() -> None:
         for uri in waiting:
-            with suppress(RpcError):  # what cannot be honoured is left out of the acknowledgement
+            with suppress(RpcError):  # the acknowledgement leaves out a URI that cannot be honoured
                 await router.interests.subscribe(outbox, uri, call)
                 honoured.add(uri)
 

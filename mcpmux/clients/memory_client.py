@@ -1,8 +1,8 @@
-"""A client of mcpmux in the same process: exchanges of 2026-07-28, without a stream and without a socket.
+"""A client of mcpmux in the same process, which speaks 2026-07-28 without a stream or socket.
 
-Promises: an exchange goes the same way as one that comes over a transport, so access rules, views, rates,
-caches, captures and the audit log mean the same for it. Only how many of them run at a time is up to the
-caller. Cancelling an exchange cancels it at the server, too.
+Promises: an exchange goes the same way as one over a transport, so access rules, views, rates, caches,
+captures and the audit log apply to it. Only the number of exchanges at a time is left to the caller.
+Cancelling an exchange cancels it at the server, too.
 
 Source: "Base Protocol", `basic/patterns/mrtr` of 2026-07-28.
 """
@@ -41,12 +41,12 @@ TRANSPORT: Final = "memory"
 
 
 def raw_given(value: Any, path: str = "") -> Raw:
-    """Return what a program gave as raw JSON. `path`: what it is, for an error.
+    """Return a value of a program as raw JSON. `path`: the name of the value in an error.
 
     Raises ValueError for NaN and infinity, and TypeError for anything else that is no JSON.
     """
     encoded = raw(value)
-    # Most have no null: they are not walked through.
+    # NaN and infinity are encoded as null. Most values contain no null, so the walk is rarely needed.
     if b"null" in memoryview(encoded).tobytes() and (place := find_no_number(value, path)) is not None:
         raise ValueError(f"JSON has no NaN and no infinity, but {place}")
     return encoded
@@ -57,19 +57,16 @@ OnBegin = Callable[[int], Awaitable[None]]
 
 
 async def unnoticed(_number: int) -> None:
-    """For an exchange whose number nobody needs."""
+    """Ignore the number of an exchange."""
 
 
 class MemoryClient:
-    """One client. Any number of exchanges may run at the same time. `leave` must follow."""
+    """One client in this process. Any number of exchanges may run at a time. `leave` must follow."""
 
     def __init__(
         self, service: MuxService, principal: Principal, capabilities: Mapping[str, Any], name: str
     ) -> None:
-        """`service`: must have a tap. `capabilities`: what servers may ask the client for, as MCP has them.
-
-        `name`: what the client calls itself.
-        """
+        """`service` must have a tap. `capabilities`: the client's, as MCP has them. `name`: the client's."""
         assert service.tap is not None
         self._service = service
         self._watch = Watch(service.tap, service.tap.client(TRANSPORT))
@@ -100,7 +97,7 @@ class MemoryClient:
     async def exchange(
         self, call: Call, notify: Notify = ignore_event, on_begin: OnBegin = unnoticed
     ) -> Fields:
-        """Have a request answered. Raises RpcError."""
+        """Return the result of a request. `notify` gets the events before it. Raises RpcError."""
         check_call(call)
         watch, request_id = self._watch, next(self._ids)
         if call.wants_progress:
@@ -121,15 +118,15 @@ class MemoryClient:
         except RpcError as error:
             watch.sent(encode_error(request_id, error))
             raise
-        except BaseException:  # nobody waits for the answer any more
+        except BaseException:  # cancelled: recorded as a transport's client would say it
             cancelled = encode_notification(m.CANCELLED, {"requestId": request_id})
             watch.tap.message_passed(watch.leg, "in", cancelled)
             raise
-        finally:  # the task is the caller's, and goes on with something else
+        finally:  # the task is the caller's, and its next work belongs to another exchange
             EXCHANGE.set(outer[0])
             ORIGIN.set(outer[1])
 
     def leave(self) -> None:
-        """The client has gone: nothing of its interest stays behind."""
+        """Drop everything that was held for the client."""
         self._service.leave(self)
         self._watch.tap.gone(self._watch.leg)

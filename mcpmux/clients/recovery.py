@@ -1,4 +1,4 @@
-"""Goes on with the sessions of processes that have gone, each once, however many requests ask for it."""
+"""Take over the sessions of processes that have gone, each once, however many requests wait for it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Trouble = RpcError | MovedElsewhere
 
 
 class Recovery:
-    """Of a session, for all requests in it of one principal. `trouble`: why they are not answered here.
+    """The recovery of one session, shared by all requests of one principal in it.
 
-    Until it is over that is that the request which began it was called off.
+    `trouble`: why the requests cannot be answered here, None if they can. It is MovedElsewhere at first, and
+    remains so if the request that began the recovery is cancelled.
     """
 
     def __init__(self) -> None:
@@ -28,14 +29,14 @@ class Recovery:
 
 
 class Recoveries:
-    """Those of one endpoint, which `have` gives the sessions to."""
+    """The recoveries of one endpoint. `have` gives a recovered session to the endpoint."""
 
     def __init__(self, records: SessionRecords, have: Callable[[str, Principal, Recovered], None]) -> None:
         self._records, self._have = records, have
         self._under_way: dict[tuple[str, str], Recovery] = {}  # by id and principal
 
     async def recover(self, session_id: str, principal: Principal) -> Trouble | None:
-        """Go on with a session if there is one. Returns why a request in it cannot be answered here."""
+        """Take over a session if it exists. Return why requests in it cannot be answered here, or None."""
         key = session_id, principal.key
         recovery = self._under_way.get(key)
         if recovery is not None:
@@ -49,7 +50,7 @@ class Recoveries:
                 self._have(session_id, principal, recovered)
         except (RpcError, MovedElsewhere) as error:
             recovery.trouble = error
-        finally:
+        finally:  # when cancelled too: the others would wait for ever
             del self._under_way[key]
             recovery.over.set()
         return recovery.trouble

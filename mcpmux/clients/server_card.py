@@ -1,8 +1,7 @@
-"""What anybody may know of an HTTP endpoint before connecting: its server card.
+"""The server card of an HTTP endpoint: public facts for clients that have not connected yet.
 
-It says what mcpmux is called, its version, the URL, the revisions, and whether a token is needed. It says
-nothing about upstreams, views or principals. Whoever asks needs no credentials, and may be a page of any
-origin.
+It contains the name and version of mcpmux, the URL, the revisions, and whether a token is needed, and nothing
+about upstreams, views or principals. Reading it needs no credentials; pages of any origin may read it.
 
 Source: "MCP Server Cards" and "Hosted Server Card Location", docs/discovery.md of
 experimental-ext-server-card, 2026-07-24 (SEP-2127).
@@ -26,7 +25,7 @@ from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
-NAMESPACE: Final = "dev.mcpmux"  # of names that have none
+NAMESPACE: Final = "dev.mcpmux"  # for names without a namespace
 MOST_CHARACTERS: Final = 100  # of a title; a name may have twice as many
 
 _NAME = "(?=.{1,200}$)[A-Za-z0-9.-]+/[A-Za-z0-9._-]+"  # such as com.example/weather
@@ -45,7 +44,7 @@ _HEADERS = (
 
 
 class ServerCard:
-    """The card of one listener, which `config` describes at the moment. `path`: where it is."""
+    """The card of one listener. `config` returns the current configuration. `path`: of the card."""
 
     def __init__(self, listener: HttpListener, config: Callable[[], Config]) -> None:
         self.path = f"{listener.path.rstrip('/')}/{CARD}"
@@ -53,7 +52,7 @@ class ServerCard:
         self._config = config
 
     def answer(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
-        """Answer a request for it, whose Host is one that is served."""
+        """Answer a request for the card. The caller has checked its Host."""
         if request.method == "OPTIONS":
             return reply.send(204, _CORS)
         if request.method not in ("GET", "HEAD"):
@@ -68,13 +67,13 @@ class ServerCard:
         return reply.send(200, headers, document)
 
     def _url(self, host: str) -> str | None:
-        """The endpoint as this client reaches it; None when it does not say how."""
+        """Return the endpoint's URL with the host that the client used; None when that is malformed."""
         scheme = "http" if self._listener.tls is None else "https"
         return f"{scheme}://{host}{self._listener.path}" if re.fullmatch(HOST_PATTERN, host) else None
 
 
 def make_card(config: Config, url: str | None) -> dict[str, Any]:
-    """The card of an endpoint at `url`."""
+    """Return the card of an endpoint at `url`; without a remote when that is None."""
     identity, auth = config.identity, config.auth
     name = identity.name
     if not re.fullmatch(_NAME, name):

@@ -1,6 +1,6 @@
-"""The front door that every client comes through, whatever its era and transport.
+"""The entry point for all clients, of both eras and on every transport.
 
-A modern call is answered here. `initialize` opens a `LegacySession`, which answers the calls of its client.
+MuxService answers modern calls. `initialize` opens a `LegacySession`, which answers the calls of its client.
 
 Source: "Lifecycle" of 2024-11-05 to 2025-11-25.
 """
@@ -37,11 +37,11 @@ from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import SessionFacts
 
 Elsewhere = Callable[[str, Call, Notify], Awaitable[Fields | None]]
-"""Has the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""
+"""Have the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""
 
 
 class Service(Protocol):
-    """Serves modern calls, and opens legacy sessions. MuxService says what each does."""
+    """An object that serves modern calls and opens legacy sessions. MuxService documents the methods."""
 
     tap: Tap | None
     session_counter: SessionCounter
@@ -56,15 +56,16 @@ class Service(Protocol):
 
 
 class MuxService:
-    """What mcpmux offers to clients: modern calls, and legacy sessions.
+    """The service that mcpmux offers to clients: modern calls, and legacy sessions.
 
-    `elsewhere`: for calls about what is in another process; None when there is none that can be asked.
+    `elsewhere` answers calls about parked calls and tasks of other processes; None when no other process can
+    be asked.
     """
 
     def __init__(
         self, router: Router, hub: NotificationHub, tap: Tap | None, session_counter: SessionCounter
     ) -> None:
-        """`tap` watches what clients do. `session_counter`: whoever opens a session has it counted first."""
+        """`tap` watches the traffic. `session_counter` must count a session before it is opened."""
         self.tap = tap
         self.session_counter = session_counter
         self.elsewhere: Elsewhere | None = None
@@ -76,6 +77,7 @@ class MuxService:
         if self.tap is not None:
             identify(call)
             if not self.tap.passes:
+                # A call through the search tool is recorded as the call of the tool that it runs.
                 meant = self.router.search.meant(call)
                 return watched(self.tap, meant, partial(self._answer, request_id, call, notify))
         return self._answer(request_id, call, notify)
@@ -91,28 +93,31 @@ class MuxService:
         return self.router.exchange(call, notify)
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
-        """Somebody in a view, as the query of its URL narrows it; None when there is no such view for it.
+        """Return the principal in a view, narrowed by the query of its URL; None if it may not use the view.
 
-        Raises BadNarrowing when the query makes no sense.
+        Raises BadNarrowing when the query is malformed.
         """
         return self.router.enter(principal, view, query)
 
     def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """What raises BadNarrowing if a query selects nothing; None when it is known to select something."""
+        """Return an awaitable that raises BadNarrowing if the principal's query selects nothing.
+
+        None when the query is known to select something.
+        """
         return self.router.judging(principal)
 
     def leave(self, client: object) -> None:
-        """A client has gone that called itself `client` in its calls."""
+        """Forget a client that has gone. `client`: the object that identified it in its calls."""
         self.router.leave(client)
 
     def roots_changed(self) -> None:
-        """A client says that its roots have changed."""
+        """Pass on that a client's roots have changed."""
         self.router.roots_changed()
 
     async def initialize(
         self, request: Request, principal: Principal = ANYONE
     ) -> tuple[LegacySession, Fields]:
-        """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
+        """Open a legacy session. Return it and the answer. The caller closes the session. Raises RpcError."""
         agree = partial(self._agree, request, principal)
         if self.tap is None:
             result = await agree()
@@ -122,9 +127,9 @@ class MuxService:
         return LegacySession(self.router, self.hub, self.tap, *read_client(request), principal), result
 
     def resume(self, facts: SessionFacts, principal: Principal) -> LegacySession:
-        """Go on with a legacy session of another process that has gone. The caller closes it.
+        """Return a legacy session that continues one of a process that has gone. The caller closes it.
 
-        Its client is told that everything may have changed meanwhile that it listens to.
+        The client is notified that everything it listens to may have changed meanwhile.
         """
         client = ClientFacts(Raw(facts.info), Raw(facts.capabilities), facts.log_level)
         session = LegacySession(self.router, self.hub, self.tap, facts.revision, client, principal)
@@ -134,7 +139,7 @@ class MuxService:
     async def _agree(self, request: Request, principal: Principal) -> Fields:
         revision, client = read_client(request)
         capabilities, instructions = await self.router.introduce(legacy=True, principal=principal)
-        if revision < V_2025_11_25:
+        if revision < V_2025_11_25:  # the revision that introduced tasks
             capabilities.pop("tasks", None)
         result = {
             "protocolVersion": raw(revision),

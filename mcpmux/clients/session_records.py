@@ -1,4 +1,4 @@
-"""Who keeps legacy sessions beyond the life of the process that serves them."""
+"""The interface of a store that keeps legacy sessions beyond the life of the process that serves them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mcpmux.protocol.raw_json import Id
 
 
 class MovedElsewhere(McpmuxError):
-    """Another process has just gone on with the session."""
+    """Another process has just taken the session over."""
 
 
 class StreamEvent(msgspec.Struct, array_like=True, frozen=True):
-    """An event of a session's stream. The first one of a call is number 0, with the `request_id`.
+    """An event of a session's stream. The first one of a call has number 0 and the `request_id`.
 
-    `data`: as it was sent, without its id. `is_last`: it has the answer.
+    `data`: as it was sent, without the event id. `is_last`: it contains the answer.
     """
 
     stream: int
@@ -31,17 +31,17 @@ class StreamEvent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EventKeeper(Protocol):
-    """Keeps the events of one session's streams."""
+    """The interface that keeps the events of one session's streams."""
 
     def keep(self, event: StreamEvent) -> None:
-        """Keep an event soon. Never waits."""
+        """Queue an event to be kept. Never waits."""
 
     async def kept(self) -> bool:
-        """Wait until all events of before are kept; False when they cannot be now."""
+        """Wait until all events given so far are kept. Return False when that fails for now."""
 
 
 class Recovered(NamedTuple):
-    """A session of another process. `epoch`: more than any before; `events`: of the processes before."""
+    """A session taken over. `epoch`: higher than any before. `events`: kept by the processes before."""
 
     session: LegacySession
     epoch: int
@@ -49,19 +49,19 @@ class Recovered(NamedTuple):
 
 
 class SessionRecords(Protocol):
-    """Keeps what sessions agreed where other processes find it. Raises Busy when that cannot be done now."""
+    """The interface that keeps sessions for other processes. Raises Busy when the store is unavailable."""
 
     async def begin(self, session_id: str, session: Session) -> None:
-        """Keep what a session of this process has agreed, and what it agrees from now on."""
+        """Keep the agreements of a session of this process, present and future ones."""
 
     async def recover(self, session_id: str, principal: Principal) -> Recovered | None:
-        """Go on with a session that no process has (any more); None when there is none of `principal`.
+        """Take over a session that no process has (any more); None when `principal` has no such session.
 
-        Raises MovedElsewhere when another one was quicker.
+        Raises MovedElsewhere when another process was quicker.
         """
 
     def keeper_of(self, session_id: str) -> EventKeeper:
-        """What keeps the events of a session of this process."""
+        """Return the keeper of the events of a session of this process."""
 
     def forget(self, session_id: str) -> None:
-        """A session of this process has ended. Never waits."""
+        """Forget a session of this process that has ended. Never waits."""

@@ -1,7 +1,7 @@
-"""HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names are the way in.
+"""HTTP+SSE: a GET opens a session's stream to the client, which POSTs messages to the address named in it.
 
-A session lives as long as its stream; when the client leaves, its calls are cancelled. What the messages say
-is the business of the duplex client that serves them, as on stdio: any revision may travel here.
+A session lives as long as its stream; when the client leaves, its calls are cancelled. DuplexClient serves
+the messages, as on stdio, so any revision may be spoken here.
 
 Source: "HTTP with SSE" of 2024-11-05.
 """
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 
 
 class SseSession(NamedTuple):
-    """One client's stream over HTTP+SSE; `scope` ends it, in time unless the client says something."""
+    """One client's stream over HTTP+SSE. `scope` ends it when no message comes in time."""
 
     messages: SseServerStream
     scope: trio.CancelScope
@@ -55,7 +55,7 @@ class SseSession(NamedTuple):
 
 
 class SseEndpoint:
-    """All clients of one listener that speak HTTP+SSE at `path`."""
+    """All clients of one listener that speak HTTP+SSE at `path`. Its length is the number of open streams."""
 
     def __init__(
         self,
@@ -69,11 +69,10 @@ class SseEndpoint:
         share: Share,
         bodies: BodyBudget | None,
     ) -> None:
-        """`new_id` makes session ids. `is_full`: whether there are as many sessions as may be.
+        """`new_id` makes session ids. `is_full` returns whether the listener has as many sessions as allowed.
 
-        `share`: of the streams of the listener. `bodies`: what large messages take until they are answered.
-
-        The rest as for HttpEndpoint.
+        `share` limits the streams of one client. `bodies`: the budget for large messages until they are
+        answered. See HttpEndpoint for the others.
         """
         self._path = path
         self._service = service
@@ -107,7 +106,8 @@ class SseEndpoint:
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
             await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
         else:
-            # What a client hears that tries Streamable HTTP first; it goes on with GET then.
+            # A client that tries Streamable HTTP first falls back to GET on this status ("Backwards
+            # Compatibility").
             sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
@@ -128,7 +128,9 @@ class SseEndpoint:
     async def _serve_stream(self, session_id: str, request: HttpRequest, reply: HttpReply) -> None:
         principal, holder = request.principal, budget_client(request.principal, request.peer)
         counted = LINGER_SECONDS, False, self._bodies, holder
+        # The first message removes this deadline: a client that never sends one only holds a connection.
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
+            # The address repeats view and query, as the principal of a POST is compared with the stream's.
             view, _, narrowing = principal.view.partition(NARROWED)
             query = f"{narrowing}&" if narrowing else ""
             address = f"{self._path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
@@ -147,6 +149,7 @@ class SseEndpoint:
     async def _post_to_stream(
         self, session: SseSession | None, request: HttpRequest, reply: HttpReply
     ) -> None:
+        # The same answer for a session of another principal: its id must not be confirmed.
         if session is None or session.principal.key != request.principal.key:
             await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
             return
@@ -159,7 +162,7 @@ class SseEndpoint:
             decode_message(request.body)
         except BadMessage as bad:
             if bad.is_answer:
-                with suppress(TransportClosed):  # what waits for that answer fails at once
+                with suppress(TransportClosed):  # passed on, so that the question fails at once
                     await session.messages.take(request.body, request.holding)
             await reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
             return

@@ -1,4 +1,4 @@
-"""One client on a duplex stream: standard input and output, or anything framed like it.
+"""Serve one client on a duplex stream: standard input and output, or any other stream of messages.
 
 A request with modern `_meta` is served statelessly; `initialize` opens the stream's one legacy session.
 Both may be used on the same stream. Source: "Versioning and Compatibility" (dual-era servers), 2026-07-28.
@@ -45,9 +45,9 @@ log = structlog.get_logger()
 _NEED_NO_SESSION = frozenset({m.PING, m.DISCOVER})
 
 DEFAULT_LIMITS = Limits()
-ID_BYTES = 16  # of randomness in what a stream is counted by
-EARLY_LIMIT = 16  # notifications that come while initializing; clients send one, or two
-LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
+ID_BYTES = 16  # of randomness in the id under which a stream's session is counted
+EARLY_LIMIT = 16  # notifications that are kept while initializing; clients send one, or two
+LINGER_SECONDS = 10.0  # for answering the requests that came before the client closed its side
 
 
 @dataclass(eq=False, repr=False)
@@ -73,6 +73,7 @@ class DuplexClient:
         if self.watch is not None:
             self.watch.begin(request.id)
         if self._gate is not None:
+            # For each request, as the scopes that a method needs may change while the stream is open.
             turned = self._gate.scopes_missing(request.method, self._principal)
             if turned is not None:
                 raise turned.as_error()
@@ -90,7 +91,7 @@ class DuplexClient:
                 return self._answer_later(self._initializing, request, notify)
             if request.method == m.PING:
                 return _pong()
-            if request.method != m.DISCOVER:
+            if request.method != m.DISCOVER:  # by which a client finds out the era
                 raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
         check_call(call)
         if request.method == m.LISTEN:
@@ -103,13 +104,14 @@ class DuplexClient:
     async def _find_and_answer(
         self, elsewhere: Elsewhere, request: Request, call: Call, notify: Notify
     ) -> Fields:
+        """Answer a call about a parked call or a task, in the process that has it if that can be asked."""
         owner = owner_of(call.text(STATE)) or owner_of(call.text(TASK_ID))
         result = await elsewhere(owner, call, notify) if owner is not None else None
         return result if result is not None else await self._service.answer(request.id, call, notify)
 
     async def _initialize(self, request: Request, done: trio.Event) -> Fields:
         try:
-            if self._is_counted:  # until the stream ends
+            if self._is_counted:  # `leave` ends the count, even if the session is refused below
                 await self._service.session_counter.begin(self._id, self._principal)
             session, result = await self._service.initialize(request, self._principal)
             self._session = session
@@ -125,7 +127,8 @@ class DuplexClient:
             done.set()
 
     async def _answer_later(self, initialized: trio.Event, request: Request, notify: Notify) -> Fields:
-        """Answer what came while `initialize` is being answered; a channel has a limit for requests."""
+        """Answer a request that came during `initialize`, once that is answered."""
+        # The number that wait here is bounded: the channel limits the requests in flight.
         await in_task()
         await initialized.wait()
         return await self._answer(request, notify)
@@ -137,6 +140,7 @@ class DuplexClient:
             raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
 
     async def _listen(self, request: Request, call: Call, notify: Notify) -> Fields:
+        """Answer a listen. Raises RpcError when it ends because the client closed its side."""
         await in_task()
         with trio.CancelScope() as scope:
             self._listens.add(scope)
@@ -147,13 +151,14 @@ class DuplexClient:
         raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
 
     async def hang_up(self) -> None:
-        """End the listens of a client that says nothing more: it could not end them itself any more."""
+        """End the listens of a client once it has closed its side of the stream."""
+        # It can no longer cancel them, and they would hold the stream open for ever.
         await self.channel.closed.wait()
         for scope in list(self._listens):
             scope.cancel(reason="the client has closed its side")
 
     async def _deliver(self, session: Session) -> None:
-        """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
+        """Send a legacy client the changes in its outbox, until it goes, we stop, or it stops reading."""
         try:
             while (event := await session.outbox.take()) is not None:
                 with trio.fail_after(self._stall):
@@ -163,12 +168,12 @@ class DuplexClient:
             self.nursery.cancel_scope.cancel(reason="the client does not read")
 
     async def drain_after(self, stopping: trio.Event) -> None:
-        """Answer nothing new once we stop."""
+        """Refuse new requests once `stopping` is set."""
         await stopping.wait()
         self.channel.drain()
 
     def leave(self) -> None:
-        """The client has gone: nothing of its interest stays behind."""
+        """Drop the client's session and everything else that was held for it."""
         if self._session is not None:
             self._session.close()
         if self._is_counted:
@@ -205,12 +210,12 @@ async def serve_messages(
     bodies: BodyBudget | None = None,
     holder: str = "",
 ) -> None:
-    """Serve one client until its stream ends, or until it has read nothing for too long.
+    """Serve one client until its stream ends, or until it has not read for too long.
 
-    `principal`: who the client is; `gate` knows which scopes a method needs. Once `stopping` is set, what it
-    has asked is answered and what it asks is refused. `linger`: seconds for what it asked before its stream
-    ended. `is_counted`: a session of it is one of its principal's, of which there may be too many. `bodies`:
-    what large requests take until they are answered, `holder`: for whom they count. `messages` stays open.
+    `principal`: the client's; `gate` knows which scopes a method needs. Once `stopping` is set, pending
+    requests are answered and new ones are refused. `linger`: seconds for answering requests after the stream
+    ended. `is_counted`: its session counts for its principal's limit. `bodies`: the budget for large requests
+    until they are answered, `holder`: the client that they count for. `messages` stays open.
     """
     client = DuplexClient(service, limits.client_stall, principal, gate, is_counted)
     if service.tap is not None:

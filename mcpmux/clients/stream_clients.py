@@ -1,8 +1,7 @@
-"""Many clients, each on a stream of its own: WebSocket, TCP, Unix sockets.
+"""Serve many clients, each on one stream: WebSocket, TCP, Unix sockets.
 
-Promises: each is served as the one on standard input is, in either era; on stop nobody new is let in, what
-was asked is answered, then the streams are closed. A client of the lines has to begin with JSON: a web page
-could make its browser send an HTTP request there, with a message of its own in the body.
+Promises: each is served like a client on standard input, in either era; on stop no new client is admitted,
+pending requests are answered, then the streams are closed. A client of a line stream has to begin with JSON.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from mcpmux.transports.websocket import (
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
-FIRST_SECONDS = 60.0  # for the first message of a client; whoever says nothing only holds a connection
+FIRST_SECONDS = 60.0  # for the first message of a client; a silent one only holds a connection
 CROWDED = "too many connections; try again later"
 STOPPING = "mcpmux is stopping; try again later"
 NO_VIEW = "Invalid request: there is nothing for you here; closing"
@@ -54,9 +53,9 @@ NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line;
 class StreamClients:
     """Serves the clients of one listener.
 
-    `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is. `view`: what
-    clients look through where no path says it. `share`: of the streams of the listener.
-    `bodies`: what large messages of clients may take.
+    `door`: the policy for WebSocket handshakes; None for lines of JSON. `gate` authenticates clients. `view`:
+    the view of clients that name none by a path. `share` limits the streams of one client. `bodies`: the
+    budget for large messages of clients.
     """
 
     service: Service
@@ -71,7 +70,7 @@ class StreamClients:
     async def serve(self, stream: Stream, crowded: str) -> None:
         """Serve one client, from its connection to its end. Errors of its stream do not leave this.
 
-        `crowded`: the limit of connections that it has reached, "" for none.
+        `crowded`: the setting of the connection limit that is reached, "" for none.
         """
         if self.door is None:
             await self._serve_lines(stream, crowded)
@@ -100,8 +99,9 @@ class StreamClients:
                     await judging
             except BadNarrowing as mistake:
                 return 400, str(mistake), ()
-            if entered is None:
+            if entered is None:  # as for a path that does not exist, so that views cannot be probed
                 return door.elsewhere
+            # Last, so that no refused handshake is counted; `finally` below gives it back.
             try:
                 counted = self._take_share(entered)
             except Busy as many:
@@ -127,7 +127,7 @@ class StreamClients:
             self._give_back_share(counted)
 
     def _holding(self, principal: Principal, stream: Stream) -> Holding | None:
-        """Return what counts what a client has sent."""
+        """Return the object that counts a client's large messages; None without a budget."""
         bodies = self.bodies
         if bodies is None:
             return None
@@ -136,7 +136,7 @@ class StreamClients:
     def _take_share(self, principal: Principal) -> str:
         """Count one more stream of a principal, and return its name. Raises Busy.
 
-        Those that have no name are not counted: their addresses are, by what accepts them.
+        Principals without a name are not counted: the listener limits the connections of their addresses.
         """
         if self.share is not None and principal.name:
             self.share.take(principal.name)
@@ -189,7 +189,7 @@ class StreamClients:
 
 
 def _holder_in(principal: Principal, stream: Stream) -> str:
-    """Return for whom large messages on a stream count."""
+    """Return the client that large messages on a stream count for."""
     plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
     return budget_client(principal, address_of(plain)) if isinstance(plain, trio.SocketStream) else ""
 
@@ -203,16 +203,20 @@ def _is_unix(stream: Stream) -> bool:
 
 
 async def _holder_of(stream: Stream) -> str:
-    """Whose certificate a client has shown; "" outside of TLS. Raises trio.BrokenResourceError."""
+    """Return the holder of a client's certificate; "" without TLS. Raises trio.BrokenResourceError."""
     if not isinstance(stream, trio.SSLStream):
         return ""
+    # trio makes the handshake when data is first sent or received; the certificate is needed before.
     with trio.fail_after(HANDSHAKE_SECONDS):
         await stream.do_handshake()
     return holder_of(stream.getpeercert())
 
 
 class JsonStream:
-    """`messages`, which ends at once when it does not begin with JSON."""
+    """A stream of lines that ends at once unless its first message begins like JSON.
+
+    A web page could make its browser send an HTTP request to this port, with a JSON-RPC message in the body.
+    """
 
     def __init__(self, messages: MessageStream) -> None:
         self._messages = messages
@@ -220,7 +224,7 @@ class JsonStream:
         self.send, self.aclose, self.offer = messages.send, messages.aclose, messages.offer
 
     def receive_nowait(self) -> bytes | None:
-        """What comes first is left to `receive`."""
+        """Return a message that is there, or None; always None before the first, which `receive` checks."""
         return self._messages.receive_nowait() if self._trusted else None
 
     async def receive(self) -> bytes:
