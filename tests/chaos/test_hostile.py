@@ -7,6 +7,7 @@ time in the rounds of its event loop.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpmux.app.loop_watch import HELD_SECONDS
 from mcpmux.app.serving import KEPT_BYTES
 from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import MODERN
@@ -43,10 +45,11 @@ WEB = (
 LINES = ("wrong-ids", "notifications", "brackets", "broken-utf8", "event")
 MIB = 2**20
 AT_ONCE_BYTES = 128 * MIB  # that one server may take while it is heard: twice the limit of a message
-STAYING_BYTES = KEPT_BYTES + 16 * MIB  # what is kept for the next large message, and what calls teach
+STAYING_BYTES = 16 * MIB  # what one server teaches, besides what is kept for the next large message
+TOGETHER = 3  # servers at a time that are in the middle of a large message, when all are asked at once
 WARM_CALLS = 20
 DEADLINES = {"request_timeout": 5, "list_timeout": 5, "connect_timeout": 60, "timeouts": {"tools/call": 5}}
-WATCHDOG = "the event loop was held"
+WATCHDOG = r"the event loop was held\b.* longest_ms=(\d+)"
 UNAVAILABLE, TIMEOUT = -31001, -31002
 
 
@@ -115,8 +118,11 @@ def assert_told(upstream: str, answer: Json) -> None:
         assert answer["error"]["code"] in (UNAVAILABLE, TIMEOUT), answer
 
 
-def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], most: int) -> None:
-    """Ask all of these at once, and the good one all the while."""
+def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], together: int = 1) -> None:
+    """Ask all of these at once, and the good one all the while.
+
+    `together`: how many may take memory, and the event loop in one round, at the same time.
+    """
     with servers(*web) as hostile, servers("good") as good:
         ports = {**hostile, **good}
         upstreams: dict[str, Json] = {
@@ -142,23 +148,23 @@ def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], most: int
             for _ in range(WARM_CALLS):
                 assert_good(mux)
             after = mux.resident_bytes
-            held = [line for line in mux.log.read_text().splitlines() if WATCHDOG in line]
+            held = [int(found) for found in re.findall(WATCHDOG, mux.log.read_text())]
         taken, stayed = (peak - before) // MIB, (after - before) // MIB
         print(f"{', '.join(bad)}: from {before // MIB} MiB, took {taken} MiB more, of which {stayed} stayed")
-        assert held == []
-        assert peak - before < most
-        assert after - before < STAYING_BYTES
+        assert all(milliseconds < together * HELD_SECONDS * 1000 for milliseconds in held), held
+        assert peak - before < together * AT_ONCE_BYTES
+        assert after - before < KEPT_BYTES + together * STAYING_BYTES
 
 
 @pytest.mark.parametrize("name", WEB)
 def test_a_hostile_web_server_harms_nobody_else(tmp_path: Path, name: str) -> None:
-    run(tmp_path, (name,), (), AT_ONCE_BYTES)
+    run(tmp_path, (name,), ())
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_hostile_process_harms_nobody_else(tmp_path: Path, name: str) -> None:
-    run(tmp_path, ("trickle",), (name,), AT_ONCE_BYTES)
+    run(tmp_path, ("trickle",), (name,))
 
 
 def test_all_of_them_at_once_harm_nobody_else(tmp_path: Path) -> None:
-    run(tmp_path, WEB, LINES, 3 * AT_ONCE_BYTES)
+    run(tmp_path, WEB, LINES, TOGETHER)
