@@ -1,1 +1,1 @@
-"""What happens to an exchange: access, routes, merged lists, tasks, notifications. Knows no bytes."""
+"""Serve exchanges: access, routes, merged lists, tasks, notifications. Knows no bytes."""

@@ -1,10 +1,10 @@
-"""The access rules and views in force, and the errors for what they refuse.
+"""Apply the access rules and views in force, and make the errors for what they refuse.
 
-Promises: what a principal may not use, or what is not in its view, is answered like something that does not
-exist, before any upstream is asked about it; the rules of one moment are one immutable value. Refuses to know
-how a use is carried out.
+Promises: a call for something that a principal may not use, or that is not in its view, is answered like one
+for something that does not exist, before any upstream is asked; the rules of one moment are one immutable
+value. Refuses to know how a use is carried out.
 
-A task belongs to the use of its tool, so it is remembered which tool made which task (`MadeTasks`).
+A task may be used by those who may use its tool, so MadeTasks remembers which tool made which task.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ log = structlog.get_logger()
 
 _JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
-"""Members that rules are about. Some servers read them in any case of letters, and take the last one."""
+"""Members that rules judge. Some servers ignore the case of their names, and take the last one."""
 
 _USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
-"""Members that are what they look like."""
+"""Members that cannot be mistaken for another one."""
 
-TURN_SECONDS: Final = 0.005  # that judging a list may take in one go
-NARROWINGS_KEPT: Final = 256  # made ready; a hostile client may send new ones all day
+TURN_SECONDS: Final = 0.005  # for judging a list, until other tasks have their turn
+NARROWINGS_KEPT: Final = 256  # parsed queries; a hostile client may send new ones all day
 NARROWINGS_BYTES: Final = 64 * 2**20  # of them and of their globs for each upstream
-GLOB_BYTES: Final = 1024  # that a glob takes, ready to be held against an upstream's items, about
-DECISIONS_BYTES: Final = 16 * 2**10  # of the decisions in one of them
+GLOB_BYTES: Final = 1024  # of a compiled glob for one upstream's items, about
+DECISIONS_BYTES: Final = 16 * 2**10  # of the remembered decisions of one query
 
 
 class Shown(NamedTuple):
-    """What clients are shown, whoever they are: `views` by name, and under which names (`naming`).
+    """The part of the configuration that decides what all clients see.
 
-    `common`: what is selected in every view; None for everything.
+    `views`: by name. `common`: the selection that applies in every view; None for everything. `naming`: the
+    names of items for clients.
     """
 
     views: Mapping[str, Selection] = MappingProxyType({})
@@ -83,9 +84,9 @@ EVERYTHING: Final = Shown()
 
 
 class AccessControl:
-    """Who may use what, in which view. `policy` is None when everything is allowed.
+    """Decides who may use what, in which view. `policy` is None when everything is allowed.
 
-    `is_open`: everybody may use everything, under the names that it has. `views`: by name.
+    `is_open`: every client may use everything, under unchanged names. `views`: by name.
     """
 
     def __init__(self, policy: Policy | None = None, shown: Shown = EVERYTHING) -> None:
@@ -94,15 +95,15 @@ class AccessControl:
         self.policy: Policy | None = None
         self.views = EVERYTHING.views
         self._shown = EVERYTHING
-        self._has_views = False  # whether there may be clients in views, which these may outlive
-        self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
+        self._has_views = False  # stays true: a client may outlive the view that it is in
+        self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream; until a time of trio's
         self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
         self._not_judged: set[tuple[str, str]] = set()  # tools with overridden parameters, once logged
-        self.forgotten = 0  # how often lists of tools have changed
+        self.forgotten = 0  # the number of changes of lists of tools
         self.adopt(policy, shown)
 
     def adopt(self, policy: Policy | None, shown: Shown) -> frozenset[str]:
-        """These are in force from now on. The names of the views in which others were before."""
+        """Put rules and views into force. Return the names of the views in which something has changed."""
         before, (views, common, naming), overrides = self._shown, shown, shown.naming.overrides
         names = {"", *before.views, *views}
         is_other = policy is not self.policy or common != before.common
@@ -111,7 +112,7 @@ class AccessControl:
         self.is_open = not (policy or common or overrides or self._has_views)
         self.policy, self.views, self._shown = policy, views, shown
         if naming.overrides != before.naming.overrides:
-            self.forget_tools(None)  # for the schemas of others
+            self.forget_tools(None)  # schemas are kept of tools with overridden parameters only
         whole = both(policy, common)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
@@ -124,7 +125,7 @@ class AccessControl:
 
     @property
     def naming(self) -> Naming:
-        """The names that things have for clients."""
+        """The names that items have for clients."""
         return self._shown.naming
 
     def of(self, principal: Principal) -> Judge:
@@ -132,7 +133,7 @@ class AccessControl:
         return Judge(principal, self._in_force.get(principal.view) or self._narrowed(principal.view))
 
     def _narrowed(self, view: str) -> InForce:
-        """What holds in a view that a client has narrowed; nothing is there if the view has gone."""
+        """Return the rules of a view that a client has narrowed; a view that has gone contains nothing."""
         if (found := self._narrowings.get(view)) is not None:
             return found
         name, _, narrowing = view.partition(NARROWED)
@@ -149,12 +150,12 @@ class AccessControl:
         self._narrowings.keep(view, found, size)
         return found
 
-    # What clients are told in place of what upstreams say
+    # Overrides of what upstreams say
 
     def filled_in(self, judge: Judge, upstream: str, own: str, sent: Raw) -> Raw | None:
-        """Return the arguments that an upstream's tool gets for those that were `sent`; None for the same.
+        """Return the arguments to send to an upstream's tool instead of `sent`; None to leave them unchanged.
 
-        The tool has been learned. Raises RpcError for arguments that it does not take as it is shown.
+        The tool must have been learned. Raises RpcError for arguments that its shown schema does not allow.
         """
         overrides = judge.overrides
         parameters = overrides.parameters(upstream, own) if overrides is not None else {}
@@ -179,9 +180,9 @@ class AccessControl:
     def overridden(
         self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]
     ) -> tuple[Sequence[str | None], Sequence[Raw]]:
-        """Names and items of an upstream's list, as the client of a call is told of them.
+        """Return names and items of an upstream's list with the overrides for the client of a call.
 
-        `names`: the upstream's own; `items`: as clients would see them.
+        `names`: the upstream's own. `items`: as clients would see them without overrides.
         """
         overrides, kind = self.of(call.principal).overrides, KIND_OF.get(call.method)
         if overrides is None or kind is None:
@@ -204,9 +205,9 @@ class AccessControl:
         return upstream not in self._learned or self._learned[upstream][1] <= clock()
 
     def learn(self, upstream: str, hints: Hints, schemas: Mapping[str, Raw], until: float) -> None:
-        """What is known of an upstream's tools, and until when that is good unless it is forgotten.
+        """Remember an upstream's tools. `hints`: by name. `schemas`: input schemas by name.
 
-        `schemas`: input schemas by name.
+        `until`: trio's time until which they are valid, unless they are forgotten before.
         """
         self._learned[upstream] = hints, until
         self._schemas[upstream] = {
@@ -218,18 +219,19 @@ class AccessControl:
             selection.learn(upstream, hints)
 
     def forget_tools(self, upstream: str | None) -> None:
-        """The tools of an upstream (None: of all) may have changed: to be learned again at the next use."""
+        """Mark the tools of an upstream (None: of all) as changed. They are learned again at the next use."""
         self.forgotten += 1
         for name in [upstream] if upstream is not None else list(self._learned):
+            # The hints stay, as a view must decide by something until they are learned again.
             if name in self._learned:
                 self._learned[name] = self._learned[name][0], -math.inf
 
     def enter(
         self, principal: Principal, view: str, query: str, upstreams: Collection[str]
     ) -> Principal | None:
-        """Somebody in a view, "" for the one with everything, as the query of its URL narrows that.
+        """Return the principal in a view, narrowed by the query of its URL; None if it may not use the view.
 
-        None when there is no such view for it. Raises BadNarrowing; `upstreams`: the configured ones.
+        `view`: "" for everything. `upstreams`: all configured names. Raises BadNarrowing for a bad query.
         """
         if principal is ANYONE and not query and (anyone := self._anyone.get(view)) is not None:
             return anyone
@@ -240,6 +242,7 @@ class AccessControl:
         narrowing = read_narrowing(query) if query else ""
         if not narrowing:
             return inside
+        # Only names that the client may see: an error must not confirm the others.
         seen = list(filter(self.of(inside).sees, upstreams))
         for glob in globs_in(narrowing).get(UPSTREAMS, ()):
             if not any(matches(parse_glob(glob), name) for name in seen):
@@ -250,9 +253,10 @@ class AccessControl:
     # Lists
 
     async def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
-        """Return which items of an upstream's list are shown, by their names. A task is shown as its tool is.
+        """Return for each item of an upstream's list whether it is shown. A task is shown if its tool is.
 
-        Others get their turn in between: a list can have many URIs with many readings.
+        `names`: of the items. Other tasks get their turn in between, as a list may have many URIs, and a URI
+        many spellings to judge.
         """
         rules, method = self.of(call.principal).rules, call.method
         if rules is None:
@@ -270,7 +274,7 @@ class AccessControl:
         return shown
 
     async def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
-        """An upstream's own answer to a list (changed in place), or to anything else."""
+        """Return the only upstream's answer (changed in place), without list items that are not shown."""
         judge = self.of(call.principal)
         overrides = judge.overrides
         if overrides is None and judge.rules is None:
@@ -289,9 +293,9 @@ class AccessControl:
         return self.confined(result)
 
     def confined(self, result: Fields) -> Fields:
-        """A result that is this principal's alone, where rules tell principals apart (changed in place).
+        """Return a result (changed in place), marked as private if there are rules for principals.
 
-        No cache may give it to another.
+        A shared cache could otherwise give it to another principal.
         """
         if self.policy is not None and "cacheScope" in result:
             result["cacheScope"] = raw("private")
@@ -300,11 +304,11 @@ class AccessControl:
     # Uses
 
     def check_spelling(self, call: Call) -> None:
-        """Raises RpcError for a member that some server may take for another one, which is the one judged."""
+        """Check that no server can take a member of a call for one that rules judge. Raises RpcError."""
         _check_keys(call.params, _JUDGED)
 
     def read_ref(self, call: Call) -> tuple[Fields, str, str]:
-        """What a completion is about: its `ref`, the member that names it, and the name. Raises RpcError."""
+        """Return (`ref`, the member of it that has the name, the name) of a completion. Raises RpcError."""
         try:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
@@ -323,7 +327,7 @@ class AccessControl:
         return ref, key, named
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
-        """Return the answer to a call to the only upstream there is, if that need not see it.
+        """Return the answer to a call to the only upstream if that need not be asked, else None.
 
         Raises Refused.
         """

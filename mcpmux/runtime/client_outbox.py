@@ -1,14 +1,14 @@
-"""One client's changes on their way to it: put in by anybody without waiting, taken out by its one reader.
+"""The queue of one client's changes: any task puts them in without waiting, one reader takes them out.
 
-`resources/updated` and `list_changed` say "look again", so a second one while the first still waits adds
+`resources/updated` and `list_changed` mean "look again", so a second one while the first still waits adds
 nothing: one is kept for each URI and each kind of list. A server may name any number of sub-resources of a
-subscribed one; past DETAIL_LIMIT the subscribed one stands for them. So the size is bounded by what the
-client subscribed to, however fast things change and however slowly it reads; nothing is lost. The status of a
+subscribed one; past DETAIL_LIMIT the subscribed one replaces them. So the size is bounded by the client's
+subscriptions, however fast resources change and however slowly it reads; no change is lost. The status of a
 task and its progress are kept in the same way, the latest for each task.
 
-A reader that has nothing to do may lend an Outlet. While it waits and nothing else does, a change leaves
-through that at once, from the task that puts it in, and nobody is woken; as soon as the client does not take
-everything at once, changes are kept for the reader as they are without an outlet, in the same order.
+A waiting reader may lend an Outlet. While the queue is empty, the task that puts in a change writes it there
+at once, without waking the reader; as soon as the client does not take everything at once, changes are queued
+for the reader, in the same order, as without an outlet.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.server_connection import HttpReply
 
-DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
+DETAIL_LIMIT = 256  # waiting changes, after which sub-resources are no longer kept one by one
 
 _NAMED_BY = ("uri", "taskId", "elicitationId", "progressToken")
 
 
 def _subject(params: Fields) -> str:
-    """What a notification is about: a later one about the same takes the place of the one that waits."""
+    """Return the subject of a notification. A later one about the same subject replaces a waiting one."""
     return next((bytes(params[name]).decode() for name in _NAMED_BY if name in params), "")
 
 
 @dataclass(slots=True, eq=False)
 class Outlet:
-    """A begun stream in which a client can be told something at once, and how that encodes an event."""
+    """A begun stream to a client that can be written at once, with the function that encodes its events."""
 
     reply: HttpReply
     encode: Callable[[Event], bytes]
@@ -46,14 +46,14 @@ class Outlet:
 
 @dataclass(slots=True, eq=False)
 class ClientOutbox:
-    """The changes that wait for one client. `kinds`: the list changes (method names) that it may hear.
+    """The changes that wait for one client. `kinds`: the list changes (method names) that it receives.
 
-    `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
-    `is_granted`: what it hears of was acknowledged once, as in a listen; when less is allowed later, it has
-    to end. `is_replica`: it stands for all clients of another replica, whose rights are judged there.
-    `leg`: where it listens, if somebody watches the traffic.
-    `since`: trio's time at which a listen began, or a replica relied on it. `waiting`: the oldest first;
-    `merged`: events in whose place another one was, or is, told.
+    `client`: the object that identifies it in its calls, if it accepts requests; `principal`: its own.
+    `is_granted`: its subscriptions were acknowledged once, as in a listen, which must end when less is
+    allowed later. `is_replica`: it serves all clients of another replica, which judges their rights.
+    `leg`: the leg on which it listens, if the traffic is watched.
+    `since`: trio's time at which a listen began, or a replica relied on it. `waiting`: the oldest first.
+    `merged`: the number of events that another one replaced.
     """
 
     kinds: frozenset[str]
@@ -68,19 +68,19 @@ class ClientOutbox:
     merged: int = 0
     _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     _closed: bool = False
-    _outlet: Outlet | None = None  # while the reader waits, for nothing is kept then
+    _outlet: Outlet | None = None  # only while the reader waits: the queue is empty then
 
     def put(self, event: Event, whole: Event | None = None, *, is_known: bool = True) -> bool:
-        """Tell the client of `event`, or keep it. Never waits.
+        """Write `event` to the client's outlet, or queue it. Never waits.
 
-        False when one that says the same waits already, or it is dropped. `whole` says that of the subscribed
-        resource, when `event` is about a part of it. No event of an unknown kind stands for another; it is
-        dropped, and counted as merged, when DETAIL_LIMIT others wait.
+        `whole`: the event about the subscribed resource, when `event` is about a part of it. `is_known`:
+        False for an event of an unknown kind, which replaces only an equal one, and is dropped and counted as
+        merged when DETAIL_LIMIT others wait. Return False when it replaced a waiting event, or was dropped.
         """
         outlet = self._outlet
         if outlet is not None:
             if not outlet.reply.write_nowait(outlet.encode(event)):
-                self._outlet = None  # it has to be flushed first, by the reader
+                self._outlet = None  # the client was too slow: the reader has to flush the stream first
                 self._arrival.unpark()
             return True
         is_full = len(self.waiting) >= DETAIL_LIMIT
@@ -99,7 +99,7 @@ class ClientOutbox:
         return is_new
 
     def drop(self, method: str) -> bool:
-        """Nothing of that kind is to be told any more; whether any waited."""
+        """Drop the waiting events of that method. Return whether there were any."""
         dropped = [key for key in self.waiting if key[0] == method]
         for key in dropped:
             del self.waiting[key]
@@ -110,18 +110,18 @@ class ClientOutbox:
         return self._closed
 
     def close(self) -> None:
-        """Nothing more will come: `take` gives what waits, then None."""
+        """Close the queue: `take` returns the waiting events, then None."""
         self._closed = True
         self._arrival.unpark_all()
 
     def take_nowait(self) -> Event | None:
-        """The event that has waited longest, None when there is none."""
+        """Remove and return the event that has waited longest, None when there is none."""
         return self.waiting.pop(next(iter(self.waiting))) if self.waiting else None
 
     async def take(self, outlet: Outlet | None = None) -> Event | None:
-        """The next event, waiting for one; None at the end.
+        """Wait for the next event and return it; None when the queue is closed and empty.
 
-        Meanwhile events may have gone through `outlet`. It is flushed when this returns, not when cancelled.
+        Meanwhile events may be written to `outlet`. It is flushed when this returns, not when cancelled.
         """
         while (event := self.take_nowait()) is None and not self._closed:
             self._outlet = outlet

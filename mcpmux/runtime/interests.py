@@ -1,7 +1,7 @@
-"""What clients want to hear of: resources whose updates they are told, and what they had in another process.
+"""Subscribe clients to resources, and continue subscriptions and tasks of clients of another process.
 
-Promises: who is told that it will hear of a URI does, as its upstream has agreed; nobody hears of what the
-access rules do not let it use; a client that was another process's hears that it may have missed something.
+Promises: a subscription is confirmed only after its upstream has agreed to it; no client gets updates of a
+URI that the access rules do not let it use; a client taken over is notified that it may have missed changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcpmux.upstreams.upstream import Upstream
 
 
 class Interests:
-    """Those of all clients."""
+    """The subscriptions of all clients, by way of the hub and the upstreams."""
 
     def __init__(
         self,
@@ -36,21 +36,22 @@ class Interests:
         access: AccessControl,
         rates: RateCounter,
     ) -> None:
-        """`rates` says how many subscriptions may begin."""
+        """`rates` limits the new subscriptions."""
         self._registry, self._resolver, self._hub = registry, resolver, hub
         self._access, self._rates = access, rates
 
     async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
-        """From now on `outbox`, of the client of `call`, hears of updates of `uri`. Raises RpcError."""
+        """Subscribe `outbox`, of the client of `call`, to updates of `uri`. Raises RpcError."""
         await in_task()
-        if call.method != m.LISTEN:  # which counts as one
+        if call.method != m.LISTEN:  # a listen is counted once, not for each of its URIs
             await self._rates.begin(call)
         said_raw = self._resolver.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):
             try:
                 await upstream.expect("resources", "subscribe")
-                # The rules may be others by now; from here to the hub's tables nothing waits.
+                # The rules may have changed meanwhile. No await from here to the hub's tables, so that
+                # `rules_changed` sees the subscription.
                 rule = self._access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
                 if rule is not None:
                     raise as_refused(no_resource(uri), rule)
@@ -63,6 +64,7 @@ class Interests:
         raise refusal
 
     async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, said_raw: bool) -> None:
+        # Before the upstream agrees, so that an update right after its answer is not missed.
         new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
         agreed = False
         try:
@@ -70,7 +72,7 @@ class Interests:
         except RpcError as error:
             raise rewrite.expose_error(error, upstream.space) from None
         finally:
-            if new and not agreed:
+            if new and not agreed:  # an earlier subscription of the client stays
                 self._hub.unsubscribe(outbox, upstream.key, own)
         if not agreed:
             raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
@@ -78,9 +80,10 @@ class Interests:
     def go_on_listening(
         self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool
     ) -> None:
-        """`outbox` listened to a URI of the session `key` in another process, and goes on here.
+        """Continue a subscription of another process. `key`: of the session with the upstream.
 
-        It hears of one change, as it may have missed some. What its upstream refuses now is asked for again.
+        The client is notified of one change, as it may have missed some. An upstream that refuses is asked
+        again later.
         """
         name = upstream_of(key)
         if name in self._registry:
@@ -89,7 +92,8 @@ class Interests:
             upstream.subscriber.take_over(frozenset((own,)))
 
     def go_on_with_task(self, client: Client, made: MadeTask) -> None:
-        """`client`, which was another process's, has made a task. One in a session of its own has gone."""
+        """Continue a task that a client made in another process, unless that was in a private session."""
+        # A private session ended with its process, and its tasks with it.
         name, upstream = upstream_of(made.key), self._registry.by_key(made.key)
         if name in self._registry and PRIVATE not in made.key:
             space = upstream.space if upstream is not None else self._registry[name].space
@@ -98,7 +102,7 @@ class Interests:
             self._hub.personal.own_task(made.key, space, made.task_id, client, token)
 
     def remind_of_lists(self, outbox: ClientOutbox) -> None:
-        """A client that was another process's may have missed changes of any list."""
+        """Notify a client of another process of a change of every list, as it may have missed some."""
         judge = self._access.of(outbox.principal)
         offered = {name for _, facts in self._registry.facts(legacy=True) for name in facts.capabilities}
         for capability, change in m.LIST_CHANGES.items():
@@ -106,7 +110,7 @@ class Interests:
                 outbox.put(Event(change, {}))
 
     async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
-        """`outbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
+        """End a subscription of `outbox` to `uri`. Raises RpcError when no upstream can be meant."""
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for key in self._registry.keys_of(owner, call):
             self._hub.unsubscribe(outbox, key, own)

@@ -1,13 +1,13 @@
-"""The upstreams' lists: merged ones, and who owns a name or URI that does not say so.
+"""Merge the upstreams' lists, and find the owner of a name or URI without a prefix.
 
-A merged list is combined out of many upstreams' pages, fetched at the same time.
+A merged list is combined from many upstreams' pages, fetched at the same time.
 
-Each upstream has its own deadline for its part of one combined page. What is left out is named, with the
-reason, in the result's `_meta` (see below); a strict merger answers with an error that says the same. The
-pages are asked for together, in tasks only where an upstream has to be waited for otherwise.
+Each upstream has its own deadline for its part of one combined page. Upstreams that are left out are named,
+with the reason, in the result's `_meta` (see below); a strict merger answers with an error that contains the
+same. The pages are fetched side by side, without tasks unless an upstream has to be waited for.
 
-A whole first page is kept as it is for as long as all its parts are: for one principal, and for one host app
-where a part is not for all. Whatever touches a part ends it.
+A whole first page is cached for as long as all its parts are: for one principal, and for one host app where a
+part is not for all. It is dropped as soon as a part is.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-# What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
+# Reports of upstreams whose part is missing, in an answer or in the error instead of it.
 #
 # `_meta` of the answer, or `data` of the error, has under `dev.mcpmux/upstreams` for each of them `{"name":
-# {"state": …, "reason": …}}`, in configuration order; what was removed comes last.
+# {"state": …, "reason": …}}`, in configuration order; removed upstreams come last.
 #
-# What is wrong with items, or with a whole list (without `item`), is under `dev.mcpmux/items`:
+# Problems of items, or of a whole list (without `item`), are under `dev.mcpmux/items`:
 # `{"name": [{"item": …, "problem": …, "leftOut": …}]}`. Items have the names that clients know.
 
 LEFT_OUT: Final = "dev.mcpmux/upstreams"
 ITEMS: Final = "dev.mcpmux/items"
 TOLD_LIMIT: Final = 20  # problems of one upstream's items in one answer, which goes to a model's context
 REPORTED_LIMIT: Final = 1000  # problems of one upstream in the log
-NAME_CHARACTERS: Final = 200  # of a name that is told; a server may list longer ones
+NAME_CHARACTERS: Final = 200  # of a name in a report; a server may list longer ones
 REMOVED: Final = "removed"  # the state of an upstream that is not configured any more
 
 Reasons = Mapping[str, str]
-"""A sentence for each upstream that is missing."""
+"""A sentence for each missing upstream, by its name."""
 
 
 def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str, str]]:
-    """The states and reasons of the missing, in order."""
+    """Return the states and reasons of the missing upstreams, in configuration order."""
     return {
         name: {"state": registry[name].state if name in registry else REMOVED, "reason": reasons[name]}
         for name in dict.fromkeys((*registry, *reasons))
@@ -82,19 +82,19 @@ def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str
 
 
 def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> Fields:
-    """The answer (changed in place), in which is said what is missing, if anything is."""
+    """Return the answer (changed in place), which names the missing upstreams in its `_meta`."""
     return _told(result, LEFT_OUT, describe(registry, reasons))
 
 
 def _told(result: Fields, key: str, what: Mapping[str, object]) -> Fields:
-    """The result (changed in place) with `what` under a key of its `_meta`, if there is anything."""
+    """Return the result (changed in place) with `what` under a key of its `_meta`, unless that is empty."""
     if what:
         result[META] = raw({**members_of(result.get(META)), key: what})
     return result
 
 
 def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: object) -> RpcError:
-    """The error in place of an answer; `what` begins its sentence, `more` is for its data."""
+    """Return the error for an incomplete answer. `what`: the beginning of its message. `more`: its data."""
     missing = describe(registry, reasons)
     sentences = "; ".join(each["reason"] for each in missing.values())
     return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
@@ -109,10 +109,10 @@ _NOTHING: Final = Page([], [], None, {})
 async def find_page(
     upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None, *, anew: bool
 ) -> CachedPage:
-    """One page of the list that `call` asks for, as clients see it; an empty one of a list that is not there.
+    """Return one page of an upstream's list, as clients see it; an empty one if it has no such list.
 
-    It was remembered, is shared with whoever asks the same, or is fetched; `anew`: fetched. Nothing in it may
-    be changed. Raises RpcError, or Overdue when it takes longer than until `deadline`.
+    It comes from the cache, from a fetch of the same page that is under way, or from a new fetch; with `anew`
+    always from a new one. It must not be changed. Raises RpcError, or Overdue at `deadline`.
     """
     method = call.method
     kind = PAGED[method]
@@ -142,8 +142,9 @@ async def find_page(
         with limited(deadline):
             await upstream.settled()
     connection, memory = upstream.connection, upstream.memory
-    offered = connection is None or connection.facts.offers(kind.capability)  # or nobody knows
-    if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
+    offered = connection is None or connection.facts.offers(kind.capability)  # unknown without a connection
+    # Without a memory a combined page must not be cached (`until` None): nothing would drop it on a change.
+    if memory is None or anew:
         return CachedPage(await fetch() if offered else _NOTHING, None, personal=True)
     if not offered:
         return CachedPage(_NOTHING, math.inf, personal=False)
@@ -170,7 +171,7 @@ def report(upstream: Upstream, method: str, problems: Iterable[Problem]) -> None
 
 
 def _sifted(walk: Walk, position: Position, page: Page) -> Page:
-    """The page at `position` without the items that came before."""
+    """Return the page at `position` without items that were on earlier pages."""
     is_new = walk.sift(position, page.texts)
     if is_new is None:
         return page
@@ -178,9 +179,9 @@ def _sifted(walk: Walk, position: Position, page: Page) -> Page:
 
 
 class Walked(NamedTuple):
-    """All pages of a list, as far as it may go. `again`: some were remembered.
+    """All pages of a list, within its limits. `again`: some pages were cached.
 
-    `problems`: what is wrong with items or with the list. `cut`: why the list was cut, if it was.
+    `problems`: of items, or of the list. `cut`: why the list was cut, None if it was not.
     """
 
     pages: list[Page]
@@ -190,12 +191,12 @@ class Walked(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """The upstream's own names or URIs of the items that have one."""
+        """The upstream's own names or URIs of the items, without those that have none."""
         return [text for page in self.pages for text in page.texts if text is not None]
 
 
 async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
-    """The list that `call` asks for. Raises RpcError."""
+    """Return an upstream's whole list. `anew`: without the cache. Raises RpcError."""
     steps, limit = Walk([Position(upstream.name)], sys.maxsize), upstream.config.max_list_items
     pages: list[Page] = []
     problems: list[Problem] = []
@@ -219,11 +220,11 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
 
 # Tools that a view selects by their annotations, or whose arguments it checks.
 
-TOOLS_KNOWN_SECONDS: Final = 60.0  # for which what was learned is good, as servers may not announce changes
+TOOLS_KNOWN_SECONDS: Final = 60.0  # until tools are learned again: servers may not announce changes
 
 
 async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
-    """Learn what an upstream's tools are, if the view of a call has to know. Raises RpcError."""
+    """Learn an upstream's tools if the view of a call decides by their annotations. Raises RpcError."""
     if not access.has_to_learn(access.of(call.principal), upstream.name, trio.current_time):
         return
     hints: dict[str, dict[str, bool]] = {}
@@ -237,23 +238,24 @@ async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> 
                     fields = decode_fields(item)
                     hints[name] = hints_of(value_of(fields.get("annotations")))
                     schemas[name] = fields.get("inputSchema", EMPTY_OBJECT)
-        is_new = access.forgotten != before  # it may be known already that the list is another one
+        # A change reported while the list was fetched: what was learned may be outdated already.
+        is_new = access.forgotten != before
         until = -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS
         access.learn(upstream.name, hints, schemas, until)
         return
     raise upstream.late(TOOLS_LIST, seconds)
 
 
-# Who owns a name or URI: asked of the upstreams themselves.
+# The owners of names and URIs, looked up in the upstreams' lists.
 
 NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
 NAMES_BYTES: Final = 4 * 2**20  # of them
 
 
 class Owners(NamedTuple):
-    """Who owns a URI or a name; `missing`: who could not be asked, with a sentence why.
+    """The owners of a URI or a name. `missing`: the upstreams that could not be asked, with the reason.
 
-    `all_meant`: nobody was left out because of access rules.
+    `all_meant`: no upstream was left out because of access rules.
     """
 
     names: list[str]
@@ -262,7 +264,7 @@ class Owners(NamedTuple):
 
 
 OwnName = Callable[[str, str], str | None]
-"""What an upstream itself calls something that clients know by a name; None for nothing."""
+"""Return an upstream's own name (upstream, name for clients) of an item; None if it has no such item."""
 
 
 def _as_it_is(_upstream: str, name: str) -> str | None:
@@ -270,7 +272,7 @@ def _as_it_is(_upstream: str, name: str) -> str | None:
 
 
 class Catalog:
-    """Looks into the upstreams' lists: as they are remembered, and anew for what is not found there."""
+    """Looks items up in the upstreams' lists: first in cached ones, then in lists fetched anew."""
 
     def __init__(self, registry: UpstreamRegistry) -> None:
         self._registry = registry
@@ -278,7 +280,7 @@ class Catalog:
         self._names: Lru[tuple[str, str, str], str] = Lru(NAMES_KEPT, NAMES_BYTES)
 
     def forget(self) -> None:
-        """Other names may be shown than before."""
+        """Forget all names, as other ones may be shown from now on."""
         self._names.clear()
 
     async def owners_of(
@@ -289,10 +291,10 @@ class Catalog:
         list_method: str = RESOURCES_LIST,
         own_name: OwnName = _as_it_is,
     ) -> Owners:
-        """Those of `asked` that list a URI or name, or else have a template that it matches; in that order.
+        """Return those of `asked` that list a URI or name; if none does, those with a template for the URI.
 
-        `own_name`: what an upstream calls it; None for nothing.
-        What does not answer in its time owns nothing, and is `missing`.
+        `own_name` translates the name for each upstream. An upstream that does not answer in time is
+        `missing`, and no owner.
         """
         await in_task()
         owners, again = await self._search(text, call, asked, list_method, own_name, anew=False)
@@ -310,7 +312,7 @@ class Catalog:
         *,
         anew: bool,
     ) -> tuple[Owners, bool]:
-        """The owners, and whether anybody was judged by what is remembered of it."""
+        """Return the owners, and whether any of the lists was cached."""
         listed: set[str] = set()
         templated: set[str] = set()
         missing: dict[str, str] = {}
@@ -341,11 +343,12 @@ class Catalog:
     async def find_name(
         self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]
     ) -> str | None:
-        """What `find` finds for `name` among the names in one upstream's list of tools or prompts.
+        """Return what `find` finds for `name` among the names in one upstream's list of tools or prompts.
 
-        That is a matter of the two names, so it is remembered whatever the list says later, until what is
-        overridden changes. Raises RpcError.
+        Raises RpcError.
         """
+        # A shortened name depends on the own name only, so it stays valid until overrides change, even if the
+        # list changes.
         place = owner, call.principal.view, name
         known = self._names.get(place)
         if known is not None:
@@ -371,11 +374,15 @@ class Catalog:
 # Combined pages
 
 Hides = Callable[[Upstream, Call, str | None], bool]
-"""Whether a task, by its own id, must not be shown to the client of the call."""
+"""Return whether a task, by its own id, must be hidden from the client of the call."""
 
 
 class Parts:
-    """What a combined page is made of: when that began, until when all of it is kept, and for whom it is."""
+    """The parts of a combined page: when their fetch began, and how long and for whom they may be cached.
+
+    `until`: trio's time up to which all parts are cached, None when one must not be. `personal`: whether a
+    part is not for all clients.
+    """
 
     def __init__(self) -> None:
         self.began = trio.current_time()
@@ -385,7 +392,7 @@ class Parts:
         self.problems: dict[str, list[Problem]] = {}  # of items, by upstream
 
     def take(self, found: CachedPage, *, for_all: bool) -> None:
-        """One more. `for_all`: every client is served by such a session, none by one of its own."""
+        """Add a part. `for_all`: it is from a session that all clients share, not a private one."""
         self.personal = self.personal or found.personal
         if found.until is None or not for_all:
             self.until = None
@@ -394,7 +401,7 @@ class Parts:
 
 
 class Merger:
-    """Serves combined pages. A walk is remembered by nobody: the cursor carries it."""
+    """Serves combined pages. No state of a walk is kept between pages: the cursor carries it."""
 
     def __init__(
         self,
@@ -405,7 +412,7 @@ class Merger:
         access: AccessControl,
         store: CacheStore,
     ) -> None:
-        """`hides`: which tasks are not the client's. `access`: what else its principal does not see."""
+        """`hides`: whether a task is another client's. `access`: what else the principal does not see."""
         self._access = access
         self._store = store
         self._counts = self._store.count(MERGED)
@@ -415,17 +422,19 @@ class Merger:
         self.merging = merging
 
     def forget(self) -> None:
-        """Other rules hold: no whole page of before may be used."""
+        """Drop all cached pages, as other access rules are in force."""
         self._store.cache.drop(MERGED)
 
     async def page(self, call: Call, _notify: Notify) -> Fields:
-        """One combined page of the list that `call` asks for. Raises RpcError for a bad cursor."""
+        """Return one combined page of the list that `call` asks for. Raises RpcError for a bad cursor."""
+        # Only first pages without any extra in `_meta` are alike enough to be shared.
         plain = PLAIN.issuperset(call.meta) and not call.params
         if call.method not in LISTS or not plain or not self._store.config.enabled:
             return await self._merge(call, Parts())
         cache, counts = self._store.cache, self._counts
         who, key = call.principal, CacheKey(MERGED, call.method, None, call.legacy)
         now, generations = trio.current_time(), self._store.generations
+        # Read before the fetch: a page that was dropped while it was fetched must not be kept.
         generation = generations.of(MERGED)
         entry = cache.find(key, (who, (who, like(call))), now, generation)
         if entry is not None:
@@ -466,7 +475,7 @@ class Merger:
         return self._access.confined(_told(result, ITEMS, problems) if problems else result)
 
     async def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
-        """What is wrong with the parts of the list, as far as the client may know of it, by upstream."""
+        """Return the problems of a list that the client may know of, by upstream."""
         told: dict[str, list[dict[str, object]]] = {}
         method = call.method
         for name in self._registry if method in LISTS and (parts.problems or walk.problems) else ():
@@ -487,7 +496,7 @@ class Merger:
         return told
 
     def _shown_name(self, call: Call, upstream: Upstream, own: str | None) -> dict[str, str]:
-        """The name or URI by which the client of a list knows an item of an upstream, if it has one."""
+        """Return {"item": the client's name or URI of an item}; {} for None, a problem of the whole list."""
         if own is None:
             return {}
         key = NAMED_BY[call.method]
@@ -506,6 +515,7 @@ class Merger:
             positions = self.seal.open(call.method, cursor, call.principal.key)
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
+        # The rules may have changed since the cursor was given out.
         visible = set(
             self._access.of(call.principal).visible(
                 call.method, [position.upstream for position in positions]
@@ -517,6 +527,7 @@ class Merger:
         self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts
     ) -> None:
         seconds = upstream.config.list_timeout
+        # For all rounds of one combined page together, so the time since the first counts.
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
         of_tasks = call.method == TASKS_LIST
         try:
@@ -571,7 +582,7 @@ class Merger:
 
 
 async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:
-    """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
+    """Fetch every page of a list, and call `see` with the call and result of each. Raises McpmuxError."""
     cursors: set[str] = set()
     while True:
         result = await exchange(call, ignore_event)

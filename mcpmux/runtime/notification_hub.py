@@ -1,14 +1,14 @@
-"""Changes from the upstreams to the clients that listen.
+"""Deliver changes from the upstreams to the clients that listen.
 
 Promises: an update reaches exactly the subscribers of its URI or of one above it, under the URI that each
-of them used; a list change reaches everybody who may hear it, many within one window as one; nobody hears of
-what the access rules do not let it use; putting never waits, so a slow client holds up nobody. Updates are
-told one after the other, in a pass each, with a turn of the scheduler in between: one that comes again before
-its pass is one with it, so a burst costs no more than what the clients can be told.
+of them used; a list change reaches every client that may receive it, many within one window as one; no client
+is notified about something that the access rules do not let it use; putting never waits, so a slow client
+delays no other. Updates are delivered one after the other, in a pass each, with a checkpoint in between: an
+update that is repeated before its pass is merged with it, so a burst costs no more than its delivery.
 
-What a server says to one client only (how its task does, that its user has been where it sent them) reaches
-the client that made the task, or was sent to the URL, and nobody else. What comes before its task is known
-waits for it, within a bound. Clients that keep no session with us (2026-07-28) are not told: they ask.
+A notification for one client only (the status of its task, a completed URL elicitation) reaches the client
+that made the task, or was sent to the URL, and no other. A status that comes before its task is known waits
+for it, within a bound. Clients without a session (2026-07-28) get no such notifications: they ask.
 
 Refuses to know how a client is reached and how an upstream is asked: clients are outboxes, upstreams are
 names with a set of wanted URIs.
@@ -50,32 +50,32 @@ log = structlog.get_logger()
 
 LIST_CHANGES: Final = frozenset(m.LIST_CHANGES.values())
 ANYTHING: Final = "dev.mcpmux/anything"
-"""Among an outbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
+"""Among an outbox's kinds: its client gets unknown notifications too, as modern clients never do."""
 EVERYTHING: Final = LIST_CHANGES | {ANYTHING}  # one for all sessions, as there may be many
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 SUBSCRIBED_BYTES: Final = 4 * 2**20  # of these URIs, which can be as long as messages
 ALL_SUBSCRIBED_BYTES: Final = 64 * 2**20  # of all clients: one may have hundreds of listens
-LITTLE_BYTES: Final = 64 * 1024  # of the URIs of a client that may always subscribe
+LITTLE_BYTES: Final = 64 * 1024  # of URIs that a client may have even if all clients together have too many
 
-# Updates that wait for their pass; with more, whoever brings one waits for it himself.
+# Updates that wait for their pass; when there are as many, a further one is delivered at once.
 WAITING_LIMIT: Final = 1000
 
 RETURN_SECONDS: Final = 60.0  # for clients to come back that have lost the process that served them
-NOTICE_SECONDS: Final = 10.0  # at least, until it is noticed here that it has gone
+NOTICE_SECONDS: Final = 10.0  # at least, until the loss of another process is noticed here
 
 PERSONAL: Final = frozenset({m.TASK_STATUS, m.ELICITATION_COMPLETE, m.PROGRESS})
-UNCLAIMED_LIMIT: Final = 64  # statuses of tasks whose making has not been answered yet
+UNCLAIMED_LIMIT: Final = 64  # statuses of tasks whose `tools/call` has not been answered yet
 UNCLAIMED_BYTES: Final = 16 * 2**20  # of them
 COMPLETED_LIMIT: Final = 1000  # completed elicitations that are remembered for a client that comes back later
-TOLD_LIMIT: Final = 1000  # subjects of changes that are remembered for people
+TOLD_LIMIT: Final = 1000  # subjects of changes that are remembered for the inspector
 REMEMBERED_BYTES: Final = 4 * 2**20  # of either of these
 
 ResourceKey = tuple[str, str]
 
 
 class Told(NamedTuple):
-    """A change that clients were told of: when, in trio's time, and how many they were."""
+    """A delivered change. `at`: when, in trio's time. `clients`: the number of clients that got it."""
 
     at: float
     clients: int
@@ -83,9 +83,9 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class OpenQuestion:
-    """What a client is asked for a call that waits for it. `scope` ends the asking.
+    """The questions to a client for a call that waits for the answers. Cancelling `scope` ends them.
 
-    `error`: the call has ended with it meanwhile, and nothing can go on.
+    `error`: the error with which the call has ended meanwhile, None if it goes on.
     """
 
     scope: trio.CancelScope
@@ -93,7 +93,7 @@ class OpenQuestion:
 
 
 class Personal:
-    """Who owns what among the clients, and how they are told. `questions`: by the state of the call."""
+    """The tasks, URL elicitations and open questions of clients. `questions`: by the state of the call."""
 
     def __init__(self) -> None:
         self.questions: dict[str, OpenQuestion] = {}
@@ -105,54 +105,56 @@ class Personal:
         self._completion = trio.Event()
 
     def end_question(self, state: str, error: RpcError | None = None) -> None:
-        """Ask a client nothing more for the call with that state; nothing happens when it is not asked."""
+        """End the questions to a client for the call with that state, if there are any."""
         question = self.questions.get(state)
         if question is not None:
             question.error = error
             question.scope.cancel(reason="what was asked is not wanted any more")
 
     def join(self, client: object, outbox: ClientOutbox) -> None:
-        """A client that can be told things. `leave` must follow."""
+        """Register a client and its outbox. `leave` must follow."""
         self._outboxes[client] = outbox
 
     def outbox_of_task(self, upstream: str, task_id: str) -> ClientOutbox | None:
-        """Where the client of a task is told things, None when there is none."""
+        """Return the outbox of the client of a task, None when there is none."""
         found = self.tasks.find(upstream, task_id)
         return self._outboxes.get(found[0]) if found is not None else None
 
     def leave(self, client: object) -> None:
-        """A client has gone."""
+        """Forget a client that has gone, with its tasks and elicitations."""
         self._outboxes.pop(client, None)
         self.tasks.leave(client)
         self._elicitations.leave(client)
 
     def own_task(self, upstream: str, space: Space, task_id: str, client: object, token: Raw | None) -> None:
-        """`client` has made a task of an upstream; `token`: its progress token."""
+        """Note that `client` has made a task of an upstream. `token`: its progress token."""
         if client is None:
             return
         self.tasks.add(upstream, task_id, client, token)
+        # A server may send a status before it answers the call that made the task.
         if (early := self._unclaimed.pop((upstream, task_id))) is not None:
             self._put(client, Event(early.method, rewrite.expose_task(early.params, space)))
 
     def own_elicitation(self, upstream: str, elicitation_id: str, client: object) -> None:
-        """`client` has been told to send its user to a URL."""
+        """Note that `client` was asked to send its user to a URL."""
         if client is not None:
             self._elicitations.add(upstream, elicitation_id, client, None)
 
     def hear(self, upstream: str, method: str, params: Fields, space: Space) -> None:
-        """An upstream says something that is for one client: `method` is in PERSONAL."""
+        """Deliver an upstream's notification for one client. `method` is in PERSONAL."""
         if method == m.ELICITATION_COMPLETE:
             elicitation_id = text_of(params.get("elicitationId")) or ""
             owner = self._elicitations.find(upstream, elicitation_id)
             if owner is not None:
                 self._put(owner[0], Event(method, params))
+            # Remembered for a modern client, which repeats its call later and has no outbox.
             self._completed[upstream, elicitation_id] = True
             self._completion.set()
             self._completion = trio.Event()
             return
         task_id = (text_of(params.get(TASK_ID)) if method == m.TASK_STATUS else related_task(params)) or ""
         found = self.tasks.find(upstream, task_id)
-        if method == m.PROGRESS:  # of a task: it goes on under the token of the call that made it
+        if method == m.PROGRESS:  # of a task: it keeps the token of the call that made the task
             if found is not None and found[1] is not None:
                 said = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: found[1]}
                 self._put(found[0], Event(method, said))
@@ -162,7 +164,7 @@ class Personal:
             self._unclaimed.keep((upstream, task_id), Event(method, params), weigh(params))
 
     async def completed(self, upstream: str, elicitation_ids: frozenset[str]) -> None:
-        """Wait until the upstream has said that each of these is completed. The caller owns the deadline."""
+        """Wait until the upstream has reported each of these as completed. The caller owns the deadline."""
         wanted = {(upstream, elicitation_id) for elicitation_id in elicitation_ids}
         while not all(each in self._completed for each in wanted):
             await self._completion.wait()
@@ -174,7 +176,7 @@ class Personal:
 
 
 class NotificationHub:
-    """Knows every listening client by its outbox. `run` has to run."""
+    """Delivers notifications to the outboxes of all listening clients, while `run` runs."""
 
     def __init__(
         self,
@@ -183,12 +185,12 @@ class NotificationHub:
         on_wanted: Callable[[str], None],
         access: AccessControl | None = None,
     ) -> None:
-        """`space_of` gives the space of an upstream, None when it has gone.
+        """`space_of` returns the space of an upstream by its key, None when it has gone.
 
-        `window`: seconds in which list changes are gathered before they are told. `on_wanted` is called with
-        an upstream's name when what is wanted of it has changed, `on_list_change` at once with an upstream's
-        name and the notification's method when it says itself that a list has. `settle` is awaited before
-        clients are told: other processes have to forget what they remember.
+        `window`: seconds in which list changes are gathered before they are delivered. `on_wanted` is called
+        with an upstream's key when its set of wanted URIs has changed. Attributes: `on_list_change` is called
+        at once with an upstream's name and the method when the upstream reports a list change. `settle` is
+        awaited before a delivery: other processes must drop their caches first.
         """
         self.subscriptions: Subscriptions[ClientOutbox] = Subscriptions()
         self._access = access if access is not None else AccessControl()
@@ -197,29 +199,29 @@ class NotificationHub:
         self._on_wanted = on_wanted
         self.personal = Personal()
         self.told: Lru[ResourceKey, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
-        """The last change of a subscribed URI, by the session's key, or of a list, by "" and its method."""
+        """The last delivery of a subscribed URI, by (session's key, URI), or of a list, by ("", method)."""
         self._listeners: set[ClientOutbox] = set()
-        self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
+        self._changed: dict[str, set[str] | None] = {}  # lists' methods -> upstreams; None: perhaps all
         self._change = trio.Event()
         self.lists_changed = trio.Event()  # set and replaced whenever clients may have other lists
-        self._updates: dict[tuple[str, str], float] = {}  # (session's key, own URI) -> when it was last said
+        self._updates: dict[tuple[str, str], float] = {}  # (session's key, own URI) -> time of last report
         self._update = trio.Event()
         self._closed = False
         self._returning_until = -math.inf
         self.on_list_change: Callable[[str, str], None] | None = None
         self.settle: Callable[[], Awaitable[None]] | None = None
-        self.passes_all = False  # whether the clients speak to one server alone, which is passed through
+        self.passes_all = False  # whether there is one upstream whose names clients use unchanged
 
     def __repr__(self) -> str:
         return f"<NotificationHub {len(self._listeners)} listeners, {self.subscriptions!r}>"
 
     @property
     def listening(self) -> int:
-        """How many clients listen."""
+        """The number of clients that listen."""
         return sum(not outbox.is_replica for outbox in self._listeners)
 
     def listening_to(self, kind: str) -> Iterator[ClientOutbox]:
-        """The clients that may hear of changes of a kind of list."""
+        """Yield the clients that receive changes of a kind of list."""
         return (outbox for outbox in self._listeners if kind in outbox.kinds)
 
     def join(
@@ -231,21 +233,21 @@ class NotificationHub:
         client: object = None,
         leg: Leg | None = None,
     ) -> ClientOutbox:
-        """An outbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
+        """Return an outbox for a new client that receives `kinds` of list changes. `leave` must follow."""
         outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client, leg=leg)
         self._add(outbox)
         return outbox
 
     def join_replica(self) -> ClientOutbox:
-        """An outbox for another replica, which asks here for all its clients. `leave` must follow."""
+        """Return an outbox for another replica, on behalf of all its clients. `leave` must follow."""
         outbox = ClientOutbox(frozenset(), is_replica=True)
         self._add(outbox)
         return outbox
 
     def rely_on(self, outbox: ClientOutbox, before: ClientOutbox | None) -> None:
-        """Another replica relies on its outbox from now on, in place of `before`.
+        """Make `outbox` the one that another replica relies on, instead of `before`, which is closed.
 
-        What was told before is told in that one, which comes to its end; without one it is not for it.
+        `before` still delivers the updates until now. Without it, updates until now are not for the replica.
         """
         outbox.drop(m.RESOURCE_UPDATED)
         outbox.since = before.since if before is not None else trio.current_time()
@@ -259,15 +261,19 @@ class NotificationHub:
             outbox.close()
 
     def greet(self, outbox: ClientOutbox) -> None:
-        """A listen has begun, and its client knows what it will hear of. See `others_lost`."""
+        """Begin a listen that was acknowledged: remind its client if it may be a lost process's.
+
+        See `others_lost`.
+        """
         outbox.since = trio.current_time()
         if outbox.since < self._returning_until:
             self._remind_of_all(outbox)
 
     def others_lost(self, seconds: float = NOTICE_SECONDS) -> None:
-        """Another process has gone, so long ago at most. Its clients listen here by now, or soon.
+        """Remind the clients of another process that has gone at most `seconds` ago.
 
-        As nobody knows who they are, all hear that what they listen to may have changed.
+        They listen here by now, or soon, and cannot be recognised. So all recent and new listeners are
+        notified of everything that they listen to.
         """
         now = trio.current_time()
         self._returning_until = now + RETURN_SECONDS
@@ -281,14 +287,14 @@ class NotificationHub:
             outbox.put(Event(kind, {}))
 
     def close(self) -> None:
-        """We are stopping: every client's outbox comes to its end."""
+        """Deliver waiting updates and close every outbox, as mcpmux is stopping."""
         self._tell_all()
         self._closed = True
         for outbox in self._listeners:
             outbox.close()
 
     def leave(self, outbox: ClientOutbox) -> None:
-        """The client has gone: nothing of its interest stays behind."""
+        """Remove the outbox of a client that has gone, with its subscriptions."""
         self._listeners.discard(outbox)
         if outbox.merged:
             log.info("a slow client has gone", changes_told_together=outbox.merged)
@@ -296,9 +302,9 @@ class NotificationHub:
             self._on_wanted(upstream)
 
     def subscribe(self, outbox: ClientOutbox, upstream: str, uri: str, *, said_raw: bool) -> bool:
-        """The client wants to hear of an upstream's `uri`; `said_raw`: it used that URI without a prefix.
+        """Subscribe a client to an upstream's `uri`. `said_raw`: the client used that URI without a prefix.
 
-        False when it does so already. Raises RpcError when it listens to more than anybody needs.
+        Return False when it has subscribed before. Raises RpcError when a limit of subscriptions is reached.
         """
         held = self.subscriptions.count(outbox)
         if held >= SUBSCRIPTION_LIMIT and not outbox.is_replica:
@@ -316,30 +322,30 @@ class NotificationHub:
         return self.subscriptions.count(outbox) > held
 
     def client_listening(self, upstream: str, uri: str) -> object:
-        """A client that listens to `uri` and can be asked things; None when there is none."""
+        """Return a client that listens to `uri` and accepts requests; None when there is none."""
         audience = self.subscriptions.audience(upstream, uri)
         return next((outbox.client for outbox in audience if outbox.client is not None), None)
 
     def unsubscribe(self, outbox: ClientOutbox, upstream: str, uri: str) -> None:
-        """The client does not want to hear of `uri` any more; nothing happens when it never did."""
+        """End a client's subscription to `uri`, if it has one."""
         if self.subscriptions.remove(outbox, upstream, uri):
             self._on_wanted(upstream)
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
-        """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
+        """Move all subscriptions of the session with key `upstream` to `other`. Return the moved URIs."""
         waiting, self._updates = self._updates, {}
         for (owner, uri), said in waiting.items():
             self._updates[other if owner == upstream else owner, uri] = said
         return self.subscriptions.move(upstream, other)
 
     def forget(self, upstream: str) -> None:
-        """Nothing has the URIs any more under which clients know those of an upstream."""
-        self._tell_all(upstream)
+        """Drop all subscriptions to an upstream whose prefix changes: clients know other URIs from now on."""
+        self._tell_all(upstream)  # the last moment at which clients know its URIs
         self.subscriptions.forget(upstream)
         self._on_wanted(upstream)
 
     def hear(self, upstream: str, notification: Notification) -> None:
-        """An upstream says that something has changed."""
+        """Take a notification of an upstream. `upstream`: the key of its session."""
         method, name = notification.method, upstream_of(upstream)
         if method in LIST_CHANGES:
             self.tell_list_change(method, name)
@@ -362,7 +368,7 @@ class NotificationHub:
             if space is not None and self._may_hear_of_task(upstream, params):
                 self.personal.hear(upstream, method, params, space)
         elif self.passes_all:
-            # Of an extension perhaps: for the clients of the only server there is.
+            # Perhaps of an extension: with a single upstream it is clear whose clients it is for.
             event = Event(method, params)
             for outbox in self._listeners:
                 if ANYTHING in outbox.kinds and self._access.of(outbox.principal).may(name, method, None):
@@ -371,7 +377,10 @@ class NotificationHub:
             log.debug("upstream notification dropped", method=method, upstream=upstream)
 
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
-        """Whether the client of the task that a notification is about, if it is, may still use its tool."""
+        """Return whether the client may still use the tool of the task that a notification is about.
+
+        True for a notification about no task, or a task without a known client.
+        """
         task_id = text_of(params.get(TASK_ID)) or related_task(params)
         if self._access.is_open or task_id is None:
             return True
@@ -382,23 +391,23 @@ class NotificationHub:
         return self._access.of(outbox.principal).may(upstream_of(upstream), m.TOOLS_CALL, tool)
 
     def upstream_changed(self, upstream: str, capabilities: Collection[str]) -> None:
-        """An upstream's part of the lists of these capabilities has come or gone, or may have changed."""
+        """Report that an upstream's part of the lists of these capabilities may have changed."""
         for capability, method in m.LIST_CHANGES.items():
             if capability in capabilities:
                 self.tell_list_change(method, upstream)
 
     def tell_update(self, upstream: str, uri: str) -> None:
-        """An upstream's resource has changed, or may have; told soon, once however often it is said."""
+        """Report that an upstream's resource may have changed. Reports until its pass are merged into one."""
         now = trio.current_time()
         is_full = len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates
-        if is_full or len(uri) > SHORT_CHARS:  # a thousand long ones would take a lot
+        if is_full or len(uri) > SHORT_CHARS:  # a thousand long URIs would take much memory
             self._tell(upstream, uri, now)
             return
         self._updates[upstream, uri] = now
         self._update.set()
 
     def _tell_all(self, of: str | None = None) -> None:
-        """What is still to be told is told now, to those who listen now."""
+        """Deliver all waiting updates, or those of one upstream session, now."""
         for upstream, uri in [each for each in self._updates if of is None or each[0] == of]:
             self._tell(upstream, uri, self._updates.pop((upstream, uri)))
 
@@ -410,7 +419,7 @@ class NotificationHub:
 
         @cache
         def event_of(uri: str, said_raw: bool) -> Event:
-            """That it has changed: one event for all clients that spell it alike, encoded once."""
+            """Return one event for all clients that use the same spelling, so that it is encoded once."""
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
         usual, told = event_of(uri, False), 0
@@ -418,7 +427,7 @@ class NotificationHub:
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
-            if outbox.is_replica and outbox.since > said:
+            if outbox.is_replica and outbox.since > said:  # the replica relied on another outbox then
                 continue
             told += 1
             said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
@@ -433,15 +442,16 @@ class NotificationHub:
         self.told[subject] = Told(trio.current_time(), clients)
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
-        if outbox.is_replica:
+        if outbox.is_replica:  # the replica judges for each of its clients
             return True
         return self._access.of(outbox.principal).may(upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
     def rules_changed(self, names: Collection[str], views: Collection[str]) -> None:
-        """Other rules hold in `views`, for upstreams `names`: interest in what is denied ends, lists change.
+        """Apply changed rules: end subscriptions that they deny, and report list changes.
 
-        A legacy client is not told: it hears nothing of these URIs again. A listen that has lost something of
-        what was acknowledged ends, gracefully, so that its client listens again and learns what it gets.
+        `names`: of all upstreams. `views`: in which rules have changed. A legacy client just gets no more
+        updates of denied URIs. A listen that has lost something that was acknowledged ends gracefully, so
+        that its client listens again and learns what it gets.
         """
         for outbox in self._listeners:
             if outbox.principal.view.partition(NARROWED)[0] not in views:
@@ -450,9 +460,11 @@ class NotificationHub:
             lost = [key for key in held if not self._may_hear_of(outbox, *key)]
             for upstream, uri in lost:
                 self.unsubscribe(outbox, upstream, uri)
+            # Waiting updates may be about denied URIs, under any spelling: all are dropped, and what the
+            # client still listens to is reported as changed.
             if lost and outbox.drop(m.RESOURCE_UPDATED):
                 self.remind(outbox)
-            # Whether there is a kind of list that it wants to hear of and has nothing of any more.
+            # A kind of list in which the client may see no item any more was acknowledged, too.
             kinds = outbox.kinds & LIST_CHANGES
             judge = self._access.of(outbox.principal)
             is_deaf = any(not judge.may_hear(kind, names) for kind in kinds)
@@ -463,14 +475,14 @@ class NotificationHub:
         self._note_change()
 
     def remind(self, outbox: ClientOutbox) -> None:
-        """Something that a client still listens to may have changed, nobody knows any more what it was."""
+        """Report everything that a client listens to as changed, as changes may have been lost."""
         for upstream, uri in self.subscriptions.held_by(outbox):
             if (space := self._space_of(upstream)) is not None:
                 said_raw = (outbox, upstream, uri) in self.subscriptions.said_raw
                 outbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
 
     def tell_list_change(self, method: str, upstream: str | None = None) -> None:
-        """A list, or an upstream's part of it, may have changed; told at the end of the window."""
+        """Report that a list, or an upstream's part of it, may have changed. Delivered after the window."""
         if method == m.TOOLS_CHANGED:
             self._access.forget_tools(upstream)
         if upstream is None:
@@ -480,7 +492,7 @@ class NotificationHub:
         self._change.set()
 
     async def run(self) -> None:
-        """Tell what changes until cancelled: updates pass by pass, lists window by window."""
+        """Deliver changes until cancelled: updates pass by pass, lists window by window."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_updates, name="notification updates")
             nursery.start_soon(self._tell_lists, name="notification lists")
@@ -492,10 +504,11 @@ class NotificationHub:
                 upstream, uri = next(iter(self._updates))
                 if self.settle is not None:
                     await self.settle()
-                    if (upstream, uri) not in self._updates:  # it was told meanwhile, or has another key
+                    # Meanwhile it may have been delivered, or moved to another key.
+                    if (upstream, uri) not in self._updates:
                         continue
                 self._tell(upstream, uri, self._updates.pop((upstream, uri)))
-                await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
+                await trio.lowlevel.checkpoint()  # other tasks have their turn after each pass
             self._update = trio.Event()
 
     async def _tell_lists(self) -> None:
@@ -504,6 +517,7 @@ class NotificationHub:
             await trio.sleep(self.window)
             if self.settle is not None:
                 await self.settle()
+            # Replaced before the delivery, so that a change during it opens the next window.
             changed, self._changed = self._changed, {}
             self._change = trio.Event()
             for method, upstreams in changed.items():
@@ -515,7 +529,8 @@ class NotificationHub:
         self.lists_changed = trio.Event()
 
     def _tell_list(self, method: str, upstreams: Collection[str] | None) -> None:
-        """Apart from `_tell_lists`, which would keep the last client while it waits."""
+        """Deliver a list change to all clients that see it."""
+        # Not in `_tell_lists`: its frame would keep the last outbox alive while it waits.
         event, told = Event(method, {}), 0
         for outbox in self.listening_to(method):
             if self._access.of(outbox.principal).sees_change(method, upstreams):
@@ -525,7 +540,7 @@ class NotificationHub:
 
 
 def upstream_of(key: str) -> str:
-    """The configured name of the upstream of a session with that key (`docs`, `docs@legacy`, `docs#3`)."""
+    """Return the configured name of the upstream of a session key (`docs`, `docs@legacy`, `docs#3`)."""
     return key.partition("@")[0].partition("#")[0]
 
 

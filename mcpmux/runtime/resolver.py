@@ -1,10 +1,11 @@
-"""Which upstream a client means by a URI or a name.
+"""Find the upstream that a client means by a URI or a name.
 
-Promises: a name with a prefix is its upstream's, whatever the others have; one without is the only upstream's
-that has it, and with several the refusal names them all; nobody learns of what it may not use.
+Promises: a name with a prefix belongs to that prefix's upstream, even if others list it; a name without one
+belongs to the only upstream that has it, and if several have it the refusal names them all; no client learns
+of an item that it may not use.
 
-Apps call tools by names without a prefix, over and over. So whose such a name is, is remembered as what was
-learned of tools is: until a list of tools changes, for TOOLS_KNOWN_SECONDS at most.
+Apps call tools by names without a prefix, over and over. So the owner of such a name is remembered until a
+list of tools changes, for TOOLS_KNOWN_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from mcpmux.upstreams.registry import UpstreamRegistry
 
 
 class Resolver:
-    """`namespace` is replaced as a whole when the set of upstreams changes."""
+    """Resolves URIs and names. `namespace` is replaced as a whole when the set of upstreams changes."""
 
     def __init__(
         self, registry: UpstreamRegistry, namespace: Namespace, access: AccessControl, merger: Merger
@@ -52,16 +53,19 @@ class Resolver:
         self._registry, self._access, self._merger = registry, access, merger
         self._catalog = Catalog(registry)
         self.visible = VisibleNames(registry, access)
-        # The only owners of tools, by name: until when that is good, and how often lists had changed before.
+        # The only owner of a tool, by its name: (upstream, until when that holds, changes of lists before).
         self._owners: Lru[tuple[Principal, str], tuple[str, float, int]] = Lru(NAMES_KEPT, NAMES_BYTES)
 
     def forget(self) -> None:
-        """Other names may be shown than before."""
+        """Forget what was found, as other names may be shown from now on."""
         self._catalog.forget()
         self._owners.clear()
 
     async def resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
+        """Return (upstream, its own URI, upstreams that may own it too but could not be asked).
+
+        `uri`: a URI, or a template for a completion. `use`: the method that it is for. Raises RpcError.
+        """
         try:
             return await self._resolve_uri(uri, call, use)
         except RpcError as error:
@@ -78,7 +82,7 @@ class Resolver:
             if rule is not None:
                 raise as_refused(no_resource(uri), rule)
             return (*found, {})
-        # Who may not have it from an upstream does not even make that upstream be asked.
+        # Only upstreams of which the client may use the URI: the others are not even asked.
         asked = judge.candidates(self._registry, use, target)
         owners = await self._catalog.owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
@@ -87,8 +91,12 @@ class Resolver:
     def _sole(
         self, owners: Owners, wanted: str, refusal: RpcError, expose: Callable[[Space, str], str]
     ) -> str:
-        """The only owner of what names nobody. Raises RpcError if there is none, or several."""
+        """Return the only owner of a name or URI without a prefix. Raises RpcError for none or several.
+
+        `refusal`: the error for none. `expose` returns the name with an upstream's prefix.
+        """
         candidates, missing, all_meant = owners
+        # With one candidate a missing upstream is only mentioned in the answer, unless merging is strict.
         if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
             raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
         if len(candidates) == 1:
@@ -99,7 +107,7 @@ class Resolver:
         raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
 
     async def resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        """As `resolve_uri`, of the name of a tool, or of a prompt."""
+        """Return the same as `resolve_uri`, for the name of a tool or a prompt."""
         try:
             return await self._resolve_name(name, call, use)
         except RpcError as error:
@@ -123,6 +131,7 @@ class Resolver:
             find = partial(judge.own_name, use)
             owners = await self._catalog.owners_of(name, call, asked, listed, find)
             owner = self._sole(owners, name, no_item(NOUNS[use], name), Space.expose_name)
+            # A missing upstream may own it too: then the next call must ask again.
             if use == m.TOOLS_CALL and not owners.missing:
                 self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
@@ -144,19 +153,19 @@ class Resolver:
         return (*found, {})
 
     def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
-        """The upstream's own name among `candidates` that is exposed as `name`."""
+        """Return the upstream's own name among `candidates` that is exposed as `name`, or None."""
         judge = self._access.of(call.principal)
         shown = [judge.shown_name(call.method, owner, own) for own in candidates]
         found = self.namespace.match_name(name, owner, shown)
         return None if found is None else judge.own_name(call.method, owner, found)
 
     async def _learn_all(self, call: Call) -> None:
-        """Learn what the tools of all upstreams are, if the view of a call goes by that."""
+        """Learn the tools of all upstreams for which the view of a call decides by annotations."""
         judge = self._access.of(call.principal)
         names = [name for name in self._registry if self._access.has_to_learn(judge, name, trio.current_time)]
 
         async def learn(name: str) -> None:
-            with suppress(RpcError):  # it owns nothing then, as far as can be known
+            with suppress(RpcError):  # an upstream that cannot be learned is left out by the view
                 await learn_tools(self._access, self._registry.for_call(name, call), call)
 
         if names:

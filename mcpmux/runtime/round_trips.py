@@ -1,14 +1,15 @@
-"""States and task ids that clients of 2026-07-28 are given, and come back with.
+"""Mark and seal the states and task ids that clients of 2026-07-28 get, and open them when they come back.
 
-A state is bound to the principal of its client. Where several processes serve the same clients, a mark stands
-in front that says which of them can go on:
+A state is bound to the principal of its client. Where several processes serve the same clients, a mark is put
+in front, by which the right process gets the next call:
 
-| what it is about | mark |
+| what the state or task id belongs to | mark |
 | --- | --- |
-| a server of 2026-07-28 that all of them reach over HTTP: no request depends on another | ANYWHERE |
-| anything else: a parked call, a task in a session with its server | the id of the one that gave it out |
+| a server of 2026-07-28 that all processes reach over HTTP: no request depends on another | ANYWHERE |
+| anything else: a parked call, a task in a session with its server | the id of the process that gave it out |
 
-Whose a task is, and which tool has made it, is known where it was made. With ANYWHERE its id says it, sealed.
+The owner of a task, and the tool that made it, are known in the process where it was made. With ANYWHERE the
+task id contains them, sealed.
 
 Source: `basic/patterns/mrtr`, 2026-07-28; the Tasks extension (SEP-2663).
 """
@@ -35,19 +36,19 @@ from mcpmux.upstreams.registry import is_one_for_all
 from mcpmux.upstreams.upstream import Upstream
 
 _COMING_BACK: Final = ((STATE, unknown_state, lost_state), (TASK_ID, no_task, lost_task))
-"""What clients of 2026-07-28 get and come back with, and what they hear if it is nothing of ours, or lost."""
+"""Members that clients send back, each with the errors for an unknown value and for one of a lost process."""
 
 ANYWHERE: Final = "."
-"""Begins like the mark of a process without an id, of which there is none."""
+"""The mark that any process accepts. No process has it: it looks like one with an empty id."""
 
 NO_STATE: Final = ".no-state"
-"""What is behind the mark of a question for which its server keeps no state."""
+"""The text behind the mark of a question without a state of the server."""
 
 _decode_task: Final = msgspec.json.Decoder(tuple[str, str | None]).decode
 
 
 class RoundTrips:
-    """Marks and seals what goes out, and takes it back."""
+    """Marks and seals states and task ids in results, and opens them in calls."""
 
     def __init__(self, key: bytes, marks: Marks, resolver: Resolver, access: AccessControl) -> None:
         """`key`: see `mux/seal`."""
@@ -55,9 +56,9 @@ class RoundTrips:
         self._marks, self._resolver, self._access = marks, resolver, access
 
     def taken_back(self, call: Call) -> Call:
-        """A modern client's call with the state and the task id as they were before `given_out`.
+        """Return a modern client's call with the state and the task id as they were before `given_out`.
 
-        Raises RpcError for another principal's, and another process's.
+        Raises RpcError for those of another principal or process.
         """
         params, principal = call.params.copy(), call.principal.key
         for key, unknown, lost in _COMING_BACK if self._marks.current else ():
@@ -65,8 +66,8 @@ class RoundTrips:
             if text is None:
                 continue
             if key == TASK_ID and not knows_extension(call.meta.get(CLIENT_CAPABILITIES)):
-                raise extension_missing()  # before anything is said of the task
-            if key == STATE and text.endswith(NO_STATE):  # any process can go on, if its own has gone
+                raise extension_missing()  # first, so that the answer reveals nothing about the task
+            if key == STATE and text.endswith(NO_STATE):  # any process can continue, if its own has gone
                 del params[key]
             elif text.startswith(ANYWHERE):
                 own = text[len(ANYWHERE) :]
@@ -85,11 +86,8 @@ class RoundTrips:
         return call.with_params(params)
 
     def given_out(self, call: Call, upstream: Upstream, result: Fields) -> Fields:
-        """A result that may have a state or a task id, which a modern client comes back with.
-
-        A legacy client is asked itself by whoever serves it, and gets no state; its session is of this
-        process anyway.
-        """
+        """Return a result with its state and task id marked and sealed for a modern client."""
+        # The session of a legacy client asks the questions itself, in this process: it sends no state back.
         if call.legacy:
             return result
         given, principal, mark = result.copy(), call.principal.key, self._marks.current
@@ -112,9 +110,9 @@ class RoundTrips:
         return self._task_seal.seal(principal, encode((exposed, tool)).decode())
 
     def _read_task(self, sealed: str, principal: str) -> str:
-        """The exposed id of a task, of which this process knows as much as the one that wrote it from now on.
+        """Return the exposed id of a sealed task, and note its owner and tool in this process.
 
-        Raises RpcError.
+        Raises RpcError for another principal's task.
         """
         try:
             exposed, tool = _decode_task(self._task_seal.open(principal, sealed))

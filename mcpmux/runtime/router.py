@@ -1,8 +1,9 @@
-"""Which upstream answers what: the core's one exchange, over all of them.
+"""Route each call to its upstream: one exchange over all upstreams.
 
-Promises: a routed request reaches exactly one upstream, under that upstream's own names, and whatever that
-says in answer, notifications and errors included, is put into words that clients know; a list holds every
-upstream's items; what is left out is told. Refuses to know transports, sessions and revisions.
+Promises: a routed request reaches exactly one upstream, under that upstream's own names, and all names in the
+answer, notifications and errors included, are translated into those that clients know; a list holds every
+upstream's items, and names the upstreams that are left out. Refuses to know transports, sessions and
+revisions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Settle = Callable[[], Awaitable[None]]
 
 
 class Router:
-    """All upstreams behind one `exchange`. To be told how to `present_itself` first."""
+    """All upstreams behind one `exchange`. `present_itself` must be called first."""
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class Router:
     ) -> None:
         """`seal_key` binds the states of servers to the principals of their clients.
 
-        `rates` says how many requests of clients may begin. `marks` stand in front of states and task ids of
-        modern clients, so that they come back to this process. `settle` is awaited before a client hears of
-        what it has done: other processes have to forget what they remember.
+        `rates` limits the requests of clients. `marks`: the prefix of states and task ids of modern clients,
+        which leads their calls back to this process. `settle`, an attribute, is awaited before a client gets
+        the answer to a call that may have changed something: other processes must drop their caches first.
         """
         self.settle: Settle | None = None
         self._rates = rates
@@ -96,7 +97,7 @@ class Router:
         }
 
     def present_itself(self, server_info: Raw, instructions: str | None) -> None:
-        """From now on clients are told this about the whole."""
+        """Set the server info, as JSON, and the instructions of mcpmux itself."""
         self.server_info, self.instructions = server_info, instructions
         self._signature = Signature(server_info)
 
@@ -112,23 +113,24 @@ class Router:
             await self.count(call)
         try:
             result = await self._check(call, notify)
-        except BaseException as error:
+        except BaseException as error:  # a call that failed, or was cancelled, may have changed something too
             if settle is not None:
                 await settle()
-            raise error  # by its name: compiled code knows no other behind an await
+            raise error  # not a bare `raise`: mypyc loses the current exception over an await
         if settle is not None:
             await settle()
         return result
 
     async def count(self, call: Call) -> None:
-        """Count a request of a client. Raises Busy."""
+        """Count a request of a client. Raises Busy when it has too many."""
         await self._rates.begin(call)
 
     def _check(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Answer a call, once states and ids are this process's own and rules know what it is about."""
+        """Answer a call after unsealing its state and task id and checking the spelling of its members."""
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
+            # Before anything reads the members: a server may read another spelling than the rules judge.
             if self.access.of(call.principal).rules is not None:
                 self.access.check_spelling(call)
             if self.search.is_about(call):
@@ -145,7 +147,7 @@ class Router:
         return route(call, notify)
 
     def _signed(self, route: Exchange) -> Exchange:
-        """A route whose results `_ask` has not signed."""
+        """Return a route that signs its results, for the routes that do not go through `_ask`."""
 
         async def answer(call: Call, notify: Notify) -> Fields:
             return self._signature.put_on(await route(call, notify))
@@ -153,12 +155,12 @@ class Router:
         return answer
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
-        """Answer a call when there is one upstream, whose words are the clients' own."""
+        """Answer a call when there is one upstream and its names are used unchanged."""
         judge = self.access.of(call.principal)
         if judge.overrides is not None:
             call = self._in_own_words(call, only, judge)
         if judge.rules is not None:
-            # For who may not know of it no session of its own is opened.
+            # `for_call` may open a private session: not for a client that may not see the upstream.
             is_seen = judge.sees(only)
             key = self._registry.for_call(only, call).key if is_seen else ""
             if is_seen and call.method in _ABOUT_TOOLS:
@@ -188,7 +190,7 @@ class Router:
         return await self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str, judge: Judge) -> Call:
-        """A call to the only upstream, with its own name for what is asked for. Raises RpcError."""
+        """Return a call with the only upstream's own name of the item that it names. Raises RpcError."""
         if call.method not in NOUNS:
             return call
         ref = None
@@ -206,7 +208,7 @@ class Router:
         return call.with_params({**call.params, "name": raw(own)})
 
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Ask an upstream in its own words, and put its answer, signed, into those that clients know."""
+        """Send a call with an upstream's own names to it. Return its answer with clients' names, signed."""
 
         async def expose(event: Event) -> None:
             params = rewrite.expose_event(event.method, event.params, upstream.space)
@@ -232,7 +234,7 @@ class Router:
         return self._signature.put_on(result)
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
-        """An upstream's error about what `call`, in the upstream's words, names."""
+        """Return an upstream's error with clients' names. `call`: with the upstream's own names."""
         named = rewrite.named_in(call.method, call.params)
         if named is None:
             return rewrite.expose_error(error, upstream.space)
@@ -250,55 +252,55 @@ class Router:
         return await self.resolver.visible.with_hint(exposed, shown, call, (kind,))
 
     async def _hinted(self, answer: Awaitable[Fields], uri: str, call: Call) -> Fields:
-        """The answer to a read; the refusal names the nearest resource of those that the reader sees."""
+        """Return the answer to a read. A refusal names the nearest resource that the reader sees."""
         try:
             return await answer
         except RpcError as error:
             raise await self.resolver.visible.with_hint(error, uri, call, (RESOURCES,)) from None
 
     async def _refuse(self, refusal: RpcError, named: str, call: Call, kind: str) -> Fields:
-        """Raise a refusal that names the nearest thing of those that the client sees."""
+        """Raise a refusal that names the nearest item that the client sees."""
         raise await self.resolver.visible.with_hint(refusal, named, call, (kind,))
 
     def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """What finds out whether a query selects anything; see `VisibleNames`."""
+        """Return an awaitable that checks whether a query selects anything; see `VisibleNames`."""
         return self.resolver.visible.judging(principal)
 
     async def introduce(
         self, *, legacy: bool = False, principal: Principal = ANYONE
     ) -> tuple[dict[str, object], str | None]:
-        """(capabilities, instructions) of what `principal` may use, once starting upstreams had their chance.
+        """Wait for starting upstreams. Return (capabilities, instructions) of what `principal` may use.
 
-        `legacy`: servers of both eras may offer other things to a client of a legacy revision.
+        `legacy`: for a client of a legacy revision, which servers of both eras may offer other things.
         """
         await in_task()
         await self._registry.settled(legacy=legacy)
         judge = self.access.of(principal)
         facts = judge.narrow(self._registry.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
-        if judge.is_searched:
+        if judge.is_searched:  # the search tools are there even if no upstream has tools
             capabilities.setdefault("tools", {"listChanged": True})
         if self.resolver.namespace.transparent is not None:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self.instructions, facts)
 
     def may_hear(self, principal: Principal, change: str) -> bool:
-        """Whether a principal may hear of changes of a list (the notification's method)."""
+        """Return whether a principal may be notified of changes of a list. `change`: the method."""
         return self.access.of(principal).may_hear(change, self._registry)
 
     def adopt(self, policy: Policy | None, shown: Shown) -> None:
-        """These access rules and views are in force from now on; see `AccessControl.adopt`."""
+        """Put access rules and views into force; see `AccessControl.adopt`."""
         changed = self.access.adopt(policy, shown)
         self.resolver.forget()
         self._merger.forget()
         self._hub.rules_changed(self._registry, changed)
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
-        """Somebody in a view; None when there is no such view for it. Raises BadNarrowing."""
+        """Return the principal in a view; None when it may not use it. Raises BadNarrowing."""
         return self.access.enter(principal, view, query, self._registry)
 
     def abandon(self, state: str) -> None:
-        """The client of a call that waits for its answers has gone."""
+        """Give up the parked call with that state, whose client has gone."""
         if self._tasks.abandon(state):
             return
         for upstream in self._registry.connected():
@@ -306,11 +308,11 @@ class Router:
                 return
 
     def join(self, client: Client) -> None:
-        """A client has come that can be asked things outside of its calls."""
+        """Register a client that accepts requests outside of its calls. `leave` must follow."""
         self._registry.join(client)
 
     def leave(self, client: object) -> None:
-        """A client has gone: what was opened for it alone is closed, and nothing waits for its answers."""
+        """Forget a client that has gone: close its private sessions, and give up waiting for its answers."""
         self._tasks.leave(client)
         for upstream in self._registry.connected():
             if upstream.connection is not None:
@@ -319,14 +321,17 @@ class Router:
         self._hub.personal.leave(client)
 
     def pass_on(self, method: str, params: Fields, client: object, principal: Principal = ANYONE) -> None:
-        """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
+        """Pass a legacy client's unknown notification on to the only upstream, if its names are unchanged.
+
+        With several upstreams it is dropped, as nothing shows which one is meant.
+        """
         only = self.resolver.namespace.transparent
         if only is not None and self.access.of(principal).may(only, method, None):
             call = Call(method, params, {}, client, None, True)
             self._registry.for_call(only, call).tell_nowait(method, params)
 
     def roots_changed(self) -> None:
-        """A client says that its roots have changed: every server that may have asked for them hears it."""
+        """Notify every connected upstream that a client's roots have changed."""
         for upstream in self._registry.connected():
             upstream.tell_nowait(m.ROOTS_CHANGED)
 
@@ -336,7 +341,7 @@ class Router:
             "resultType": raw("complete"),
             "supportedVersions": raw(SUPPORTED),
             "capabilities": raw(capabilities),
-            "ttlMs": raw(0),
+            "ttlMs": raw(0),  # upstreams come and go without a notification that this has changed
             "cacheScope": raw("private"),
         }
         if instructions is not None:
@@ -344,11 +349,12 @@ class Router:
         return result
 
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        # Without a coroutine for the common case; with a policy, `_find_and_read` judges the URI.
         uri = call.text("uri") or call.required("uri")
         found = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
-        owner, own = found  # as `Resolver.resolve_uri` has it
+        owner, own = found  # as `Resolver.resolve_uri` does it
         if not self.access.is_open:
             rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
             if rule is not None:
@@ -430,6 +436,7 @@ class Router:
         if not judge.may_use(owner, m.TOOLS_CALL):
             raise as_refused(no_task(), NO_RULE)
         upstream = self._registry.for_call(owner, call)
+        # A task is judged like a call of its tool, by the rules of now. All refusals read the same.
         tool = self.access.tool_of(upstream.key, own)
         await learn_tools(self.access, upstream, call)
         rule = judge.refused_by(owner, m.TOOLS_CALL, tool)

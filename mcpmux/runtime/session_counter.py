@@ -1,7 +1,7 @@
-"""Counts the sessions of each principal, and refuses too many, by `limits.max_sessions_per_principal`.
+"""Count the sessions of each principal, and refuse too many, by `limits.max_sessions_per_principal`.
 
-All clients that have no name are one principal. The client on standard input and output is not counted: it
-takes nothing from anybody.
+All clients without a name are one principal. The client on standard input and output is not counted: it takes
+no place of another client.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ SETTING: Final = "limits.max_sessions_per_principal"
 
 
 class SessionCount(Protocol):
-    """What counts. The id of a session is its only one, wherever it goes on; `principal`: a name."""
+    """The interface that counts sessions. A session keeps its id in every process. `principal`: a name."""
 
     async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
-        """Count a session, once. False, and nothing is done, when the principal has `most` others.
+        """Count a session, once. Return False, without counting it, when the principal has `most` others.
 
-        `lasting`: other processes may go on with it. Raises Busy when that cannot be told now.
+        `lasting`: other processes may take it over. Raises Busy when the count is unavailable.
         """
 
     def go_on(self, session_id: str, principal: str) -> None:
-        """A session that another process has counted is this one's now. Never waits."""
+        """Take over a session that another process has counted. Never waits."""
 
     def end(self, session_id: str) -> None:
-        """A session has ended, if it was counted. Never waits."""
+        """Uncount a session that has ended, if it was counted. Never waits."""
 
     def lose(self, session_id: str) -> None:
-        """A session is another process's now. Never waits."""
+        """Forget a session that another process has taken over. Never waits."""
 
 
 class OwnCount:
-    """Of the sessions of this process alone."""
+    """Counts the sessions of this process only."""
 
     def __init__(self) -> None:
         self._principals: dict[str, str] = {}  # of sessions, by their ids
@@ -67,14 +67,14 @@ class OwnCount:
 
 
 class SessionCounter:
-    """Counts if there is a limit. `count`: what does; it may be replaced before there are sessions."""
+    """Counts sessions if there is a limit. `count` may be replaced before the first session begins."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self.count: SessionCount = OwnCount()
 
     async def begin(self, session_id: str, principal: Principal, *, lasting: bool = False) -> None:
-        """A session begins, and must `end` even if nothing comes of it. Raises Busy when it may not."""
+        """Count a session that begins. `end` must follow, even if it fails. Raises Busy for too many."""
         most = self._most
         if most is not None and not await self.count.begin(session_id, principal.name, most, lasting=lasting):
             sentence = f"this principal has {most} sessions, which is all that it may have; end one"

@@ -1,4 +1,4 @@
-"""What has to be known of a legacy session for another process to go on with it."""
+"""The facts about a legacy session from which another process can continue it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import msgspec
 
 
 class Interest(NamedTuple):
-    """A subscription. `key`: of the session with the upstream; `uri`: its own; `said_raw`: by that one."""
+    """A subscription. `key`: of the session with the upstream. `uri`: the upstream's own.
+
+    `said_raw`: the client used the upstream's own URI, without a prefix.
+    """
 
     key: str
     uri: str
@@ -16,8 +19,9 @@ class Interest(NamedTuple):
 
 
 class MadeTask(NamedTuple):
-    """A task of the client. `key`: of the session with the upstream; `task_id`: its own; `tool` has made it.
+    """A task of the client. `key`: of the session with the upstream. `task_id`: the upstream's own.
 
+    `tool`: the upstream's own name of the tool that made it, None when that is unknown.
     `token`: the progress token of the call that made it, as JSON.
     """
 
@@ -28,9 +32,9 @@ class MadeTask(NamedTuple):
 
 
 class SessionFacts(msgspec.Struct, array_like=True, frozen=True):
-    """What a session agreed. `info`, `capabilities`: what the client said of itself, as JSON.
+    """The agreements of a session. `info`, `capabilities`: the client's, as JSON.
 
-    `epoch`: rises with each process that goes on with it.
+    `epoch`: rises with each process that takes the session over.
     """
 
     revision: str

@@ -1,21 +1,21 @@
-"""Tasks: tool calls that are answered later, in every pair of eras.
+"""Serve tasks, which are tool calls that are answered later, between all pairs of eras.
 
 | client | server | a tool call | tasks/… |
 | --- | --- | --- | --- |
-| 2025-11-25 | legacy | as it is | as they are; `tasks/list` shows the client's own |
+| 2025-11-25 | legacy | passed on | passed on; `tasks/list` shows the client's own |
 | older | legacy | a tool that requires a task: waited for | unknown |
 | legacy | modern | waited for, when the server answers that it can only make a task | unknown |
-| modern with the extension | modern | as it is | as they are |
+| modern with the extension | modern | passed on | passed on |
 | modern with the extension | legacy | a tool that requires a task: one is made | see Tasks |
 | modern without it | legacy | a tool that requires a task: waited for | -32021 |
-| modern without it | modern | as it is: the server answers the result, or -32021 | -32021 |
+| modern without it | modern | passed on: the server answers the result, or -32021 | -32021 |
 
 "Waited for": the task is made on the client's behalf, and the call answered with its result. A tool for which
-a task is optional is called plainly for a client that did not ask for one. A legacy client that asks for a
-task of a modern server's tool gets -32601: that server decides itself, and may well answer with the result.
+a task is optional is called without one for a client that did not ask for a task. A legacy client that asks
+for a task of a modern server's tool gets -32601: that server decides itself, and may answer with the result.
 
-A task belongs to the client that made it, and to its principal; others are told that there is none. When its
-client has gone, or was never to be recognised (2026-07-28 over HTTP), the id is proof enough, as the
+A task belongs to the client that made it, and to its principal; others get the error that it does not exist.
+When its client has gone, or cannot be recognised (2026-07-28 over HTTP), the id is sufficient proof, as the
 specification has it. No tasks are made for servers (sampling, elicitation). Changes are not pushed in
 2026-07-28: `taskIds` of a listen are not acknowledged, clients ask.
 
@@ -54,17 +54,17 @@ from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-QUESTION_SECONDS = 5.0  # for a server that waits for input to say what it wants to know
+QUESTION_SECONDS = 5.0  # for a server that waits for input to send its questions
 ASKED_LIMIT = 1000  # tasks whose questions are kept for their clients; past that the oldest are asked anew
 ASKED_BYTES = 64 * 2**20  # of these questions, and of the answers so far; one may have images
-ANSWER_SECONDS = PARK_SECONDS - 20.0  # before the parked question itself is given up: the task is cancelled
-CANCEL_SECONDS = 2.0  # for telling a server that nobody waits for its task any more
+ANSWER_SECONDS = PARK_SECONDS - 20.0  # less than the parked question has, so that the task is cancelled first
+CANCEL_SECONDS = 2.0  # for cancelling a task at its server when its client has gone
 
-_ABOUT_TASKS = frozenset({tasks.TASK, STATE})  # of a tool call that may be about a task, or go on with one
+_ABOUT_TASKS = frozenset({tasks.TASK, STATE})  # members of a tool call that asks for a task, or continues one
 
 
 class TaskQuestions(msgspec.Struct):
-    """What a legacy server asked in a task: the state of the parked call, and the answers so far."""
+    """The questions of a legacy server's task. `state`: of the parked call. `responses`: so far."""
 
     state: str
     requests: Fields
@@ -73,22 +73,26 @@ class TaskQuestions(msgspec.Struct):
 
 @dataclass(eq=False)
 class Wait:
-    """One call that waits for a task, the latest of its client when that was asked something meanwhile."""
+    """A call that waits for a task. `call`: its latest repetition by the client.
+
+    `watching`: the scope of `_watch` while the wait is parked. `told`: the number of progress messages sent,
+    `message`: the last of them.
+    """
 
     upstream: Upstream
     task_id: str
     call: Call = field(repr=False)
-    watching: trio.CancelScope = field(default_factory=trio.CancelScope, repr=False)  # while it is parked
-    told: int = 0  # status messages
-    message: str | None = None  # the last of them
+    watching: trio.CancelScope = field(default_factory=trio.CancelScope, repr=False)
+    told: int = 0
+    message: str | None = None
 
 
 @dataclass(eq=False, repr=False)
 class Tasks:
-    """What can make a task or is about one, for one upstream at a time, in its own ids."""
+    """Answers calls that can make a task or are about one, for one upstream at a time, with its own ids."""
 
     _personal: Personal
-    _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
+    _find_client: Callable[[object], Client | None]  # by the object that identifies it in its calls
     _access: AccessControl
     _nursery: trio.Nursery  # for waits whose clients are asked something
     _asked: Lru[tuple[str, str], TaskQuestions] = field(default_factory=lambda: Lru(ASKED_LIMIT, ASKED_BYTES))
@@ -96,12 +100,12 @@ class Tasks:
     marks: Marks = field(default_factory=Marks)  # of this process among several
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
-        """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
+        """Return whether a tool call cannot make a task: its server makes none, and it asks for none."""
         connection = upstream.connection
         return connection is not None and not connection.makes_tasks and _ABOUT_TASKS.isdisjoint(call.params)
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Answer one call. Raises RpcError."""
+        """Answer a tool call or a call about tasks. Raises RpcError."""
         deadline = await _settle(upstream, call) if upstream.facts is None else None
         if call.method == m.TOOLS_CALL:
             return await self._call_tool(upstream, call, notify, deadline)
@@ -118,7 +122,7 @@ class Tasks:
         return result
 
     def hides(self, upstream: Upstream, call: Call, task_id: str | None) -> bool:
-        """Whether a task in a list must not be shown to the client of `call`."""
+        """Return whether a task in a list must be hidden from the client of `call`."""
         if upstream.config.session != "shared" and call.client is not None:
             return False  # everything in this session is the client's
         return not self._personal.tasks.is_of(upstream.key, task_id or "", call.client)
@@ -130,7 +134,7 @@ class Tasks:
             await in_task()
             return await self._resume(call, notify)
         facts, plain = upstream.facts, call
-        if tasks.TASK in call.params:  # without what asks for a task
+        if tasks.TASK in call.params:  # the same call without the request for a task
             plain = call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})
         if facts is None or not tasks.offers_tasks(facts):
             return await upstream.exchange(plain, notify, deadline)
@@ -140,6 +144,7 @@ class Tasks:
                 raise RpcError(METHOD_NOT_FOUND, f"{call.text('name')} cannot be called as a task")
             try:
                 return self._noted(upstream, call, await upstream.exchange(plain, notify))
+            # The server can answer with a task only, which a legacy client cannot use: mcpmux waits for it.
             except RpcError as error:
                 if not (call.legacy and tasks.misses_extension(error)):
                     raise
@@ -161,7 +166,7 @@ class Tasks:
         return await self._follow(Wait(upstream, task_id, plain), notify)
 
     def _noted(self, upstream: Upstream, call: Call, result: Fields) -> Fields:
-        """The result; when it says that a task was made, that is its client's from now on."""
+        """Return the result. If it contains a new task, note that the task belongs to the client."""
         made = tasks.made_task(result)
         task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
         if task_id is not None:
@@ -175,10 +180,11 @@ class Tasks:
         if not call.legacy and not _knows_extension(call):
             raise tasks.extension_missing()
         modern = _is_modern(upstream)
-        # Whether it is the client's and its principal's, as far as it is known whose it is.
+        # Both the principal and the client must own the task, as far as its owners are known.
         is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.key)
         is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
-        if self.marks.current and call.legacy:  # what is nobody's here may be somebody's in another process
+        # A task without an owner here may have one in another process, so a legacy client must own it.
+        if self.marks.current and call.legacy:
             is_own = is_own and self._personal.tasks.is_of(upstream.key, task_id, call.client)
         if (call.legacy and modern) or not is_own:
             raise no_task()
@@ -187,15 +193,15 @@ class Tasks:
         views = {m.TASKS_GET: self._get, m.TASKS_UPDATE: self._update}
         return await views.get(call.method, self._cancel)(upstream, task_id, call)
 
-    # The tasks of servers of both eras as the extension of 2026-07-28 has them. A modern server's are in that
-    # form already. For a legacy server
+    # The tasks of servers of both eras in the form of the extension of 2026-07-28. A modern server's are in
+    # that form already. For a legacy server
     #
     # | extension | becomes |
     # | --- | --- |
     # | `tasks/get` | `tasks/get`; of a task that has ended, `tasks/result` as well |
-    # | its `input_required` | `tasks/result`, opened to hear the questions; parked until they are answered |
+    # | its `input_required` | `tasks/result`, opened to get the questions; parked until they are answered |
     # | `tasks/update` | the answers to these, once all are there; `tasks/result` is given up then |
-    # | `tasks/cancel` | `tasks/cancel`; its answer says nothing more than that |
+    # | `tasks/cancel` | `tasks/cancel`; its answer only acknowledges that |
 
     async def _get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         modern = _is_modern(upstream)
@@ -220,6 +226,7 @@ class Tasks:
         asked = self._asked.get(key)
         if asked is None:
             result: Fields = {}
+            # A server may have no question after all, and answers only when the task ends.
             with trio.move_on_after(QUESTION_SECONDS):
                 result = await _ask(upstream, m.TASKS_RESULT, task_id, call)
             if STATE not in result:
@@ -230,13 +237,13 @@ class Tasks:
         return tasks.waiting(task, open_ones)
 
     async def _update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
-        """Take answers to what the task asked; answers to anything else are ignored. Raises RpcError."""
+        """Take answers to the questions of a task. Other answers are ignored. Raises RpcError."""
         if _is_modern(upstream):
             params = {RESPONSES: call.params[RESPONSES]} if RESPONSES in call.params else {}
             return await _ask(upstream, m.TASKS_UPDATE, task_id, call, params)
         asked = self._asked.get((upstream.key, task_id))
         if asked is None:
-            await _ask(upstream, m.TASKS_GET, task_id, call)  # there is such a task
+            await _ask(upstream, m.TASKS_GET, task_id, call)  # raises if there is no such task
             return _acknowledged()
         answers = decode_fields(call.params.get(RESPONSES))
         asked.responses.update({name: answers[name] for name in answers.keys() & asked.requests.keys()})
@@ -245,7 +252,7 @@ class Tasks:
             params = {STATE: raw(asked.state), RESPONSES: raw(asked.responses)}
             await upstream.reply(_about(m.TASKS_RESULT, task_id, call, params))
         else:
-            self._asked[upstream.key, task_id] = asked  # which has more answers now
+            self._asked[upstream.key, task_id] = asked  # again, as its size has changed
         return _acknowledged()
 
     async def _cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
@@ -257,13 +264,13 @@ class Tasks:
                 upstream.connection.abandon(asked.state)
         return _acknowledged()
 
-    # Calls that wait for tasks, of clients that know of none. The task is asked about at the pace that its
+    # Calls that wait for tasks, of clients that know no tasks. The task is polled at the interval that its
     # server names. Its status message becomes progress, if the client wants progress; its questions become
-    # `input_required`, and the repeated call goes on from there. When the client gives up, so does the task.
-    # While the client is asked the task is watched, too: it may go on, or end, without the answers.
+    # `input_required`, and the repeated call continues from there. When the client gives up, the task is
+    # cancelled. While the client is asked, the task is watched: it may go on, or end, without the answers.
 
     async def _resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
+        """Continue after questions. Raises RpcError for a state of another client or tool."""
         wait = self._parked.take(call)
         wait.watching.cancel(reason="its client is back")
         wait.call = call
@@ -272,7 +279,7 @@ class Tasks:
         return await self._follow(wait, notify, given)
 
     def abandon(self, state: str) -> bool:
-        """The client that was asked has gone; False when the state is not known here."""
+        """Give up the wait with that state, whose client has gone. Return False when there is none."""
         wait = self._parked.pop(state)
         if wait is not None:
             wait.watching.cancel(reason="its client has gone")
@@ -280,11 +287,15 @@ class Tasks:
         return wait is not None
 
     def leave(self, client: object) -> None:
-        """Give up what waits for a client that has gone."""
+        """Give up the parked waits of a client that has gone."""
         for state in self._parked.states_of(client):
             self.abandon(state)
 
     async def _follow(self, wait: Wait, notify: Notify, answers: Call | None = None) -> Fields:
+        """Poll a task until it ends or asks something, and return the answer to its call. Raises RpcError.
+
+        Cancelling this, and errors on the way, cancel the task at its server.
+        """
         parked_or_done = False
         try:
             if answers is not None:
@@ -307,6 +318,7 @@ class Tasks:
                 await trio.sleep(tasks.poll_seconds(task))
         finally:
             if not parked_or_done:
+                # Shielded, as the call may be cancelled; `_give_up` is bounded by CANCEL_SECONDS.
                 with trio.CancelScope(shield=True):
                     await self._give_up(wait)
 
@@ -317,9 +329,9 @@ class Tasks:
         return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
 
     async def _watch(self, state: str, wait: Wait) -> None:
-        """Keep a parked wait for ANSWER_SECONDS; once its task wants nothing to be answered, say so.
+        """Keep a parked wait for ANSWER_SECONDS, and end its questions once the task needs no answers.
 
-        Cancelling `wait.watching` leaves it to whoever has taken it out.
+        Cancelling `wait.watching` ends this when the wait was taken out.
         """
         with wait.watching:
             with trio.move_on_after(ANSWER_SECONDS):
@@ -358,14 +370,14 @@ def _acknowledged() -> Fields:
 
 
 async def _until_nothing_is_asked(wait: Wait) -> None:
-    """Wait until the task has ended, goes on, or cannot be asked about any more."""
+    """Wait until the task has ended, goes on, or cannot be polled any more."""
     seconds = tasks.poll_seconds({})
     while True:
         await trio.sleep(seconds)
         try:
             task = await _ask(wait.upstream, m.TASKS_GET, wait.task_id, wait.call)
         except RpcError:
-            return  # whose client hears that when it comes back
+            return  # the client gets the error when it repeats its call
         if text_of(task.get("status")) != "input_required":
             return
         seconds = tasks.poll_seconds(task)
@@ -383,7 +395,7 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
 
 
 async def _support_of(upstream: Upstream, call: Call) -> str | None:
-    """What the tool of a call says about tasks; asked of the server once for each connection."""
+    """Return the task support that the tool of a call states. The list is fetched once per connection."""
     name = call.text("name") or ""
     connection = upstream.connection
     if connection is None:
@@ -399,7 +411,7 @@ async def _support_of(upstream: Upstream, call: Call) -> str | None:
 
 
 async def _settle(upstream: Upstream, call: Call) -> Deadline:
-    """Wait for a server that is still starting; the deadline of the call, of which that is part."""
+    """Wait for a server that is still starting. Return the deadline of the call, which includes the wait."""
     await in_task()
     seconds = upstream.patience(call.method)
     deadline = Deadline(seconds, 0.0, upstream.config.max_request_timeout)

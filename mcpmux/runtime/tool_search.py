@@ -1,7 +1,7 @@
-"""Views whose tools are searched: what takes the place of their list, and what `call_tool` stands for.
+"""Serve views whose tools are searched: `find_tools` and `call_tool` replace the list of tools.
 
-Promises: what is found is what a list of the view would show now, under the same names; what is called goes
-the way of a direct call, and everything that is said of it comes back the same way.
+Promises: a search finds what a list of the view would show now, under the same names; a call goes the way of
+a direct call, and so do its notifications and its answer.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import LEFT_OUT, walk_pages
 from mcpmux.transports.inline import in_task
 
-INDEXES_KEPT: Final = 16  # of lists of tools; who may use other tools has another list
+INDEXES_KEPT: Final = 16  # of lists of tools, which differ between principals with other rights
 INDEXES_BYTES: Final = 128 * 2**20  # of them
-INDEX_SHARE: Final = 4  # times the JSON of a list is what it takes when it is read and indexed, about
+INDEX_SHARE: Final = 4  # memory of an indexed list, in multiples of its JSON, about
 INDEXED_BYTES: Final = 64 * 1024  # of tools that are indexed at once, which takes some ten milliseconds
 GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution")
-"""What is told of a tool that was found."""
+"""The members of a tool in the result of a search."""
 
 _ARGUMENTS: Final = "arguments"
 
 
 class ToolSearch:
-    """The two tools of such views."""
+    """The two tools of views whose tools are searched."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ToolSearch:
         list_tools: Exchange,
         sign: Callable[[Fields], Fields],
     ) -> None:
-        """`exchange` answers as if nothing were searched, `list_tools` gives a page of the list.
+        """`exchange` answers calls of a view without search. `list_tools` returns a page of the list.
 
         `sign` marks results as those of mcpmux itself.
         """
@@ -66,11 +66,11 @@ class ToolSearch:
         self._indexes: Lru[bytes, tuple[list[Any], Index]] = Lru(INDEXES_KEPT, INDEXES_BYTES)
 
     def is_about(self, call: Call) -> bool:
-        """Whether a call is for `exchange`."""
+        """Return whether a call is for `exchange`: a list or call of tools in a view that is searched."""
         return call.method in (m.TOOLS_LIST, m.TOOLS_CALL) and self._access.of(call.principal).is_searched
 
     def meant(self, call: Call) -> Call:
-        """The call that `call_tool` stands for; any other call as it is, and what names no tool."""
+        """Return the call of a tool that a `call_tool` contains; any other call unchanged."""
         if not self.is_about(call) or call.text("name") != CALL_TOOL:
             return call
         try:
@@ -79,7 +79,7 @@ class ToolSearch:
             return call
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
-        """Answer the list of such a view, or a call in it. Raises RpcError."""
+        """Answer the list of a view that is searched, or a call in it. Raises RpcError."""
         if call.method == m.TOOLS_LIST:
             return self._sign(_list(call))
         name = call.text("name")
@@ -117,7 +117,8 @@ class ToolSearch:
         return {**result, META: raw({LEFT_OUT: missing})} if missing else result
 
     async def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
-        """All tools, and where to find them: made when a list is another one than before."""
+        """Return (all tools, their index), made anew when the list has changed."""
+        # By the content: the list itself may be cached or not, and one principal's may be like another's.
         key = sha256(b"\n".join(pages)).digest()
         known = self._indexes.get(key)
         if known is None:
@@ -130,6 +131,7 @@ class ToolSearch:
                     size += sum(map(len, tool.values()))
                     if size > INDEXED_BYTES:
                         index.add(tools[len(index) :])
+                        # Indexing a long list takes long enough for other tasks to notice.
                         await trio.lowlevel.checkpoint()
                         size = 0
                 index.add(tools[len(index) :])
@@ -138,7 +140,7 @@ class ToolSearch:
 
 
 def _readable(tool: Fields) -> dict[str, Any]:
-    """A tool without members that are no values, such as numbers that are too large."""
+    """Return a decoded tool, without members that cannot be decoded, such as numbers that are too large."""
     values = {key: value_of(tool[key]) for key in GIVEN if key in tool}
     return {key: value for key, value in values.items() if value is not None}
 

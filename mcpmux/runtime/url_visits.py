@@ -1,16 +1,16 @@
-"""URLs that a legacy server wants its user to visit before it does what was asked.
+"""Translate a legacy server's request that its user visit URLs before it does what was asked.
 
 | client | what it gets |
 | --- | --- |
-| legacy | the error -32042 as it is; `notifications/elicitation/complete` when the server sends it |
-| modern, offers `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
-| modern, offers it not | -32021, naming `elicitation.url` |
+| legacy | the error -32042 unchanged; `notifications/elicitation/complete` when the server sends it |
+| modern with `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
+| modern without it | -32021, naming `elicitation.url` |
 
-A modern client's repeated call says which it accepted. There is no state: the ids are the keys, and the
-call is simply sent again. Among several processes there is a mark in its place, as the session with the
-server is in one of them. When the server still wants the visit, it may be that the user is not there yet:
-we wait for `notifications/elicitation/complete` for VISIT_SECONDS, send the call once more, and ask the
-client again when that was not enough. A refused visit ends the call with an error that says so.
+A modern client's repeated call contains which elicitations it accepted. There is no state: the ids are the
+keys, and the call is simply sent again. Among several processes a mark is sent instead of a state, as the
+session with the server is in one of them. When the server still wants the visit, the user may not have got
+there yet: mcpmux waits for `notifications/elicitation/complete` for VISIT_SECONDS, sends the call once more,
+and asks the client again if the server still wants the visit. A refused visit ends the call with an error.
 
 Source: `client/elicitation` of 2025-11-25 (URLElicitationRequiredError) and of 2026-07-28.
 """
@@ -35,13 +35,16 @@ VISIT_SECONDS: Final = 30.0  # for a user who has just accepted; a longer visit 
 
 
 class UrlVisits:
-    """What servers want visited, and by whose users."""
+    """Answers calls whose servers want URLs visited, and notes which client was sent where."""
 
     def __init__(self, personal: Personal) -> None:
         self._personal = personal
 
     async def after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
-        """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
+        """Return the answer to a call that failed with `error` because the upstream wants URLs visited.
+
+        Raises `error` itself if it is any other, or the client is legacy.
+        """
         if error.code != URL_ELICITATION_REQUIRED:
             raise error
         visits = visits_in(error)
@@ -71,6 +74,6 @@ class UrlVisits:
         return url_questions(visits)
 
     def note(self, upstream: Upstream, call: Call, result: Fields) -> None:
-        """A legacy client is asked by `result` to send its user to URLs: it hears when the user was there."""
+        """Note the URL elicitations in `result`, so that the client is notified of their completion."""
         for elicitation_id in elicitation_ids(result):
             self._personal.own_elicitation(upstream.key, elicitation_id, call.client)

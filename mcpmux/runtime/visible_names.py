@@ -1,4 +1,4 @@
-"""The names that a client can see: the nearest one to a misspelt name, and whether a query selects any.
+"""Search the names that a client sees, for the nearest to a misspelt one or for those that a query selects.
 
 Promises: no name is mentioned that the client's principal may not use, or that is not in its view; a hint
 never delays an answer for longer than HINT_SECONDS, and a hint that fails is left out.
@@ -37,12 +37,12 @@ log = structlog.get_logger()
 
 HINT_SECONDS: Final = 2.0  # for all lists together; a refusal without a hint is better than a late one
 JUDGE_SECONDS: Final = 2.0  # for all lists together; host apps wait some ten seconds for a first answer
-UNKNOWN_SECONDS: Final = 60.0  # until a query is judged again when some upstream has not answered
+UNKNOWN_SECONDS: Final = 60.0  # until a query is judged again after an upstream has not answered
 JUDGED_LIMIT: Final = (
-    256  # queries of principals that are remembered; a hostile client may say new ones all day
+    256  # queries of principals that are remembered; a hostile client may send new ones all day
 )
 
-FEW_NAMES: Final = 100  # a search in more takes longer than the thread for it
+FEW_NAMES: Final = 100  # a search in more takes longer than starting a thread for it
 SEARCHES_LIMIT: Final = 1  # threads: Python runs one at a time, and hints may be late
 
 T = TypeVar("T")
@@ -52,9 +52,9 @@ _NOT_FOUND: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, -32002})
 
 
 async def search(find: Callable[[], T], names: Names, limiter: trio.CapacityLimiter | None = None) -> T:
-    """Return what `find` returns, which searches in `names`: in a thread if they are many.
+    """Call `find`, which searches in `names`, and return its result; in a thread if there are many names.
 
-    Cancelling it leaves the thread behind, whose result is dropped. So `find` may change nothing.
+    Cancelling this abandons the thread and its result, so `find` must not change anything.
     """
     if sum(len(texts) for listed in names.values() for texts in listed.values()) <= FEW_NAMES:
         return find()
@@ -62,11 +62,13 @@ async def search(find: Callable[[], T], names: Names, limiter: trio.CapacityLimi
 
 
 class VisibleNames:
+    """Searches the upstreams' names as far as the principal of a call sees them."""
+
     def __init__(self, registry: UpstreamRegistry, access: AccessControl) -> None:
         self._registry, self._access = registry, access
         self._searches = trio.CapacityLimiter(SEARCHES_LIMIT)
-        # Until when a query is taken to be right: for good once it has selected something, so that a change
-        # of lists does not end a session.
+        # Until when the verdict on a query holds: for ever once all upstreams have answered, so that a later
+        # change of lists does not end a session.
         self._judged: dict[Principal, float] = {}
 
     @property
@@ -76,7 +78,7 @@ class VisibleNames:
     # Hints
 
     async def with_hint(self, error: RpcError, text: str, call: Call, kinds: Collection[str]) -> RpcError:
-        """Return an error, with the nearest name if it says that there is nothing of the name `text`."""
+        """Return the error; if it means that `text` does not exist, with the nearest visible name added."""
         if error.code not in _NOT_FOUND or text not in error.message or "did you mean" in error.message:
             return error
         await in_task()
@@ -98,17 +100,16 @@ class VisibleNames:
     async def _look(
         self, call: Call, kinds: Collection[str], upstreams: Iterable[str], *, connected: bool
     ) -> tuple[Names, bool]:
-        """(what upstreams list, as far as the client of a call sees it; whether all of them have answered).
+        """Return (the names that upstreams list and the client of a call sees, whether all have answered).
 
-        `connected`: for a hint, so those that have no connection are left out, as are names that no hint is
-        looked for among.
+        `connected`: for a hint: upstreams without a connection and names past CANDIDATES_LIMIT are left out.
         """
         found: dict[str, dict[str, Sequence[str]]] = {}
         is_whole = True
 
         async def look(name: str, kind: str) -> None:
             nonlocal is_whole
-            EXCHANGE.set(0)  # mcpmux asks by itself: the refused exchange asked no server
+            EXCHANGE.set(0)  # these requests are mcpmux's own, not part of the refused exchange
             asked = call.on_behalf(_LIST_OF[kind], {})
             try:
                 upstream = self._registry.for_call(name, asked)
@@ -132,9 +133,10 @@ class VisibleNames:
     # Queries
 
     def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """What finds out whether the query in a principal's view selects anything; None if that is known.
+        """Return an awaitable that checks whether the query in a principal's view selects anything.
 
-        Awaiting it gives a sentence for each part that selects nothing. It raises BadNarrowing if none does.
+        None if that is known. Awaiting it returns a sentence for each part that selects nothing, and raises
+        BadNarrowing if no part selects anything.
         """
         if NARROWED not in principal.view or self._judged.get(principal, 0.0) > trio.current_time():
             return None
@@ -155,7 +157,7 @@ class VisibleNames:
             idle = [part for part in parts if not self._selects(*part, names, view)]
             return idle, [self._about(*part, names, view) for part in idle]
 
-        with trio.move_on_after(JUDGE_SECONDS):  # a server may still be starting
+        with trio.move_on_after(JUDGE_SECONDS):  # a server that is still starting may take longer
             names, have_all_answered = await self._look(call, looked_at, self._registry, connected=False)
             names = {
                 name: listed
