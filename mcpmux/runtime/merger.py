@@ -427,7 +427,7 @@ class Merger:
 
     async def page(self, call: Call, _notify: Notify) -> Fields:
         """Return one combined page of the list that `call` asks for. Raises RpcError for a bad cursor."""
-        # Only first pages without any extra in `_meta` are alike enough to be shared.
+        # Only a first page is shared, and only without members of `_meta` that could change it.
         plain = PLAIN.issuperset(call.meta) and not call.params
         if call.method not in LISTS or not plain or not self._store.config.enabled:
             return await self._merge(call, Parts())

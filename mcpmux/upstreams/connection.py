@@ -1,7 +1,7 @@
-"""An open conversation with one upstream: its era found out, its exchanges in the core's language.
+"""Connect to one upstream, find out its era, and translate exchanges for it.
 
-Promises: `exchange` takes calls and gives errors in the shapes of 2026-07-28, whatever the server speaks; its
-results may lack what that requires. Refuses to know what is merged, prefixed or retried.
+Promises: `exchange` takes calls and raises errors in the shapes of 2026-07-28 with servers of any revision;
+its results may lack members that 2026-07-28 requires. Refuses to know what is merged, prefixed or retried.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ log = structlog.get_logger()
 
 # A legacy server may be silent on `server/discover`; a slow start must not look like that.
 PROBE_SECONDS = 5.0
-SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
+SURE_SECONDS: Final = 5.0  # after a check of a server until the next, so that many errors cost one check
 
 
 class Connection:
-    """One upstream's open conversation, with a server of 2026-07-28: every request states version and client.
+    """An open connection to a server of 2026-07-28: every request states version and client.
 
-    `facts` is what it said about itself.
+    `facts`: the server's, from the handshake.
     """
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
@@ -58,14 +58,15 @@ class Connection:
         self._client_info = client_info
         self.facts = facts
         self.makes_tasks = offers_tasks(facts)
-        self.task_support: dict[str, str] = {}  # what its tools said about tasks when they were last listed
+        self.task_support: dict[str, str] = {}  # by tool, from the last list that was fetched for it
         self.closed = channel.closed
         self._sure_until = -math.inf
 
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
-        """One call, until the end of `deadline`.
+        """Return the result of one call.
 
-        Raises, when awaited or at once, RpcError (the upstream's answer), TransportError (none), Overdue.
+        Raises, when awaited or at once, RpcError (the upstream's answer), TransportError (no answer), Overdue
+        (after `deadline`).
         """
         if RESPONSES in call.params and (error := first_error(call)) is not None:
             raise error
@@ -81,16 +82,16 @@ class Connection:
         return without_task_support(result) if leg.legacy else result
 
     def abandon(self, state: str) -> bool:
-        """The client of a parked call has gone; False when the state is not known here."""
+        """Give up the parked call with that state, whose client has gone. Return False if there is none."""
         return self.channel.questions.abandon(state)
 
     async def tell(self, method: str, params: Fields) -> None:
-        """Pass on a notification of the clients that this server's era knows; 2026-07-28 knows none."""
+        """Pass on a notification of clients, if the server's era has it; 2026-07-28 has none."""
 
     async def holds(self) -> bool:
-        """After an error: whether the server still speaks as agreed. Ends the connection when it does not.
+        """Return whether the server still speaks the agreed era, after an error. Ends the connection if not.
 
-        Over HTTP a server can be replaced by one of the other era without anything being closed.
+        Over HTTP a server can be replaced by one of the other era without any connection being closed.
         """
         if not self.channel.doubtful or trio.current_time() < self._sure_until:
             return True
@@ -106,23 +107,23 @@ class Connection:
         try:
             return await _discover(self.channel, self._client_info) is not None
         except McpmuxError:
-            return True  # some other trouble, which the next call will meet
+            return True  # another failure says nothing about the era; the next call will report it
 
     def doubts_session(self, _error: McpmuxError) -> bool:
-        """Tell whether an error is a reason to look whether the server still has our session."""
+        """Return whether an error is a reason to check that the server still has our session."""
         return False
 
     async def lacks_session(self, _error: McpmuxError) -> bool:
-        """Ask the server for what every session can have; True when that is refused as well."""
+        """Return whether the server has lost our session: it refuses what every session can have, too."""
         return False
 
     async def check(self) -> None:
-        """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
+        """Send a request that every server answers. Raises RpcError (also an answer) or TransportError."""
         await self.channel.exchange(handshake.discover_call(self._client_info), ignore_event)
 
 
 class LegacyConnection(Connection):
-    """A session opened with `initialize`; errors are raised to the shape of 2026-07-28."""
+    """A session opened with `initialize`. Errors are translated into the shape of 2026-07-28."""
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         super().__init__(channel, facts, client_info)
@@ -144,7 +145,8 @@ class LegacyConnection(Connection):
     async def _speak_up_and_exchange(
         self, level: str | None, call: Call, notify: Notify, deadline: Deadline | None
     ) -> Fields:
-        """Have the server log at least `level`: its sessions have one level, our clients each their own."""
+        """Set the server's log level to `level`, then exchange. The level is only ever made more verbose."""
+        # A session has one level, while each client may have another: `with_logs_of` drops what is too much.
         self._severity = severity(level)
         try:
             await self.channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), ignore_event, deadline)
@@ -164,16 +166,17 @@ class LegacyConnection(Connection):
         return self.channel.session is not None and may_mean_forgotten(error)
 
     async def lacks_session(self, error: McpmuxError) -> bool:
-        """Return at once for a 404, after which another session MUST be opened ("Session Management").
+        """Return whether the server has lost our session, after a request for a list if need be.
 
-        For all other errors a list is asked for: unlike `ping`, which some servers answer to anybody, it
-        needs an initialized session, and unlike the call it does nothing. A server that has given the list
-        is not asked again for SURE_SECONDS, so that many errors of its own cost one question.
+        A 404 is enough: another session MUST be opened after it ("Session Management"). A server that has
+        sent the list is not asked again for SURE_SECONDS, so that many errors of its own cost one question.
         """
         if isinstance(error, SessionExpired):
             return True
         if trio.current_time() < self._sure_until:
             return False
+        # A list, as some servers answer `ping` without an initialized session. Unlike the refused call, a
+        # list changes nothing at the server.
         lists = (method for method, of in m.LISTS.items() if self.facts.offers(of.capability))
         method = next(lists, m.PING)
         with trio.move_on_after(PROBE_SECONDS):
@@ -189,7 +192,7 @@ class LegacyConnection(Connection):
 
 
 async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
-    """What an exchange with a legacy server brings, its error as 2026-07-28 says it."""
+    """Return the result of an exchange with a legacy server. Raises its error in the shape of 2026-07-28."""
     try:
         return await exchange
     except RpcError as error:
@@ -197,7 +200,7 @@ async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
 
 
 class Eras(enum.Enum):
-    """In which order a server is asked for its era."""
+    """The order in which the eras are tried with a server."""
 
     MODERN_FIRST = enum.auto()
     LEGACY_FIRST = enum.auto()
@@ -208,13 +211,13 @@ class Eras(enum.Enum):
 async def connect(
     channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None
 ) -> Connection:
-    """Find out the server's era and open the conversation. The caller owns the deadline.
+    """Find out the server's era and open a connection. The caller owns the deadline.
 
-    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `revision`:
-    the only one to speak; without it, the newest that both sides know is found out.
+    `capabilities`: of the client or clients, for a legacy server. `revision`: the only one to speak; None
+    for the newest that both sides know.
 
-    Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense, or does
-    not speak `revision`).
+    Raises TransportError, RpcError (the server refused `initialize`), RemoteProtocolError (its answer makes
+    no sense, or it does not speak `revision`).
     """
     connection = await _connect(channel, client_info, capabilities, eras, revision)
     spoken = connection.facts.revision
@@ -235,12 +238,13 @@ async def _connect(
         try:
             return await _initialize(channel, client_info, capabilities, legacy)
         except (RpcError, HttpStatusError) as refusal:
+            # A server of 2024-11-05 refuses a POST to its URL; HTTP+SSE is tried with it.
             older = await channel.older()
             if older is not None:
                 return await _initialize(older, client_info, capabilities, legacy)
             if eras is Eras.LEGACY_ONLY:
                 raise refusal
-            # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
+            # A modern server that was too slow for the probe, or was not probed, refuses `initialize`.
             facts = await _discover(channel, client_info)
             if facts is None:
                 raise refusal from None
@@ -249,7 +253,7 @@ async def _connect(
 
 
 async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
-    """The facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one.
+    """Return the facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one.
 
     A server that refuses a version which it lists is asked once more: "The client SHOULD select a mutually
     supported version from the `supported` list and retry the request" (Versioning, 2026-07-28).
@@ -268,9 +272,9 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
             if handshake.is_final(error):
                 raise RemoteProtocolError(handshake.refusal(error)) from None
         except HttpStatusError as refusal:
-            if refusal.status in (401, 403):
+            if refusal.status in (401, 403):  # about credentials, not about the era
                 raise
-        except RemoteProtocolError as nonsense:  # the answer to `initialize` will say more
+        except RemoteProtocolError as nonsense:  # the answer to `initialize` will show more
             log.debug("the probe's answer makes no sense", reason=str(nonsense))
     return None
 
@@ -278,9 +282,9 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
 async def _initialize(
     channel: Channel, client_info: Raw, capabilities: Raw, revision: str | None
 ) -> Connection:
-    """Open a legacy session, in `revision` or else in the newest that the server takes.
+    """Open a legacy session in `revision`, or else in the newest that the server accepts.
 
-    Raises the first refusal if the server takes none.
+    Raises the first refusal if the server accepts none.
     """
     result = None
     asked, first = [revision or NEWEST_LEGACY], None
@@ -292,7 +296,7 @@ async def _initialize(
             first = first or refusal
             following = handshake.next_revision(refusal, asked) if revision is None else None
             if following is None or (isinstance(refusal, HttpStatusError) and refusal.status in (401, 403)):
-                raise first from None
+                raise first from None  # it names the reason; the later refusals are about our guesses
             log.info("revision refused, another one is tried", revision=asked[-1], following=following)
             asked.append(following)
     facts = handshake.read_initialize_result(result)

@@ -1,7 +1,7 @@
-"""How a modern upstream is asked: one `subscriptions/listen` with everything.
+"""Listen to a modern upstream: one `subscriptions/listen` for all lists and URIs.
 
-A changed wish opens the next one and, once that is acknowledged, closes the one before; one that is refused
-changes nothing.
+When the wanted URIs change, the next listen is opened; once it is acknowledged, the one before is closed. A
+refused listen changes nothing.
 
 Source: `basic/patterns/subscriptions`, 2026-07-28.
 """
@@ -26,10 +26,10 @@ from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 
-GATHER_SECONDS = 0.02  # wishes that come together are asked for together
-AGREE_SECONDS = 10.0  # for the upstream's word on a subscription
+GATHER_SECONDS = 0.02  # for gathering URIs that become wanted together, so that one listen asks for them
+AGREE_SECONDS = 10.0  # for the upstream's answer to a subscription
 RETRY_SECONDS = 5.0  # after a listen that broke off
-REASK_SECONDS = 30.0  # for what is refused now and was agreed once: somebody still relies on it
+REASK_SECONDS = 30.0  # until URIs that were agreed and are refused now are asked for again
 
 _LISTS: Final = tuple((f"{capability}ListChanged", capability) for capability in m.LIST_CHANGES)
 _REFUSED: Final = "the upstream does not tell about"
@@ -38,10 +38,10 @@ OnLists = Callable[[frozenset[str]], None]
 
 
 class Listening:
-    """The listens of one connection. `settled`: the upstream has said what of its lists it tells, or nothing.
+    """The listens of one connection. `settled` is set once the first listen was acknowledged or refused.
 
-    `tell_lists` says that its lists of these capabilities may have changed. `on_lists` hears the capabilities
-    whose lists it tells of from now on; none when it does not any more.
+    `tell_lists` reports that the lists of these capabilities may have changed. `on_lists` gets the
+    capabilities whose list changes the upstream sends from now on; none after a listen has ended.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Listening:
         self._on_lists = on_lists
         self._lists = tuple(wish for wish, name in _LISTS if connection.facts.announces(name))
         self._newest = trio.CancelScope()  # of the newest acknowledged listen
-        self._listened: frozenset[str] | None = None  # what that one asked for; None when it has ended
-        self.is_deaf = False  # a listen broke off, or was late, and no other has taken over
+        self._listened: frozenset[str] | None = None  # the URIs that it asked for; None after its end
+        self.is_deaf = False  # whether a listen broke off, or was late, and no other has taken over
 
     async def follow(self) -> None:
         """Follow the wishes until cancelled."""
@@ -81,13 +81,13 @@ class Listening:
                     await self._next_wish(turn)
 
     def _is_settled(self, wanted: frozenset[str]) -> bool:
-        """Whether another listen would change nothing."""
+        """Return whether another listen would change nothing."""
         if self._listened != wanted or self.is_deaf:
             return False
         return all(uri in self._wishes.direct or uri in self._wishes.refused for uri in wanted)
 
     async def _next_wish(self, turn: int) -> None:
-        """Wait until something else is wanted, or until what was agreed once is to be asked for again."""
+        """Wait until the wanted URIs change, or refused ones that were agreed once are to be retried."""
         withdrawn = self._wishes.withdrawn
         with trio.move_on_after(REASK_SECONDS if withdrawn or self.is_deaf else math.inf):
             await self._wishes.poked(turn)
@@ -97,9 +97,10 @@ class Listening:
     async def _keep_listening(
         self, wanted: frozenset[str], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """One listen until another takes over. Started once the upstream has acknowledged or refused it.
+        """Listen until another listen takes over. Started once the upstream has acknowledged or refused it.
 
-        When it breaks off the next one is opened a little later; a refusal is final, until the next wish.
+        When it breaks off the next one is opened a little later; a refusal is final until the wanted URIs
+        change.
         """
         wish: Fields = {name: raw(True) for name in self._lists}
         if wanted:
@@ -112,7 +113,7 @@ class Listening:
                 acknowledged = True
                 patience.deadline = math.inf
                 told = _lists_in(event.params)
-                if self.is_deaf:
+                if self.is_deaf:  # no listen was open for a while: lists may have changed unnoticed
                     self.is_deaf = False
                     self._tell_lists(told)
                 self._take_over(scope, wanted, uris_in(event.params))
@@ -140,7 +141,8 @@ class Listening:
                 self._wishes.poke()
 
     def _take_over(self, listen: trio.CancelScope, wanted: frozenset[str], honoured: frozenset[str]) -> None:
-        """`listen` is the one from now on, and covers `honoured`: the one before is not needed any more."""
+        """Make `listen`, which covers `honoured`, the newest one, and end the one before."""
+        # Only now, so that there is no gap in which an update could be lost.
         self._newest.cancel(reason="another listen has taken over")
         self._newest, self._listened = listen, wanted
         wishes = self._wishes
@@ -151,7 +153,7 @@ class Listening:
 
 
 def uris_in(acknowledgement: Fields) -> frozenset[str]:
-    """The URIs that a listen honours."""
+    """Return the URIs that a listen honours, from the parameters of its acknowledgement."""
     uris = value_at(value_of(acknowledgement.get("notifications")), ("resourceSubscriptions",))
     return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
 

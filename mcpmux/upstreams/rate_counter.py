@@ -1,4 +1,4 @@
-"""Counts what begins, and refuses what is too much, by `[[limits.rate]]`."""
+"""Count requests and exchanges that begin, and refuse too many, by `[[limits.rate]]`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TakeTokens = Callable[[Sequence[Counted]], Awaitable[Exceeded | None]]
 class RateCounter:
     """The counts of this process. `counts_requests`, `counts_exchanges`: whether they are limited.
 
-    `take_together`: takes tokens where several processes count together, if they do.
+    `take_together` takes tokens that several processes share; None when this process counts alone.
     """
 
     def __init__(self, limits: Sequence[RateLimit] = ()) -> None:
@@ -27,7 +27,7 @@ class RateCounter:
         self._adopt()
 
     def become(self, limits: Sequence[RateLimit]) -> None:
-        """These are the limits from now on."""
+        """Put changed limits into force."""
         self._rates.become(limits)
         self._adopt()
 
@@ -36,7 +36,7 @@ class RateCounter:
         self.counts_exchanges = self._rates.counts_exchanges
 
     async def begin(self, call: Call, upstream: str = "") -> None:
-        """A request of a client begins, or an exchange with an upstream. Raises Busy when it may not."""
+        """Count the beginning of a client's request, or of an exchange with an upstream. Raises Busy."""
         counted = self._rates.counted(call.principal, call.method, upstream)
         if not counted:
             return
@@ -50,5 +50,5 @@ class RateCounter:
             raise Busy(sentence, exceeded.setting, own=True, upstream=upstream or None, seconds=seconds)
 
     def take_here(self, counted: Sequence[Counted]) -> Exceeded | None:
-        """Take tokens out of the buckets of this process."""
+        """Take tokens out of the buckets of this process. Return the exceeded limit, or None."""
         return self._rates.take(counted, trio.current_time())

@@ -1,22 +1,22 @@
-"""All upstreams: the shared session with each, its era session for legacy clients, and clients' private ones.
+"""Hold all sessions: one shared with each upstream, era sessions for legacy clients, and private ones.
 
-The set changes while it runs. A session that is not in the new one gets no new call; it ends when no exchange
-is in flight, or after RETIRE_SECONDS. A server that mcpmux starts comes up again only then, as two of its
-processes at a time might get in each other's way.
+The set of upstreams changes while it runs. A session that is not in the new set gets no new call; it ends
+when no exchange is in flight, or after RETIRE_SECONDS. A child process of mcpmux is started again only then,
+as two processes of one server might disturb each other.
 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
-client's capabilities, and closed when the client goes. The shared one beside it tells what the server can
-do, and serves clients that nobody can recognise again (stateless requests over HTTP).
+client's capabilities, and closed when the client goes. The shared session beside it provides the server's
+facts, and serves clients that cannot be recognised again (stateless requests over HTTP).
 
-Many servers of 2026-07-28 serve legacy clients too, and otherwise: they push what they ask (sampling,
+Many servers of 2026-07-28 serve legacy clients too, but differently: they push their questions (sampling,
 elicitation) instead of answering `input_required`. So while such a server has legacy clients, it has a legacy
 session beside the modern one, its era session:
 
     none --open--> opening --connected--> ready --lost and not regained--> none
     opening --refused--> none          (then not opened again for PAUSE_SECONDS)
 
-A call never waits for an era session; without one it is served by the shared session. When it ends, the
-interest of its subscribers moves to the shared session.
+A call never waits for an era session; without one it is served by the shared session. When an era session
+ends, its subscriptions move to the shared session.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-RETIRE_SECONDS: Final = 30.0  # for what is in flight when an upstream is removed or restarted
-PAUSE_SECONDS: Final = 60.0  # after a server had no legacy session for us; asking again costs it one request
+RETIRE_SECONDS: Final = 30.0  # for exchanges in flight when an upstream is removed or restarted
+PAUSE_SECONDS: Final = 60.0  # after a server refused a legacy session; asking again costs it one request
 
 Make = Callable[[str, str, Raw, Eras], Upstream]
-"""Makes the upstream for another session: (configured name, key, capabilities of its clients, eras)."""
+"""Make the upstream of another session: (configured name, key, capabilities of its clients, eras)."""
 
 MoveInterest = Callable[[str, str], None]
-"""Called with the keys (of the session that ended, of the shared session that takes over)."""
+"""Move subscriptions: (key of the session that ended, key of the shared session that takes over)."""
 
 
 def mirrors(config: UpstreamConfig) -> bool:
-    """Whether clients of both eras are to reach an upstream in their own."""
-    # A second session with a child process is a second process, which knows nothing of what the first did.
+    """Return whether an upstream gets a session of each era, for the clients of that era."""
+    # A second session with a child process is a second process, without the state of the first.
     if config.revision is not None:
         return False
     return config.era == "mirror" or (config.era == "auto" and not isinstance(config.target, Stdio))
 
 
-ERA: Final = "@"  # in the key of an era session, and in the name of no upstream
-PRIVATE: Final = "#"  # the same of a private one
+ERA: Final = "@"  # in the key of an era session; no upstream's name contains it
+PRIVATE: Final = "#"  # in the key of a private session; no upstream's name contains it
 
 
 def era_session_key(name: str) -> str:
@@ -76,12 +76,12 @@ def era_session_key(name: str) -> str:
 
 
 def is_one_for_all(config: UpstreamConfig) -> bool:
-    """Whether all replicas mean the same server by an upstream, and share their sessions with it."""
+    """Return whether an upstream is one server for all replicas, with sessions that all clients share."""
     return isinstance(config.target, Http) and config.session == "shared"
 
 
 class Addressee:
-    """The client that is meant by what one server asks outside of any call, as that server sees it."""
+    """The client for a server's questions outside of any call, with names translated for that server."""
 
     def __init__(self, client: Client, space: Space) -> None:
         self._client = client
@@ -90,25 +90,25 @@ class Addressee:
         self.knows_tasks = client.knows_tasks
 
     async def ask(self, method: str, params: Fields) -> Fields:
-        """The client's answer. Raises RpcError when it refuses or cannot be reached."""
+        """Return the client's answer. Raises RpcError when it refuses or cannot be reached."""
         own = related_task(params)
         answer = await self._client.ask(method, rewrite.expose_question(method, params, self._space))
         return answer if own is None else rewrite.resolve_related(answer, lambda _exposed: own)
 
 
 class UpstreamRegistry(Mapping[str, Upstream]):
-    """The shared upstreams by name, in configuration order. `run` has to run."""
+    """The shared upstreams by name, in configuration order. `run` must run meanwhile."""
 
     def __init__(self, make: Make, move_interest: MoveInterest) -> None:
         self._make = make
         self._move_interest = move_interest
         self._shared: Mapping[str, Upstream] = {}
-        self._by_key: dict[str, Upstream] = {}  # of every kind
+        self._by_key: dict[str, Upstream] = {}  # sessions of all kinds
         self._of_era: dict[str, Upstream] = {}  # era sessions, by name
-        self._not_before: dict[str, float] = {}  # when an upstream is asked for an era session again
+        self._not_before: dict[str, float] = {}  # trio's time of the next attempt at an era session
         self._private: dict[object, dict[str, Upstream]] = {}
         self._clients: dict[object, Client] = {}
-        self._arrival = trio.lowlevel.ParkingLot()  # of those who wait for the next client
+        self._arrival = trio.lowlevel.ParkingLot()  # tasks that wait for the next client
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
 
@@ -122,11 +122,11 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return len(self._shared)
 
     def add(self, name: str, upstream: Upstream) -> None:
-        """One more shared upstream, or one in place of that with this name."""
+        """Add a shared upstream, or replace the one with that name."""
         self.become({**self._shared, name: upstream})
 
     def become(self, shared: Mapping[str, Upstream]) -> None:
-        """These are the shared upstreams from now on, in this order; those that stay are not touched."""
+        """Set the shared upstreams, in this order. Sessions that stay are not touched."""
         before, self._shared = self._shared, dict(shared)
         for name, upstream in before.items():
             if shared.get(name) is not upstream:
@@ -144,7 +144,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             task_status.started()
             await trio.sleep_forever()
 
-    # How a session of any kind begins and ends
+    # Beginning and end of sessions
 
     def _start(self, upstream: Upstream) -> Upstream:
         """Keep a session connected until its scope is cancelled."""
@@ -155,10 +155,11 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return upstream
 
     async def _keep(self, upstream: Upstream, before: Upstream) -> None:
-        """`before`: the session that had its key, if that was another one."""
+        """Run a session until it is cancelled. `before`: the session that had its key, or itself."""
         name, key, reason = upstream.name, upstream.key, "its session was closed; ask again"
         try:
             with upstream.scope:
+                # Two processes of one server at a time might disturb each other, as by a lock on a file.
                 if before is not upstream and isinstance(before.config.target, Stdio):
                     await before.ended.wait()
                 if key != era_session_key(name):
@@ -174,11 +175,11 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 del self._of_era[name]
                 self._not_before[name] = trio.current_time() + PAUSE_SECONDS
                 self._move_interest(key, name)
-            if self._by_key.get(key) is upstream:
+            if self._by_key.get(key) is upstream:  # else another one has the key already
                 del self._by_key[key]
 
     def _retire(self, name: str) -> None:
-        """Every session with an upstream gets no new call, and ends when nothing is in flight in it."""
+        """Give all sessions with an upstream no new call, and end each when nothing is in flight in it."""
         self._not_before.pop(name, None)
         private = [sessions.pop(name, None) for sessions in self._private.values()]
         for upstream in (self._by_key.get(name), self._of_era.pop(name, None), *private):
@@ -188,20 +189,20 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 upstream.retire()
                 self._nursery.start_soon(_end_when_idle, upstream, name=f"end {upstream.key}")
 
-    # Which session serves whom
+    # The sessions that serve calls
 
     def connected(self) -> Iterator[Upstream]:
-        """Every upstream with a connection, private ones included."""
+        """Yield every session with a connection, private ones included."""
         return (upstream for upstream in self.sessions() if upstream.connection is not None)
 
     def sessions(self) -> list[Upstream]:
-        """Every session: the shared ones, era sessions and private ones."""
+        """Return all sessions: shared ones, era sessions and private ones."""
         return list(self._by_key.values())
 
     def for_replica(self, key: str) -> Upstream | None:
-        """The session with that key if it serves clients of all replicas; None while it has no connection.
+        """Return the session with that key if it serves clients of all replicas; None without a connection.
 
-        One for legacy clients is opened for them.
+        An era session is opened if there is none.
         """
         name = key.partition(ERA)[0]
         shared = self._shared.get(name)
@@ -213,16 +214,19 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return session if session is not None and session.connection is not None else None
 
     def by_key(self, key: str) -> Upstream | None:
-        """The upstream with that key; None when it was a private one that has gone."""
+        """Return the session with that key; None when it has ended."""
         return self._by_key.get(key)
 
     def space(self, key: str) -> Space | None:
-        """How the texts of the upstream with that key look from outside."""
+        """Return the space that translates names for the session with that key; None when it has ended."""
         upstream = self._by_key.get(key)
         return upstream.space if upstream is not None else None
 
     def for_call(self, name: str, call: Call) -> Upstream:
-        """The session with upstream `name` that serves a call. Raises RpcError when it was removed."""
+        """Return the session with upstream `name` that serves a call, opening a private one if needed.
+
+        Raises RpcError when the upstream was removed.
+        """
         try:
             shared = self._shared[name]
         except KeyError:
@@ -234,7 +238,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 eras = Eras.LEGACY_FIRST if call.legacy and mirrors(shared.config) else Eras.MODERN_FIRST
                 offers = call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT)
                 private = self._make(name, f"{name}{PRIVATE}{next(self._numbers)}", offers, eras)
-                private.reported = shared.reported
+                private.reported = shared.reported  # each problem of a list is logged once for all sessions
                 sessions[name] = self._start(private)
             return sessions[name]
         return self._for_legacy(shared) if call.legacy else shared
@@ -246,7 +250,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return session if session is not None and session.connection is not None else shared
 
     def _open_era_session(self, shared: Upstream) -> None:
-        """Start an era session, if there is none, the server may have one and it is time to ask."""
+        """Start an era session, unless there is one, the server cannot have one, or it refused one lately."""
         facts, name = shared.facts, shared.name
         if name in self._of_era or self._nursery is None or facts is None:
             return
@@ -258,19 +262,21 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             self._of_era[name] = self._start(session)
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
-        """Who may tell a client of updates: what serves it, then the shared session, as a server may tell in
-        2026-07-28 alone. Raises as `for_call` does.
+        """Return the sessions to ask for a client's updates: the one that serves it, then the shared one.
+
+        Raises as `for_call` does.
         """
+        # Some servers offer subscriptions in 2026-07-28 only.
         serving = self.for_call(name, call)
         shared = self._shared[name]
         return [serving] if serving is shared else [serving, shared]
 
     def keys_of(self, name: str, call: Call) -> set[str]:
-        """The keys of every session that may serve calls of this client. Raises as `for_call` does."""
+        """Return the keys of all sessions that may serve calls of this client. Raises as `for_call` does."""
         return {name, era_session_key(name), self.for_call(name, call).key}
 
     async def settled(self, *, legacy: bool) -> None:
-        """Every upstream has appeared, or is late; its era session, too, before a legacy client comes."""
+        """Wait until every upstream has appeared or is late; for a legacy client, its era session as well."""
         async with trio.open_nursery() as nursery:
             for upstream in self._shared.values():
                 nursery.start_soon(self._settle, upstream, legacy)
@@ -285,34 +291,34 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                     await session.appear()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
-        """What each upstream says about itself to a client of that era; UNKNOWN when it is away."""
+        """Return (name, facts) of each upstream for a client of that era; UNKNOWN without a connection."""
         serving = [(name, self._for_legacy(up) if legacy else up) for name, up in self._shared.items()]
         return [(name, upstream.facts or UNKNOWN) for name, upstream in serving]
 
-    # Clients that can be asked things: those with a session
+    # Clients that accept requests: those with a session
 
     @property
     def clients(self) -> int:
         return len(self._clients)
 
     def join(self, client: Client) -> None:
-        """A client has come. `leave` must follow."""
+        """Register a client. `leave` must follow."""
         self._clients[client] = client
         self._arrival.unpark_all()
 
     def leave(self, client: object) -> None:
-        """A client has gone: its private sessions are closed."""
+        """Forget a client that has gone, and close its private sessions."""
         self._clients.pop(client, None)
         for upstream in self._private.pop(client, {}).values():
             log.debug("private session closed", upstream=upstream.key)
             upstream.scope.cancel(reason="its client has gone")
 
     def client(self, identity: object) -> Client | None:
-        """The client that calls itself so in its calls."""
+        """Return the client that is identified so in its calls, None if it has no session."""
         return self._clients.get(identity)
 
     def client_of(self, key: str) -> Client | None:
-        """The client that the session with that key belongs to: its own, or the only one there is."""
+        """Return the client for questions of the session with that key: its owner, or the only client."""
         for client, sessions in self._private.items():
             if any(upstream.key == key for upstream in sessions.values()):
                 return self._clients.get(client)

@@ -1,14 +1,16 @@
-"""What sessions with upstreams have said and may be used again: when it may be kept, for whom, how long.
+"""Cache the answers of sessions with upstreams: which may be kept, for whom, and for how long.
 
 Kept are reads that the server marks `public` with a `ttlMs`, and pages of lists with a `ttlMs`, for that
 long. Where the operator trusts announcements (`caching.trust_announcements`), pages without a `ttlMs` are
-kept, too, while the server announces changes and can be heard. A page that is not `public` is for the same
-principal with the same client only, unless all clients share a legacy session, which cannot tell them apart.
+kept, too, while the server announces changes and its notifications arrive. A page that is not `public` is for
+the same principal with the same client only, unless all clients share a legacy session, in which the server
+cannot tell them apart.
 
-Promises: nothing is kept of what asked for input, made a task, said anything on its way, or was asked with
-more than a URI or cursor; what a notification is about, and everything of a session that ends, is forgotten
-before anybody hears of it; nobody gets what was asked for before the end of something that a client has done
-there (see `mux/cache`). Refuses to know what is merged and who may use what.
+Promises: no answer is kept that asked for input, made a task, came after notifications, or whose call had
+more than a URI or cursor; the subject of a notification, and everything of a session that ends, is dropped
+before any client is notified; no client gets an answer that was fetched before the end of a call that may
+have changed something at that upstream (see `mux/cache`). Refuses to know what is merged and who may use
+what.
 
 Source: `server/utilities/caching`, 2026-07-28.
 """
@@ -52,26 +54,26 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
 
-# Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
+# Reads in a row that could not be shared, after which a server's reads bypass the cache for a while.
 DOUBTS: Final = 32
-PASSED: Final = 256  # reads that go by then
+PASSED: Final = 256  # reads that bypass the cache then
 
 ITEM_OVERHEAD: Final = 150  # bytes that an item costs besides its texts, about
 HINTS: Final = ("ttlMs", "cacheScope")
-"""Members of a result that say how long it may be used, and for whom."""
+"""Members of a result that limit how long it may be used, and for whom."""
 
 AskServer = Callable[[Notify], Awaitable[Fields]]
-"""Does the exchange; its notifications are handed on."""
+"""Make the exchange, and pass its notifications to the argument."""
 
 
 EVERYBODY: Final[tuple[Audience]] = (None,)
 
 REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
-"""What may be answered from what was said before."""
+"""Methods that may be answered from the cache."""
 
 
 class AskedUpstream(Protocol):
-    """The upstream that is asked. `patience`: seconds for an exchange; `late`: what is said after those."""
+    """The upstream to ask. `patience`: seconds for an exchange; `late`: the error after those."""
 
     name: str
     watch: Watch | None
@@ -84,7 +86,7 @@ class AskedUpstream(Protocol):
 
 
 class Counts(msgspec.Struct):
-    """How often something was served from memory, had to be asked for, or was another's answer."""
+    """The numbers of answers from the cache, of exchanges, and of answers of another call's exchange."""
 
     hits: int = 0
     misses: int = 0
@@ -107,9 +109,8 @@ class Page(NamedTuple):
 
 
 class CachedPage(NamedTuple):
-    """A page. `until`: how long it is kept (None: it is not); `personal`: only for clients like this one.
-
-    `again`: it was not asked for now.
+    """A page. `until`: trio's time until which it is kept, None if it is not. `personal`: whether it is only
+    for clients like this one. `again`: whether it came from the cache.
     """
 
     page: Page
@@ -119,14 +120,14 @@ class CachedPage(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What a read has brought. `personal`: it is not for everybody, or something was said on its way."""
+    """The result of a read. `personal`: it is not for all clients, or notifications came before it."""
 
     result: Fields
     personal: bool
 
 
 class CacheStore:
-    """What is kept of all sessions. `counts`: by upstream, and for MERGED lists."""
+    """The cached answers of all sessions. `counts`: by upstream, and for MERGED lists."""
 
     def __init__(self, config: Caching | None = None, generations: Generations | None = None) -> None:
         self.config = config if config is not None else Caching()
@@ -135,7 +136,7 @@ class CacheStore:
         self.counts: dict[str, Counts] = {}
 
     def follow(self, config: Caching) -> None:
-        """This holds from now on; what was kept is forgotten."""
+        """Put a changed configuration into force, and drop everything cached."""
         self.config = config
         self.cache.clear()
         self.cache.resize(config.max_bytes, config.max_entries)
@@ -148,7 +149,7 @@ class CacheStore:
 
 
 class ResponseCache:
-    """One session's part of the store. `announced`: the lists whose changes are heard at the moment."""
+    """One session's part of the store. `announced`: the lists whose changes are notified at the moment."""
 
     def __init__(self, store: CacheStore, key: str, config: UpstreamConfig) -> None:
         self._store = store
@@ -162,59 +163,63 @@ class ResponseCache:
         self._is_shared = config.session == "shared"
         self._doubts = 0
         self._passing = 0
-        self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
+        self._public: set[str] = set()  # lists that were the same for all clients when they were last fetched
 
-    # What the session tells
+    # Notifications of the session
 
     def hear(self, notification: Notification) -> None:
-        """The server says that something has changed."""
+        """Drop the answers that a notification of the server makes invalid."""
         method = notification.method
         if method in CHANGES:
             self._cache.change(self.key, CHANGES[method])
             self._generations.hear(self._name)
         elif method == m.TASK_STATUS:
-            self._generations.act(self._name)  # it may be over, with what it has done
+            self._generations.act(self._name)  # the task may have ended, and changed something
         elif method == m.RESOURCE_UPDATED:
             known = self._cache.knows(self.key)
             self.updated(text_of(members_of(notification.params).get("uri")) if known else None)
 
     def updated(self, uri: str | None) -> None:
-        """A resource has changed, or may have; None: one that nothing is kept of."""
+        """Drop a resource that may have changed; None: one of which no answer is kept."""
         self._generations.hear(self._name)
         if uri is not None:
             self._cache.update(self.key, uri)
 
     def follow(self, facts: ServerFacts, told: Collection[str], *, hearing: bool) -> None:
-        """What the server is, and what of its lists can be heard.
+        """Take note of the server's era, and of the lists whose changes it notifies.
 
-        `told`: the capabilities that a modern one has agreed to tell of; `hearing`: whether what a legacy one
-        says of its own accord arrives.
+        `told`: the capabilities whose list changes a modern server has agreed to send. `hearing`: whether
+        unsolicited notifications of a legacy server arrive.
         """
         self.modern = is_modern(facts.revision)
         if not self.modern:
             told = [name for name in facts.capabilities if hearing and facts.announces(name)]
         lists = frozenset(method for method, kind in m.LISTS.items() if kind.capability in told)
         changed, self.announced = lists ^ self.announced, lists
-        self._cache.change(self.key, changed)  # what was kept of others may be wrong
+        # A list that was not announced before may have changed unnoticed, one that is no more may do so now.
+        self._cache.change(self.key, changed)
 
     def drop(self) -> None:
-        """The session has begun or ended, or is given no exchange any more."""
+        """Drop everything: the session has begun or ended, or gets no exchange any more."""
         self._cache.drop(self.key)
         self._public.clear()
 
-    # What it is asked
+    # Calls
 
     def passes(self) -> bool:
-        """Whether a read is not looked at, as this server's were for nobody else; one of many is."""
+        """Return whether a read bypasses the cache, as this server's reads could not be shared so far.
+
+        After PASSED reads one is tried again.
+        """
         if self._passing:
             self._passing -= 1
             return True
         if self._doubts >= DOUBTS:
             self._passing = PASSED
-        return not self.modern  # no older revision has a word for it
+        return not self.modern  # older revisions have no `cacheScope`, so nothing is public
 
     def answer(self, upstream: AskedUpstream, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """The upstream's answer to a read or a list, in its own words. Raises RpcError."""
+        """Return the upstream's answer to a read or a list, with its own names. Raises RpcError."""
         if call.method != m.RESOURCES_READ:
             return self._list(upstream, call, notify)
         uri = call.text("uri")
@@ -242,10 +247,9 @@ class ResponseCache:
     def read(
         self, call: Call, uri: str, ask: AskServer, notify: Notify, upstream: AskedUpstream
     ) -> Awaitable[Fields]:
-        """A resource, kept or shared where that may be. `ask` asks for it.
+        """Return a resource from the cache, from an exchange under way, or by `ask`. Raises RpcError.
 
-        Whoever waits for another's exchange does so for as long as one of its own may take. The result may
-        be changed. Raises RpcError.
+        A call waits for another one's exchange for as long as its own may take. The result may be changed.
         """
         if upstream.watch is not None:
             upstream.watch.routed(upstream.name)
@@ -259,6 +263,7 @@ class ResponseCache:
             self._doubt(public=True)
             return _found(aged(entry))
         self.counts.misses += 1
+        # A call that wants progress or log messages needs its own exchange to get them.
         if not HEARD.isdisjoint(call.meta):
             return ask(notify)
         if (key, generation, None) in self._cache.joinable:
@@ -268,7 +273,7 @@ class ResponseCache:
     async def _join_read(
         self, key: CacheKey, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream
     ) -> Fields:
-        """What another's exchange brings, or our own when that is not for us."""
+        """Return the result of another call's exchange, or of an own one if that may not be shared."""
         seconds = upstream.patience(call.method)
         await in_task()
         with trio.move_on_after(seconds) as patience:
@@ -279,7 +284,7 @@ class ResponseCache:
                 self._doubt(public=True)
                 return dict(read.result)
             if answered:
-                patience.deadline = math.inf  # the server answers: its own time for this begins now
+                patience.deadline = math.inf  # the server answers, so the own exchange gets its full time
             return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
         raise upstream.late(call.method, seconds)
 
@@ -311,11 +316,12 @@ class ResponseCache:
         return dict(result)
 
     async def _join(self, key: CacheKey, generation: int, audience: Audience, call: Call) -> tuple[Any, bool]:
-        """What the fetch of another brings, or None when we must ask; and whether the server has answered.
+        """Return (outcome of another call's fetch, True), or (None, whether the server has answered).
 
-        It is for us when it is for everybody; an error or a page also when it is for clients like us. When
-        the first one is cancelled, or has trouble that is not the server's answer, one of those who have
-        joined asks next. Raises RpcError when that is what was brought.
+        None means that this call has to ask the server itself: there is no fetch to join, or its outcome may
+        not be shared. A public outcome may be; a personal page, or an error, only with a client like this.
+        When the fetch was cancelled, or failed without an answer of the server, the first call to wake asks
+        next and the others join it. Raises RpcError if that is the outcome.
         """
         while (fetches := self._cache.joinable.get((key, generation, audience))) is not None:
             fetch = fetches[0]
@@ -330,6 +336,7 @@ class ResponseCache:
                 if not alike or isinstance(outcome, _Read):
                     return None, True
             if is_error:
+                # A new one: a raised exception collects the frames of every call that raises it.
                 raise RpcError(outcome.code, outcome.message, outcome.data)
             return outcome, True
         return None, False
@@ -348,10 +355,10 @@ class ResponseCache:
         ask: Callable[[], Awaitable[Page]],
         deadline: Deadline | None = None,
     ) -> CachedPage:
-        """A page of the list that `call` asks for, kept or shared where that may be.
+        """Return a page of the list that `call` asks for, from the cache, an exchange under way, or by `ask`.
 
-        Nothing in it may be changed. Raises RpcError, or Overdue when another's exchange brings nothing until
-        `deadline`; `ask` has to keep to it by itself.
+        It must not be changed. Raises RpcError, or Overdue when another call's exchange is not over at
+        `deadline`; `ask` has to observe the deadline itself.
         """
         method = call.method
         who = self._audience(call)
@@ -360,6 +367,7 @@ class ResponseCache:
         key = CacheKey(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
         generation = self._generations.of(self._name)
         found: CachedPage | None
+        # A public page first: it serves everyone, a personal one only clients like this.
         kept_for = EVERYBODY if who is None else (None, who)
         entry = self._cache.find(key, kept_for, trio.current_time(), generation)
         if entry is not None:
@@ -368,6 +376,7 @@ class ResponseCache:
             page = page._replace(result=aged(entry, page.result))
             return CachedPage(page, entry.until, entry.audience is not None, again=True)
 
+        # The audience is known only afterwards. A list that was public is probably public again.
         audience = None if method in self._public else who
         if (key, generation, audience) in self._cache.joinable:
             await in_task()
@@ -382,7 +391,7 @@ class ResponseCache:
             fetch.outcome = found = self._take_page(fetch, who, await ask())
         except RpcError as error:
             fetch.fail(error)
-            if cursor is not None:  # it may be one of a list that is not there any more
+            if cursor is not None:  # the list may have changed, so that its cursors are not valid any more
                 self._cache.change(self.key, (method,))
             raise
         finally:
@@ -408,7 +417,7 @@ class ResponseCache:
         return CachedPage(page, until if kept else None, personal)
 
     def _audience(self, call: Call) -> Audience:
-        """For whom an answer is that is not public; None: for all, as the server cannot tell them apart."""
+        """Return the audience of an answer that is not public; None: all, if the server sees one client."""
         if not self.modern and self._is_shared:
             return None
         return like(call)
@@ -419,7 +428,7 @@ async def _found(result: Fields) -> Fields:
 
 
 def aged(entry: Entry, result: Fields | None = None) -> Fields:
-    """A copy of a kept result with what remains of its time to live."""
+    """Return a copy of a cached result with the rest of its time to live."""
     result = dict(entry.value if result is None else result)
     if entry.fresh_until:
         left = int((entry.fresh_until - trio.current_time()) * 1000)

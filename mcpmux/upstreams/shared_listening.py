@@ -1,14 +1,15 @@
-"""How an upstream is asked through another replica, which asks it for all: its owner.
+"""Listen to an upstream through its owner, the replica that asks it for all replicas.
 
-A changed wish opens the next listen there, which replaces the one before once it is acknowledged. What the
-owner does not honour, and everything when it does not answer, is asked of the upstream itself at once, so
-nothing waits for replicas to agree on an owner. What moves from one way to the other, or from one owner to
-another, is told in both for a while when the other has agreed: the one before may have something to tell yet.
+Changed URIs open the next listen at the owner, which replaces the one before once it is acknowledged. URIs
+that the owner does not honour, and all URIs when it does not answer, are asked of the upstream itself at
+once, so no subscription waits until replicas agree on an owner. A URI that moves from one way to the other,
+or to another owner, keeps both for a while after the new one has agreed: the old one may have updates on
+their way.
 
-    no owner but this replica   everything is asked of the upstream itself
-    trusted                     what is new waits for the owner's word
-    failed                      it is not asked for a while; what it does not pass on is asked for directly
-    tried again                 as before, until it acknowledges: then it is trusted
+    no owner but this replica   the upstream itself is asked for all URIs
+    trusted                     new URIs wait for the owner's answer
+    failed                      the owner is not asked for a while; the upstream is asked for the missing URIs
+    tried again                 as before, until the owner acknowledges: then it is trusted
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from mcpmux.upstreams.wishes import Wishes
 log = structlog.get_logger()
 
 NAME_BYTES = 8  # of randomness in the name of a stream
-REPLACES = "replaces"  # a parameter of an acknowledgement: the listen goes on with the one that it replaces
-RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet that it is one
+REPLACES = "replaces"  # a parameter of an acknowledgement: the listen continues the one that it replaces
+RETRY_SECONDS = 2.0  # after an owner did not answer, or did not know yet that it is the owner
 
 
 class OwnerListen(NamedTuple):
-    """A listen at an owner. `stream` is its name, `replaces` that of one that ends when this is acknowledged.
+    """A listen at an owner. `stream`: its name. `replaces`: the name of the listen that it replaces.
 
-    That one tells what it has; if it is somewhere else it goes on. `upstream`: the key of a session.
+    That one sends its waiting updates and ends when this is acknowledged, unless it is at another replica.
+    `upstream`: the key of a session.
     """
 
     upstream: str
@@ -48,33 +50,34 @@ class OwnerListen(NamedTuple):
 
 
 class Replicas(Protocol):
-    """The replicas of a cluster, as those that ask upstreams for each other."""
+    """The interface to the replicas of a cluster that ask upstreams for each other."""
 
     def owner_of(self, upstream: str) -> str | None:
-        """The id of the replica that asks `upstream` for this one, too; None when this one does it itself.
+        """Return the id of the replica that asks `upstream` for this one; None when this one asks itself.
 
-        It is the key of a session that serves clients of all replicas.
+        `upstream`: the key of a session that serves clients of all replicas.
         """
 
     async def owners_changed(self) -> None:
-        """Wait until `owner_of` may give something else."""
+        """Wait until the results of `owner_of` may have changed."""
 
     @property
     def settle_seconds(self) -> float:
-        """How long what an owner has heard may wait there until it is told."""
+        """The longest time that an update may wait at an owner before it is sent, in seconds."""
 
     async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
-        """Have `owner` tell of changes, until it does not any more.
+        """Listen at `owner` until it ends the listen.
 
-        `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. With
-        REPLACES the one before has told everything else. Raises TransportError, RemoteProtocolError.
+        `hear` gets an acknowledgement of the honoured URIs, then updates, like those of a modern listen. An
+        acknowledgement with REPLACES means that the replaced listen has sent all earlier updates. Raises
+        TransportError, RemoteProtocolError.
         """
 
 
 class SharedListening:
-    """The listens for one upstream at its owner. `begin`, and then `run`, while there is a connection.
+    """The listens for one upstream at its owner. Call `begin`, then `run`, for each connection.
 
-    `pass_on` is told of URIs that have changed, of which all replicas know already.
+    `pass_on` gets URIs that have changed, after all replicas have dropped their caches for them.
     """
 
     def __init__(
@@ -86,17 +89,17 @@ class SharedListening:
         self._wishes = wishes
         self._owner: str | None = None
         self._is_trusted = self._has_failed = False
-        self._again_at = math.inf  # when an owner that has failed is tried again, with what it has declined
+        self._again_at = math.inf  # when a failed owner is tried again, with the URIs that it has declined
         self._declined: set[str] = set()
         self._newest = trio.CancelScope()  # of the newest acknowledged listen
-        self._stream = ""  # the name of that one
-        self._is_asking = False  # for a listen that replaces that one
-        self._both_until = -math.inf  # what the owner tells by now is told by the upstream, too
-        self._listened: tuple[str, frozenset[str]] | None = None  # its owner and URIs; None at its end
+        self._stream = ""  # the name of that listen
+        self._is_asking = False  # a listen that replaces it is not acknowledged yet
+        self._both_until = -math.inf  # until when URIs that the owner has agreed to stay at the upstream, too
+        self._listened: tuple[str, frozenset[str]] | None = None  # its owner and URIs; None after its end
         wishes.is_expected = self._expects
 
     def begin(self) -> None:
-        """There is a new connection: nothing is listened to yet."""
+        """Reset the state for a new connection, without any listen."""
         self._newest, self._listened, self._both_until = trio.CancelScope(), None, -math.inf
         self._is_asking = False
         self._owner = self._replicas.owner_of(self._upstream)
@@ -123,12 +126,12 @@ class SharedListening:
                 await trio.sleep(GATHER_SECONDS)
 
     def _next_at(self) -> float:
-        """When something is to be done though nothing else is wanted."""
+        """Return the time of the next action without a change of the wanted URIs."""
         both_until = self._both_until
         return min(self._again_at, both_until) if both_until > trio.current_time() else self._again_at
 
     def _expects(self, uri: str) -> bool:
-        """Whether the upstream need not be asked for `uri`."""
+        """Return whether the upstream need not be asked for `uri`."""
         if self._owner is None:
             return False
         if uri in self._wishes.shared:
@@ -154,10 +157,11 @@ class SharedListening:
             await self._replicas.owners_changed()
 
     def _end_if_unneeded(self) -> None:
-        """End the listen, unless clients would hear nothing of some URI then."""
+        """End the listen, unless a wanted URI has no other way yet."""
         wishes = self._wishes
         wanted = wishes.shared & wishes.wanted()
         if wanted <= wishes.direct:
+            # The owner may still have updates from before the upstream agreed to send them here.
             self._newest.deadline = trio.current_time() + (self._replicas.settle_seconds if wanted else 0)
             self._newest, self._listened = trio.CancelScope(), None
             wishes.shared.clear()
@@ -168,7 +172,7 @@ class SharedListening:
         wish: frozenset[str],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """One listen until another takes over. Started once the owner has acknowledged it or has failed."""
+        """Listen until another listen takes over. Started once the owner has acknowledged or failed."""
         acknowledged = is_over = False
         stream, honoured = secrets.token_hex(NAME_BYTES), frozenset[str]()
 
@@ -196,10 +200,11 @@ class SharedListening:
                 task_status.started()
             elif self._newest is scope:
                 self._listened = None
-                if not is_over or not self._is_asking:  # else the next one says whether it goes on with it
+                # An orderly end while the next listen is asked for: its acknowledgement decides.
+                if not is_over or not self._is_asking:
                     self._has_failed_at(owner)
             elif not is_over or self._listened is None or self._listened[0] != owner:
-                self._wishes.catch_up(honoured)  # it may have had something to tell yet
+                self._wishes.catch_up(honoured)  # updates of the replaced listen may be lost
 
     def _take_over(
         self,
@@ -210,9 +215,9 @@ class SharedListening:
         *,
         goes_on: bool,
     ) -> None:
-        """`listen` is the one from now on: the one before is not needed any more.
+        """Make `listen` the newest one, and let the one before end.
 
-        `goes_on`: nothing passes between what that one tells and what this one does.
+        `goes_on`: no update is lost between the two.
         """
         now, settle_seconds = trio.current_time(), self._replicas.settle_seconds
         if not goes_on and (self._listened is None or self._listened[0] == owner):
@@ -233,7 +238,7 @@ class SharedListening:
         wishes.progressed()
 
     def _has_failed_at(self, owner: str) -> None:
-        """A listen was refused or broke off."""
+        """Handle a listen that was refused or broke off: ask the upstream itself, and later the owner."""
         if self._listened is None:
             self._lose_shared()
         if owner == self._owner:

@@ -1,15 +1,16 @@
-"""How one upstream is: what speaks for it and what against it, in states and words that people are told; and
-how many exchanges it is given at a time (`Limiter`; the rules are in `mux/fair_queue`).
+"""The status of one upstream: its state, its health checks, and the errors that explain it to people.
 
-Whether a connected one is alive is found out by asking something that every server answers: `ping`, or
-`server/discover` in 2026-07-28.
+`Limiter` limits the exchanges at a time; the rules are in `mux/fair_queue`.
+
+A health check of a connected server is a request that every server answers: `ping`, or `server/discover` in
+2026-07-28. It is sent
 
     * when nothing was answered for `health_interval` and no call is on its way: traffic is proof enough;
-    * when the breaker holds the server for suspect, and again whenever its pause is over.
+    * when the breaker suspects the server, and again whenever its pause is over.
 
-Any answer will do, an error too. A server that has not answered twice in a row is given up: its connection
-ends, and it is started or connected anew. But some servers ignore what they do not know: one that has never
-answered such a question is not judged by its silence while it is idle.
+Any answer is good, even an error. A server that fails to answer twice in a row is given up: its connection
+ends, and it is started or connected anew. But some servers ignore requests that they do not know: one that
+has never answered a health check is not judged by its silence while it is idle.
 
 State
 
@@ -19,7 +20,7 @@ State
     ready --breaker opens--> failing --breaker closes--> ready
     any --hold--> draining (no new exchange; those in flight go on), drained --release--> as before
 
-Promises: every error names the upstream, its state, and when it is worth to ask again. Refuses to know how it
+Promises: every error names the upstream, its state, and when to try again. Refuses to know how the upstream
 is connected and asked.
 """
 
@@ -50,20 +51,20 @@ from mcpmux.upstreams.response_cache import ResponseCache
 log = structlog.get_logger()
 
 BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
-ANSWER_SECONDS = 10.0  # for the answer to a question that costs nothing
-SILENCES: Final = 2  # unanswered questions after which a server is given up
-AGAIN_SECONDS = 1.0  # between the first doubt about an idle server and the next question
+ANSWER_SECONDS = 10.0  # for the answer to a health check
+SILENCES: Final = 2  # unanswered health checks after which a server is given up
+AGAIN_SECONDS = 1.0  # between the first unanswered health check of an idle server and the next one
 DEAF: Final = f"it did not answer a health check within {ANSWER_SECONDS:g} s"
 
 OnChange = Callable[[str, Collection[str]], None]
-"""Lists of an upstream may have changed: its name, and the capabilities that they belong to."""
+"""Report that lists of an upstream may have changed: (its name, the capabilities of the lists)."""
 
 
 class Limiter(FairQueue[trio.Event]):
-    """In front of one upstream. `enter` or `wait`, then `leave` in any case, and set what that returns.
+    """The slots for exchanges with one upstream. Call `enter` or `wait`, then `leave`, and set its event.
 
-    A free slot is taken without waiting. A slot is never lost, whoever is cancelled. Who is refused hears
-    `Busy` at once.
+    A free slot is taken without waiting. No slot is lost by cancelling. An exchange that is refused gets Busy
+    at once.
     """
 
     __slots__ = ("_refused", "_upstream")
@@ -71,12 +72,12 @@ class Limiter(FairQueue[trio.Event]):
     def __init__(self, upstream: str, slots: int, room: int) -> None:
         super().__init__(slots, room)
         self._upstream = upstream
-        self._refused: set[trio.Event] = set()  # of those who had to give way to another client's exchange
+        self._refused: set[trio.Event] = set()  # of exchanges that gave way to another client's
 
     async def wait(self, call: Call) -> bool:
-        """Wait for a slot, after `enter` said that none is free; True, when it is there.
+        """Wait for a slot, after `enter` returned that none is free. Return True. Raises Busy.
 
-        Whose turn it is goes by its principal, else its session or stream, else its connection. Raises Busy.
+        Clients take turns: a client is a principal with a name, else a session or stream, else a connection.
         The caller owns the deadline.
         """
         client, turn = call.principal.name or call.client or CONNECTION.get(), trio.Event()
@@ -89,6 +90,7 @@ class Limiter(FairQueue[trio.Event]):
             if turn in self._refused:
                 raise self.busy()
         except BaseException:
+            # Cancelled after it got its slot, but before it could run: the next one gets the slot.
             has_none = self.withdraw(client, turn) or turn in self._refused
             if not has_none and (following := self.leave()) is not None:
                 following.set()
@@ -98,7 +100,7 @@ class Limiter(FairQueue[trio.Event]):
         return True
 
     def become_one_of(self, replicas: int) -> None:
-        """So many replicas have an equal part of the limits of this upstream from now on."""
+        """Divide the limits of this upstream equally among so many replicas."""
         for following in self.divide(replicas):
             following.set()
 
@@ -108,11 +110,11 @@ class Limiter(FairQueue[trio.Event]):
 
 
 class UpstreamStatus:
-    """One upstream's.
+    """The status of one upstream.
 
-    `name` is the configured one. `connection` is set while it is ready or failing; `reason` says in words
-    why it is not, and `quoted` are words of the server about that, for the operator. `last_error` is what
-    went wrong last, with them. `connects` counts connections.
+    `name`: the configured one. `connection`: set while it is ready or failing. `reason`: why it is not, in
+    words; `quoted`: the server's words about that, for the operator. `last_error`: the last failure, with
+    them. `connects` counts connections.
     """
 
     def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
@@ -123,30 +125,31 @@ class UpstreamStatus:
         self.reason, self.quoted = "it is still starting", ""
         self.last_error: str | None = None
         self.connects = 0
-        self.since = trio.current_time()  # when it came into its state; see `state`
+        self.since = trio.current_time()  # when the present `state` began
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.reported: set[tuple[str, Problem]] = set()  # by list; all sessions with the server share it
-        self.unasked_logs = 0  # log messages on the way of modern calls that had asked for none
-        self.in_flight = 0  # exchanges that are given to it and not answered
-        self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
-        self.held: str | None = None  # why it is given no exchange any more
-        self.memory: ResponseCache | None = None  # what it has said and may be used again; None: nothing
-        self._told_lists: frozenset[str] = frozenset()  # capabilities of which a modern server tells changes
+        self.unasked_logs = 0  # log messages during modern calls that had not asked for any
+        self.in_flight = 0  # exchanges without an answer so far
+        self._idle: trio.Event | None = None  # set by the last exchange, while `idle` waits for it
+        self.held: str | None = None  # why it gets no exchange any more
+        self.memory: ResponseCache | None = None  # its cached answers; None when nothing is cached
+        self._told_lists: frozenset[str] = frozenset()  # capabilities whose changes a modern server sends
         self.breaker = Breaker()
-        # Nothing was answered since somebody looked; always so while the breaker has doubts.
+        # Whether there was no answer since the last look at this; always true while the breaker has doubts,
+        # so that exchanges skip the breaker's methods on most calls.
         self.silent = True
-        self.speaks_up = False  # it is known to answer health checks
+        self.speaks_up = False  # whether it is known to answer health checks
         self._silences = 0  # health checks in a row without an answer
-        self.alarm = trio.Event()  # the breaker wants it asked
+        self.alarm = trio.Event()  # set when the breaker's state has changed
         self._comeback = Comeback()
         self._retry_at: float | None = None
         self._settled = trio.Event()
-        self._has_answered = False  # anything, on the connection of now
-        self._needed: trio.Event | None = None  # while it rests: set to have it started
+        self._has_answered = False  # whether it has answered anything on the present connection
+        self._needed: trio.Event | None = None  # while it rests: set to start it
 
     @property
     def state(self) -> str:
-        """See above; `draining`, or `drained`, while it is given no exchange."""
+        """The state, see above; `draining` or `drained` while it gets no exchange."""
         if self.held is not None:
             return "draining" if self.in_flight else "drained"
         if self.connection is not None:
@@ -159,7 +162,7 @@ class UpstreamStatus:
 
     @property
     def running(self) -> int:
-        """Calls on their way that have a deadline."""
+        """The number of exchanges in flight that have a deadline."""
         return self.limiter.running
 
     @property
@@ -168,17 +171,17 @@ class UpstreamStatus:
 
     @property
     def retry_seconds(self) -> float | None:
-        """Until the next attempt to connect, or the next probe; None when none is due."""
+        """The seconds until the next attempt to connect, or the next probe; None when none is due."""
         at = self.breaker.retry_at if self.connection is not None else self._retry_at
         return max(0.0, at - trio.current_time()) if at is not None else None
 
     @property
     def facts(self) -> ServerFacts | None:
-        """What the server said about itself, while it is ready."""
+        """The server's facts while it is connected, else None."""
         return self.connection.facts if self.connection is not None else None
 
     async def idle(self) -> None:
-        """Wait until no exchange is in flight, nor begun right after the last one."""
+        """Wait until no exchange is in flight, and none begins within BREATH_SECONDS."""
         await trio.sleep(BREATH_SECONDS)
         while self.in_flight:
             self._idle = trio.Event()
@@ -187,7 +190,10 @@ class UpstreamStatus:
         self._idle = None
 
     def hold(self, reason: str | None) -> None:
-        """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
+        """Take no more exchanges; None: take them again. Exchanges in flight are not touched.
+
+        `reason`: the rest of a sentence that begins with the upstream's name.
+        """
         self.held = reason
         self.turned()
         self.forget()
@@ -196,30 +202,30 @@ class UpstreamStatus:
         self.hold(None)
 
     def remember(self, memory: ResponseCache | None) -> None:
-        """From now on what it says is kept there, or nowhere; what was kept so far is forgotten."""
+        """Cache answers in `memory` from now on, None: nowhere, and drop the cached ones."""
         self.forget()
         self.memory = memory
         self.announce()
 
     def hear_of_lists(self, capabilities: frozenset[str]) -> None:
-        """A modern server tells when the lists of these change."""
+        """Take note of the capabilities whose list changes a modern server sends."""
         self._told_lists = capabilities
         self.announce()
 
     def announce(self) -> None:
-        """Its memory learns of which lists changes can be heard now."""
+        """Inform the cache which list changes arrive now."""
         if self.memory is not None and self.connection is not None:
             self.memory.follow(
                 self.connection.facts, self._told_lists, hearing=self.connection.channel.hearing
             )
 
     def forget(self) -> None:
-        """What it has said so far is not used any more, nor what is on its way."""
+        """Drop the cached answers, and keep none that is on its way."""
         if self.memory is not None:
             self.memory.drop()
 
     def heard(self) -> None:
-        """The server has answered something."""
+        """Take note that the server has answered something, even an error."""
         self.silent = False
         self._has_answered = True
         if self.breaker.doubtful and self.breaker.answered():
@@ -229,7 +235,7 @@ class UpstreamStatus:
             self._tell_change()
 
     def failed(self) -> None:
-        """A call got no answer, in time or at all, though there is a connection."""
+        """Take note that a call got no answer, or a late one, though there is a connection."""
         if self.connection is not None and not self.connection.closed.is_set():
             self.silent = True
             if self.breaker.fail():
@@ -237,20 +243,20 @@ class UpstreamStatus:
 
     @property
     def trouble(self) -> str:
-        """Why it is not there, for clients."""
+        """The reason why it is not connected, for clients."""
         return f"{self.reason}{MORE}" if self.quoted else self.reason
 
     @property
     def trouble_in_full(self) -> str:
-        """The same for the operator."""
+        """The reason why it is not connected, with the server's words, for the operator."""
         return f"{self.reason}{self.quoted}"
 
     def explain(self, reason: str, quoted: str = "") -> None:
-        """Remember why it is not there. `quoted`: see McpmuxError."""
+        """Set the reason why it is not connected. `quoted`: see McpmuxError."""
         self.reason, self.quoted = reason, quoted
 
     def block(self, error: McpmuxError, wish: float, chance: float) -> None:
-        """A probe has failed: no calls until one is answered. `wish`: seconds that the server asks for."""
+        """Block calls after a failed probe, until one is answered. `wish`: the server's, in seconds."""
         self.explain(str(error), error.quoted)
         self.last_error = error.in_full
         if self.breaker.probe_failed(trio.current_time(), chance, wish):
@@ -259,12 +265,13 @@ class UpstreamStatus:
             self._tell_change()
 
     async def check_health(self, connection: Connection) -> None:
-        """Ask when it is time, until cancelled or until the connection is given up."""
+        """Send health checks when they are due, until cancelled or until the connection is given up."""
         self._silences = 0
         while True:
             await self._until_due()
             trouble, wish = await self._ask_health(connection)
-            # Whether a question without an answer speaks against the server.
+            # Some servers ignore unknown requests: silence counts only if this one has answered before, or
+            # if calls failed, too.
             counts = self.speaks_up or self.breaker.doubtful
             if trouble is None:
                 self._silences = 0
@@ -274,7 +281,7 @@ class UpstreamStatus:
                 connection.channel.give_up(TransportClosed(f"{DEAF}, {SILENCES} times in a row"))
                 return
             elif counts and self.breaker.suspect():
-                self.silent = True  # nothing but an idle server's silence speaks against it so far
+                self.silent = True  # the first failure of an idle server: it gets a second chance at once
                 await trio.sleep(AGAIN_SECONDS)
             elif counts:
                 self.block(trouble, wish, random.random())
@@ -296,7 +303,7 @@ class UpstreamStatus:
                     return
 
     async def _ask_health(self, connection: Connection) -> tuple[McpmuxError | None, float]:
-        """What is wrong, None for nothing, and how long the server wants to be left alone."""
+        """Return (what is wrong, None for nothing, the seconds for which the server asks for no requests)."""
         error: McpmuxError | None = None
         with trio.move_on_after(ANSWER_SECONDS) as patience:
             try:
@@ -310,7 +317,7 @@ class UpstreamStatus:
             if await self.renewed(connection, error):
                 return None, 0.0
             await connection.holds()
-        if isinstance(error, HttpStatusError):
+        if isinstance(error, HttpStatusError):  # an answer, but 5xx may come from a proxy
             self._silences = 0
             return (error if error.status >= 500 else None), error.retry_after or 0.0
         return (None if isinstance(error, RpcError) else error), 0.0
@@ -348,9 +355,10 @@ class UpstreamStatus:
     def late(
         self, method: str, seconds: float, *, exhausted: bool = False, unanswered: tuple[str, ...] = ()
     ) -> RpcError:
-        """Return the error of a request that got no answer in time, with the setting that gives it more.
+        """Return the error of a request that got no answer in time, with the setting that allows more time.
 
-        `exhausted`: in spite of progress. `unanswered`: questions to its client that were open then.
+        `exhausted`: progress had renewed the deadline up to its maximum. `unanswered`: methods of questions
+        to the client that were open then.
         """
         config, setting = self.config, "request_timeout"
         if method == m.TOOLS_CALL or method in config.timeouts:
@@ -367,13 +375,14 @@ class UpstreamStatus:
         return self.error(UPSTREAM_TIMEOUT, f"{what}; to allow more, raise `upstreams.{self.name}.{setting}`")
 
     def absent(self, what: str, again: str = "") -> RpcError:
-        """Return the error of a request that it is not there for. `again`: see `when_again`."""
+        """Return the error of a request while it is not connected. `again`: see `when_again`."""
         return self.error(UPSTREAM_UNAVAILABLE, f"{what}: {self.trouble}{again}", None, self.quoted)
 
     def error(self, code: int, what: str, wish: float | None = None, quoted: str = "") -> RpcError:
         """Return an error that names this upstream.
 
-        `wish`: seconds after which it wants to be asked again. `quoted`: see McpmuxError.
+        `what`: the rest of the sentence. `wish`: seconds after which the server asks to be tried again.
+        `quoted`: see McpmuxError.
         """
         data: dict[str, object] = {"upstream": self.name, "state": self.state}
         seconds = wish if wish is not None else self.retry_seconds
@@ -383,5 +392,5 @@ class UpstreamStatus:
 
 
 def when_again(seconds: float | None) -> str:
-    """The end of a sentence: when it is worth to try again."""
+    """Return the end of a sentence with the time of the next attempt; "" if there is none."""
     return f"; next try in {seconds:.3g} s" if seconds else ""

@@ -1,11 +1,11 @@
-"""Keeps what one upstream is asked for equal to what is wanted of it.
+"""Keep the subscriptions at one upstream equal to the URIs that clients want.
 
-What has been asked is what was asked on this very connection, so that a reconnect is nothing special: nothing
-has been asked yet. Whoever was subscribed before the connection was (re)made hears one catch-up update,
-because a change may have passed in between.
+Only subscriptions on the present connection count, so a reconnect is no special case: there are none yet.
+Clients that subscribed before the connection was (re)made get one catch-up update, because a change may have
+passed in between.
 
-A legacy upstream is asked by `subscribing`, a modern one by `listening`. In a cluster one replica asks for
-all, and the others listen there, see `shared_listening`; each asks by itself when that one does not answer.
+`subscribing` asks a legacy upstream, `listening` a modern one. In a cluster one replica asks for all, and the
+others listen there, see `shared_listening`; when it does not answer, each asks the upstream directly.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mcpmux.upstreams.wishes import Wishes
 
 
 class Subscriber:
-    """One upstream's subscriptions. `run` has to run while a connection lasts.
+    """One upstream's subscriptions. `run` must run while a connection lasts.
 
-    `settled`: the upstream has said what of its lists it tells, or that it does not. `on_lists` hears the
-    capabilities whose lists a modern upstream tells of from now on; none when it does not any more.
+    `settled` is set once it is known which list changes the upstream sends. `on_lists` gets the capabilities
+    whose list changes a modern upstream sends from now on; none after a listen has ended.
     """
 
     def __init__(
@@ -37,10 +37,11 @@ class Subscriber:
         tell_lists: OnLists,
         share: Callable[[Wishes], SharedListening] | None = None,
     ) -> None:
-        """`whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know.
+        """`wanted` returns the wanted URIs. `whose` returns a client of a URI, for the upstream's questions.
 
-        `tell_update` says that a resource of it may have changed, `tell_lists` that its lists of these
-        capabilities may have. `share` makes what asks another replica, if this is for several together.
+        `tell_update` reports that a resource may have changed, `tell_lists` that the lists of these
+        capabilities may have. `share` makes the object that listens at another replica; None outside of a
+        cluster.
         """
         self._wishes = Wishes(wanted, tell_update)
         self._sharing = share(self._wishes) if share is not None else None
@@ -55,45 +56,45 @@ class Subscriber:
 
     @property
     def asked(self) -> frozenset[str]:
-        """What the upstream has been asked for and has agreed to, on the connection of now."""
+        """The URIs that are agreed on the present connection."""
         return self._wishes.agreed
 
     @property
     def is_needed(self) -> bool:
-        """Whether some client wants to hear of a resource."""
+        """Whether any client has subscribed to a resource."""
         return bool(self._wishes.wanted())
 
     def poke(self) -> None:
-        """Something else may be wanted."""
+        """Look again at the wanted URIs, which may have changed."""
         self._wishes.poke()
 
     async def ensure(self, uri: str, seconds: float) -> bool:
-        """Wait until the upstream has agreed to tell about `uri`; False when it has not in so many seconds.
+        """Wait until the upstream has agreed to a subscription of `uri`; False when time is up.
 
-        They begin anew when a client has answered what the upstream wanted to know before. Raises RpcError
-        when it does not agree.
+        `seconds` begin anew when a client has answered a question of the upstream. Raises RpcError when the
+        upstream refuses.
         """
         return await self._wishes.ensure(uri, seconds)
 
     async def ensure_all(self, uris: Collection[str], seconds: float) -> frozenset[str]:
-        """Wait until the upstream has agreed or refused to tell about each of `uris`, for so long at most.
+        """Wait until the upstream has agreed to or refused each of `uris`, for so many seconds at most.
 
-        Returns those that it has agreed to.
+        Return the URIs that it has agreed to.
         """
         return await self._wishes.ensure_all(uris, seconds)
 
     def take_over(self, uris: frozenset[str]) -> None:
-        """Whoever told of changes of `uris` so far has gone: they are wanted of this session now."""
+        """Take over `uris` from another session or process, whose updates may have been missed."""
         self._wishes.miss(uris)
 
     def catch_up(self) -> None:
-        """What the upstream told for a while was lost: everything that it was asked for may have changed."""
+        """Report all URIs that the upstream sends updates of as changed, as some updates were lost."""
         self._wishes.catch_up(self._wishes.direct)
 
     async def hears_lists(self, seconds: float) -> None:
-        """Wait until changes of the lists are heard, or cannot be; for so long at most.
+        """Wait until list changes arrive, or are known not to, for so many seconds at most.
 
-        What is acknowledged later than that counts as a change.
+        Lists that are acknowledged later than that are reported as changed.
         """
         with trio.move_on_after(seconds):
             await self.settled.wait()
@@ -105,7 +106,7 @@ class Subscriber:
     ) -> None:
         """Follow the wishes until cancelled."""
         wishes, sharing = self._wishes, self._sharing
-        wishes.refused.clear()
+        wishes.refused.clear()  # a refusal is for one connection: a restarted server may agree
         self.settled = trio.Event()
         try:
             if sharing is None:
@@ -120,7 +121,7 @@ class Subscriber:
                 wishes.lose(list(held), held)
 
     async def _follow(self, connection: Connection, task_status: trio.TaskStatus[None]) -> None:
-        """Ask the upstream itself for what is not expected of another replica."""
+        """Ask the upstream itself for the URIs that no other replica passes on."""
         if is_modern(connection.facts.revision):
             self._listening = Listening(
                 connection, self._wishes, self.settled, self._tell_lists, lambda lists: self.on_lists(lists)

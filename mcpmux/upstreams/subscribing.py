@@ -1,6 +1,6 @@
-"""How a legacy upstream is asked: one `resources/subscribe` or `unsubscribe` for each difference.
+"""Subscribe at a legacy upstream: one `resources/subscribe` or `unsubscribe` for each difference.
 
-One URI never waits for another.
+A URI never waits for the answer about another one, up to SUBSCRIBES_AT_ONCE requests.
 
 Source: `server/resources`, 2024-11-05 to 2025-11-25.
 """
@@ -29,7 +29,7 @@ SUBSCRIBES_AT_ONCE = 16  # requests in flight; enough to hide latency, too few t
 
 
 class Subscribing:
-    """The subscriptions of one connection. `whose`: a client to ask what the upstream wants to know."""
+    """The subscriptions of one connection. `whose`: the client for the upstream's questions on a URI."""
 
     def __init__(self, connection: Connection, wishes: Wishes, whose: Callable[[str], object]) -> None:
         self._connection = connection
@@ -53,10 +53,10 @@ class Subscribing:
                 with trio.move_on_after(REASK_SECONDS if withdrawn else math.inf):
                     await wishes.poked(turn)
                 wishes.ask_again(withdrawn)
-                await trio.sleep(GATHER_SECONDS)
+                await trio.sleep(GATHER_SECONDS)  # clients often change several subscriptions at a time
 
     async def _align(self, uri: str) -> None:
-        """Ask until `uri` is subscribed exactly when it is wanted, or until the upstream refuses."""
+        """Send requests until `uri` is subscribed if and only if it is wanted, or the upstream refuses."""
         wishes = self._wishes
         async with self._limit:
             while uri not in wishes.refused and wishes.is_wanted_directly(uri) != (uri in wishes.direct):
@@ -66,7 +66,7 @@ class Subscribing:
                     await self._subscribe(uri)
         self._busy.discard(uri)
         wishes.progressed()
-        if uri in wishes.withdrawn:
+        if uri in wishes.withdrawn:  # so that `follow` sets the time to ask again
             wishes.poke()
 
     async def _subscribe(self, uri: str) -> None:
@@ -75,7 +75,7 @@ class Subscribing:
         async def hear(event: Event) -> None:
             if event.method == m.ASKED:
                 wishes.answering.add(uri)
-                patience.deadline = math.inf  # whoever asks the client has an end to that
+                patience.deadline = math.inf  # the question to the client has its own deadline
             elif event.method == m.ANSWERED:
                 wishes.answering.discard(uri)
                 patience.deadline = trio.current_time() + AGREE_SECONDS
@@ -97,7 +97,7 @@ class Subscribing:
         wishes.refuse([uri], UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about")
 
     async def _unsubscribe(self, uri: str) -> None:
-        self._wishes.direct.discard(uri)
+        self._wishes.direct.discard(uri)  # first: updates may stop at any moment from now on
         with trio.move_on_after(AGREE_SECONDS):
             try:
                 await self._connection.exchange(

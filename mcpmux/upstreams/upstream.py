@@ -1,9 +1,9 @@
 """One upstream: kept connected by one supervised task, used by any number of exchanges.
 
-Promises: a crash, hang or garbage of this upstream stays here; an exchange gets its answer, or an RpcError
-that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
-sent a second time when the first connection was lost under it, or when the server asks for a little patience.
-Its states are those of `status`.
+Promises: a crash, a hang or invalid messages of this upstream affect no other; an exchange gets its answer,
+or an RpcError that names the upstream and the reason, within the upstream's deadline; an idempotent exchange
+is sent a second time when its first connection was lost, or when the server asks to repeat it soon. The
+states are those of `status`.
 
 A legacy server that refuses a request may have forgotten its session. Then another session is opened beside
 it, once for all calls that are refused in the meantime:
@@ -13,7 +13,7 @@ it, once for all calls that are refused in the meantime:
     opening --opened--> the new session serves, the old one ends when nothing is in flight there
             --refused-> serving; the client gets the refusal
 
-Subscriptions are made again in the new session, as after a reconnect. `Renewals` says how often it is tried.
+Subscriptions are made again in the new session, as after a reconnect. `Renewals` limits the attempts.
 """
 
 from __future__ import annotations
@@ -67,28 +67,28 @@ from mcpmux.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
 
-SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
+SOON_SECONDS: Final = 1.0  # calls wait for the next attempt after a loss if it comes that soon
 
 STARTUP_SECONDS: Final = 7.0  # until clients are served without it: some give mcpmux and all servers 10 s
-STARTUP_PART: Final = 0.7  # of `list_timeout`, where that is more: its user has clients that wait
+STARTUP_PART: Final = 0.7  # of `list_timeout`, where that is more: its user has clients that wait so long
 
 NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 
-LISTEN_SECONDS: Final = 2.0  # for a server to agree to tell what changes, before it is asked anything else
+LISTEN_SECONDS: Final = 2.0  # for a server to acknowledge a listen, before it gets any other request
 
-LINGER_SECONDS: Final = 30.0  # for what is in flight in a session that another one has replaced
+LINGER_SECONDS: Final = 30.0  # for exchanges in flight in a session that another one has replaced
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
-"""Opens a channel to a server; whoever watches its leg sees every message."""
+"""Open a channel to a server. The watch, if there is one, sees every message."""
 OnNotification = Callable[[str, Notification], None]
 
 _KNOWN_EVENTS: Final = frozenset({m.PROGRESS, m.ACKNOWLEDGED})
 
 
 class Upstream(UpstreamStatus):
-    """One configured server and one session with it: the shared one, or a client's own.
+    """One configured server and one session with it: the shared one, or a client's private one.
 
-    `key` tells sessions apart; `capabilities` are what a legacy server is told that its clients offer.
+    `key` identifies the session. `capabilities`: of the clients, for a legacy server.
     """
 
     def __init__(
@@ -122,28 +122,28 @@ class Upstream(UpstreamStatus):
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
-        self._to_tell: dict[tuple[str, bytes], Fields] = {}  # by clients; equal ones wait as one
+        self._to_tell: dict[tuple[str, bytes], Fields] = {}  # clients' notifications; equal ones are merged
         self._told = trio.Event()
         self._eras = eras
-        self.scope = trio.CancelScope()  # of the task that keeps it connected
+        self.scope = trio.CancelScope()  # around the task that keeps it connected
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
         self._awaited_until = self._startup_end()
-        self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
-        self._waiting = 0  # number of tasks that wait until it is connected
-        self._finished = False  # the connection that was lost has ended in order, after an answer
+        self._gone: Collection[str] = ()  # capabilities of a lost connection, until clients are notified
+        self._waiting = 0  # tasks that wait until it is connected
+        self._finished = False  # whether the last connection ended in order, after an answer
         self._nursery: trio.Nursery | None = None  # of the sessions of one attempt, with its `_context`
         self._context: Context | None = None
         self._renewals = Renewals()
         self._renewing: trio.Event | None = None  # set when the attempt to open another session has ended
-        self._term = trio.CancelScope()  # of what the serving session does besides its exchanges
-        self._vacant = trio.Event()  # set when it does not serve any more
+        self._term = trio.CancelScope()  # around the tasks of the serving session, without its exchanges
+        self._vacant = trio.Event()  # set when that session does not serve any more
         subscriber.on_lists = self.hear_of_lists
 
     async def settled(self) -> None:
-        """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody.
+        """Wait for the first attempt to connect, or the one soon after a loss, but not for later attempts.
 
-        A server that rests is started.
+        A resting server is started.
         """
         self._wake()
         self._waiting += 1
@@ -156,7 +156,7 @@ class Upstream(UpstreamStatus):
             self._waiting -= 1
 
     async def appear(self) -> None:
-        """Wait as `settled`, for as long as clients wait for a server that starts; then raises RpcError."""
+        """Wait like `settled`, but only as long as clients wait for a starting server. Raises RpcError."""
         self._wake()
         with trio.move_on_at(self._awaited_until):
             await self.settled()
@@ -164,7 +164,7 @@ class Upstream(UpstreamStatus):
             raise self.absent("is not available yet")
 
     def _startup_end(self) -> float:
-        """Return until when clients wait for it to start, in trio's time."""
+        """Return the time, of trio's, until which clients wait for it to start."""
         return trio.current_time() + max(STARTUP_SECONDS, STARTUP_PART * self.config.list_timeout)
 
     def _wake(self) -> None:
@@ -173,8 +173,8 @@ class Upstream(UpstreamStatus):
             self._needed.set()
 
     async def _rest(self) -> None:
-        """Wait until a server that has ended by itself, after it had answered, is needed again."""
-        self._is_news, self._gone = False, ()  # clients lose nothing, and need not ask again
+        """Wait until a server that ended in order, after an answer, is needed again."""
+        self._is_news, self._gone = False, ()  # its lists stay as they were: clients need not ask again
         if self._waiting:
             return
         self.explain("it ended by itself, and is started when it is needed")
@@ -186,13 +186,14 @@ class Upstream(UpstreamStatus):
             self._needed = None
 
     def left_out(self) -> None:
-        """Clients may know lists without it, or with what it had before: they are told once it is there."""
+        """Note that clients may know outdated lists: they are notified once the upstream is connected."""
         self._is_news = True
 
     async def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
-        """One call to this upstream, within its deadline, which progress renews up to a maximum.
+        """Return the result of one call within this upstream's deadline, renewed by progress up to a maximum.
 
-        `deadline`: another one, if it is sooner. Raises RpcError, its own or one that says why there is none.
+        `deadline`: another one, if it is sooner. Raises RpcError: the upstream's, or the reason why there is
+        no answer.
         """
         seconds = self.patience(call.method)
         if self.held is not None:
@@ -212,10 +213,10 @@ class Upstream(UpstreamStatus):
 
         entered, acts = False, call.method not in m.READ_ONLY
         self.in_flight += 1
-        if acts:  # what is remembered is older than what it may do
+        if acts:  # cached answers may be wrong as soon as the call begins; and again at its end, below
             self._generations.act(self.name)
         try:
-            if seconds < math.inf:  # what has no end would keep its slot from everybody
+            if seconds < math.inf:  # an exchange without end would take a slot for ever
                 entered = self.limiter.enter()
                 if not entered:
                     await in_task()
@@ -233,7 +234,7 @@ class Upstream(UpstreamStatus):
                 UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense.told}", None, nonsense.quoted
             ) from None
         except Overdue as late:
-            unanswered = late.unanswered  # what it means depends on what was waited for
+            unanswered = late.unanswered  # raised below, as the error depends on what the time was spent on
         finally:
             if acts:
                 self._generations.act(self.name)
@@ -244,12 +245,12 @@ class Upstream(UpstreamStatus):
                 self._idle.set()
         if not entered:
             raise self.limiter.busy()
-        if not unanswered:
+        if not unanswered:  # else the client was late, not the server
             self.failed()
         raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted, unanswered=unanswered)
 
     def patience(self, method: str) -> float:
-        """Return how many seconds a request may take without progress."""
+        """Return the seconds that a request may take without progress."""
         seconds = self.config.timeouts.get(method)
         if seconds is not None:
             return seconds
@@ -258,9 +259,9 @@ class Upstream(UpstreamStatus):
         return max(self.config.request_timeout, TOOL_SECONDS if method == m.TOOLS_CALL else 0.0)
 
     def _passes(self, event: Event, call: Call) -> bool:
-        """Whether the client of `call` hears what the server says on its way.
+        """Return whether a notification during `call` is passed on to its client.
 
-        Alone and without a prefix, mcpmux is transparent: whatever is said passes.
+        With a single upstream without a prefix mcpmux is transparent: unknown notifications pass, too.
         """
         if event.method in _KNOWN_EVENTS:
             return True
@@ -269,24 +270,24 @@ class Upstream(UpstreamStatus):
         if call.legacy or LOG_LEVEL in call.meta:
             return True
         if self.facts is None or not is_modern(self.facts.revision):
-            return False  # a session's log messages are nothing that this call has asked for
+            return False  # a legacy session logs for all its clients; this call has not asked for it
         self.unasked_logs += 1
         return self.space.transparent
 
     def retire(self) -> None:
-        """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
+        """Stop reporting changed lists and caching answers, as this session gets no calls any more."""
         self._on_change = lambda _name, _capabilities: None
         self.remember(None)
 
     def end(self, reason: str) -> None:
-        """`run` was cancelled for good: whoever waits for a connection hears `reason`."""
+        """Fail the tasks that wait for a connection with `reason`, as `run` was cancelled."""
         self.explain(reason)
         self.remember(None)
         self.ended.set()
         self._settled.set()
 
     async def reply(self, call: Call) -> None:
-        """Answer what a parked call of a legacy server asked, and wait for it no more. Raises RpcError."""
+        """Answer the questions of a parked call of a legacy server, without its result. Raises RpcError."""
         connection = await self._connected()
         self._generations.act(self.name)
         try:
@@ -323,10 +324,10 @@ class Upstream(UpstreamStatus):
         *,
         last: bool,
     ) -> bool:
-        """Wait until a call may be sent again after an error, or raise what its client is told.
+        """Wait until a call may be sent again after an error, or raise the error for its client.
 
-        An error of the server is its answer, unless it has forgotten what was agreed. `last`: not again.
-        Return whether another session has taken over.
+        An error of the server is its answer, unless it has forgotten the session or its era has changed.
+        `last`: the call is not sent again. Return whether another session has taken over.
         """
         answer: RpcError | None = None
         if isinstance(error, RpcError):
@@ -353,6 +354,7 @@ class Upstream(UpstreamStatus):
     async def renewed(self, connection: Connection, error: McpmuxError) -> bool:
         """Return whether another session serves after `error`, having opened one if that may help."""
         if isinstance(error, SessionEnded):
+            # Over HTTP+SSE the stream ends soon after: a new session begins with a new connection.
             await connection.closed.wait()
             self._forget(connection)
         if not connection.doubts_session(error):
@@ -364,7 +366,8 @@ class Upstream(UpstreamStatus):
         return self.connection is not connection
 
     def _renew(self, connection: Connection, error: McpmuxError) -> None:
-        """Begin to find out whether the session of `connection` is forgotten, and to replace it."""
+        """Start a task that checks whether the session of `connection` is forgotten, and replaces it."""
+        # In the context of the attempt, not of the call that failed: the session outlives the call.
         if self._renewals.allowed(trio.current_time()) and self._nursery is not None:
             assert self._context is not None
             self._renewing = trio.Event()
@@ -392,7 +395,7 @@ class Upstream(UpstreamStatus):
             self._renewing = None
 
     async def _connected(self, deadline: Deadline | None = None) -> Connection:
-        """The open connection. Raises RpcError when there is none and none is about to be."""
+        """Return the open connection, waiting for one. Raises RpcError when none will be there soon."""
         await in_task()
         with limited(deadline):
             while self.connection is None:
@@ -403,7 +406,7 @@ class Upstream(UpstreamStatus):
             return self.connection
 
     def _forget(self, connection: Connection, *, replaced: bool = False) -> None:
-        """`connection` has ended, or is `replaced`: exchanges from now on wait for the one that follows."""
+        """Stop using a connection that has ended or is `replaced`. Later exchanges wait for the next one."""
         if self.connection is connection and (replaced or connection.closed.is_set()):
             if not self.ended.is_set():
                 self._settled = trio.Event()
@@ -417,10 +420,10 @@ class Upstream(UpstreamStatus):
             self._gone = connection.facts.capabilities
 
     async def expect(self, capability: str, option: str) -> None:
-        """The server is there and may offer an option of a capability. Raises RpcError when it does not.
+        """Wait for the server and check that it may offer an option of a capability.
 
-        A legacy server that has the capability is to be asked itself: the Python SDK 1.x says
-        `subscribe: false` whatever the server can do.
+        Raises RpcError if the server is not there, or does not offer it. A legacy server with the capability
+        may have the option in any case.
         """
         connection = None
         with trio.move_on_after(self.config.list_timeout):
@@ -428,14 +431,15 @@ class Upstream(UpstreamStatus):
         if connection is None:
             raise self.absent("is not available yet")
         offered = connection.facts.capabilities.get(capability)
+        # The Python SDK 1.x states `subscribe: false` for every server, so a legacy server is asked anyway.
         says_all = is_modern(connection.facts.revision)
         if not isinstance(offered, dict) or (says_all and offered.get(option) is not True):
             raise self.error(METHOD_NOT_FOUND, f"does not offer {capability}.{option}")
 
     async def run(self) -> None:
         """Keep it connected until cancelled. Closes its process or connections on the way out."""
-        structlog.contextvars.bind_contextvars(upstream=self.key)  # for every task below this one
-        if isinstance(self.config.target, Missing):  # only another configuration helps
+        structlog.contextvars.bind_contextvars(upstream=self.key)  # inherited by all tasks below this one
+        if isinstance(self.config.target, Missing):  # only another configuration can help
             self.explain(self.config.target.reason)
             self.last_error = self.trouble
             self._settled.set()
@@ -461,6 +465,7 @@ class Upstream(UpstreamStatus):
             if self._comeback.looping:
                 loop = f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s), "
                 self.explain(loop + self.reason, self.quoted)
+            # Calls wait for an attempt that comes soon and is likely to succeed; for any other they fail now.
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
                 self.left_out()
@@ -479,7 +484,7 @@ class Upstream(UpstreamStatus):
             await trio.sleep(wait)
 
     async def run_while_it_lasts(self) -> None:
-        """Connect, and again after each loss, until an attempt fails or its connection does not hold."""
+        """Connect, and reconnect after each loss, until an attempt fails or its connection is lost early."""
         structlog.contextvars.bind_contextvars(upstream=self.key)
         while True:
             began = trio.current_time()
@@ -490,7 +495,7 @@ class Upstream(UpstreamStatus):
     async def _attempt(self) -> tuple[float | None, bool]:
         """Connect and stay until the connection is lost. Sets `trouble`.
 
-        Tells for how many seconds there was a connection, None for none, and whether its end is a death.
+        Return (seconds for which there was a connection, None for none, whether its end counts as a death).
         """
         began: list[float] = []
         errors: list[BaseException] = []
@@ -503,7 +508,10 @@ class Upstream(UpstreamStatus):
         return trio.current_time() - began[0], True
 
     async def _connect_and_stay(self, began: list[float]) -> None:
-        """`began`: gets when the connection was there. Raises McpmuxError, by itself or in groups."""
+        """Open a connection and stay until it is lost. Raises McpmuxError, also in groups.
+
+        `began`: a list to which the time of the connection is added.
+        """
         self._context = copy_context()
         try:
             async with trio.open_nursery() as self._nursery:
@@ -517,12 +525,14 @@ class Upstream(UpstreamStatus):
         before: Connection | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Open a session and stay until it is lost, or another one has taken over and nothing is in flight.
+        """Open a session and stay until it is lost, or replaced and without exchanges in flight.
 
-        `before`: it replaces that one, as soon as it is open. Raises as `_connect_and_stay`.
+        `before`: the connection that it replaces once it is open. Raises like `_connect_and_stay`.
         """
-        cause = EXCHANGE.get()  # of a session that is opened for a client's request
-        EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
+        # The handshake belongs to the client's request that opens the session, if one does. The tasks that
+        # read the channel do not: they outlive that request, and serve others.
+        cause = EXCHANGE.get()
+        EXCHANGE.set(0)
         async with self._open_channel(self.config, self._heard, self.watch) as channel:
             EXCHANGE.set(cause)
             try:
@@ -533,12 +543,13 @@ class Upstream(UpstreamStatus):
             if before is not None:
                 self._forget(before, replaced=True)
                 self._term.cancel(reason="another session takes over")
-                await self._vacant.wait()
+                await self._vacant.wait()  # its subscriber must have ended: both use the same wishes
             vacant = self._vacant = trio.Event()
             try:
                 async with trio.open_nursery() as nursery:
                     self._term = nursery.cancel_scope
                     await nursery.start(self.subscriber.run, connection, name=f"subscriber {self.name}")
+                    # Before any list is fetched, so that no change of it is missed.
                     await self.subscriber.hears_lists(LISTEN_SECONDS)
                     self._greet(connection)
                     task_status.started()
@@ -551,7 +562,7 @@ class Upstream(UpstreamStatus):
             finally:
                 self._forget(connection)
                 vacant.set()
-            if not connection.closed.is_set():
+            if not connection.closed.is_set():  # replaced: its exchanges in flight may still be answered
                 with trio.move_on_after(LINGER_SECONDS):
                     while channel.pending_requests:  # noqa: ASYNC110  # no event tells of the last one
                         await trio.sleep(BREATH_SECONDS)
@@ -566,7 +577,8 @@ class Upstream(UpstreamStatus):
                 connection = await connect(
                     channel, self._client_info, self._capabilities, eras, self.config.revision
                 )
-            except TransportClosed:  # it may have died of the first question: the next time another is first
+            except TransportClosed:
+                # Some servers exit on a request that they do not know: the other era comes first next time.
                 if eras is not Eras.LEGACY_ONLY:
                     modern = eras is Eras.MODERN_FIRST
                     self._eras = Eras.LEGACY_FIRST if modern else Eras.MODERN_FIRST
@@ -578,7 +590,7 @@ class Upstream(UpstreamStatus):
         raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s of `connect_timeout`")
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
-        """Have a notification of the clients passed on, once, when the server is there and its era has it."""
+        """Queue a notification of clients for the server, if it is connected. Equal ones are sent once."""
         self._generations.act(self.name)
         key = method, bytes(raw(params or {}))
         if self.connection is None or (len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell):
@@ -616,13 +628,14 @@ class Upstream(UpstreamStatus):
             self._on_change(self.name, connection.facts.capabilities)
 
     def _lost_with(self, withdrawn: Notification) -> Notification:
-        """Add to the news that a call is not parked any more that it was lost with its connection."""
+        """Return a notification that a call is no longer parked, with the error of the lost connection."""
         connection = self.connection
         reason = self.trouble if connection is None else connection.channel.close_reason.told
         error = self.error(UPSTREAM_UNAVAILABLE, f"was lost while its client was asked something: {reason}")
         return Notification(WITHDRAWN, raw({**members_of(withdrawn.params), ERROR: error_body(error)}))
 
     def _heard(self, notification: Notification) -> None:
+        """Take a notification of the server, or one of the channel about itself."""
         if notification.method == m.HEARING:
             self.announce()
             return
@@ -632,6 +645,7 @@ class Upstream(UpstreamStatus):
             return
         if notification.method == WITHDRAWN and (self.connection is None or self.connection.closed.is_set()):
             notification = self._lost_with(notification)
+        # The cache first: a client that is notified may ask at once, and must not get the old answer.
         if self.memory is not None:
             self.memory.hear(notification)
         if notification.method != m.MISSED:

@@ -1,9 +1,9 @@
-"""What is wanted of one upstream's resources, and what has become of each wish.
+"""Keep the wanted URIs of one upstream, and the state of each: agreed, refused or missed.
 
-Level-triggered: whoever asks the upstream compares what is wanted with what was agreed, whenever either
-changes. A URI is agreed when the upstream tells this process of it, or when another replica passes on what
-the upstream tells there. What was agreed and is lost is missed: a change may have passed, so whoever wants it
-hears of one as soon as it is agreed again, in whichever way.
+Level-triggered: the modules that ask the upstream compare the wanted URIs with the agreed ones whenever
+either set changes. A URI is agreed when the upstream sends its updates to this process, or when another
+replica passes them on. An agreed URI that is lost is missed: a change may have passed, so its subscribers get
+an update as soon as it is agreed again, in either way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ def _nothing(_uri: str) -> bool:
 
 
 class Wishes:
-    """The wishes of one upstream. `direct`: URIs that it tells this process of; `shared`: another replica.
+    """The wanted URIs of one upstream.
 
-    `tell_update` says that a resource may have changed. `answering`: URIs about which a client is being
-    asked. `is_expected` says of a URI that is not `direct` whether another replica passes it on, or is about
-    to. `turn` counts what may have changed the wishes.
+    `direct`: URIs whose updates the upstream sends to this process; `shared`: to another replica, which
+    passes them on. `tell_update` reports that a resource may have changed. `answering`: URIs about which a
+    client is being asked. `is_expected` returns whether another replica passes a URI on, or is about to.
+    `turn` counts the events that may have changed the wanted URIs.
     """
 
     def __init__(self, wanted: Callable[[], frozenset[str]], tell_update: Callable[[str], None]) -> None:
@@ -36,7 +37,7 @@ class Wishes:
         self.answering: set[str] = set()
         self.is_expected: Callable[[str], bool] = _nothing
         self.turn = 0
-        self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
+        self._missed: frozenset[str] = frozenset()  # lost URIs, of which a change may have been missed
         self._pokes = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
 
@@ -46,48 +47,48 @@ class Wishes:
 
     @property
     def withdrawn(self) -> frozenset[str]:
-        """What is refused now and was agreed once: somebody still relies on it."""
+        """The refused URIs that were agreed once, so that clients still rely on them."""
         return self._missed & self.refused.keys()
 
     def is_agreed(self, uri: str) -> bool:
         return uri in self.direct or uri in self.shared
 
     def is_wanted_directly(self, uri: str) -> bool:
-        """Whether the upstream itself is to be asked for `uri`."""
+        """Return whether the upstream itself is to be asked for `uri`."""
         return uri in self.wanted() and not self.is_expected(uri)
 
     def wanted_directly(self) -> frozenset[str]:
-        """What the upstream itself is to be asked for."""
+        """Return the URIs that the upstream itself is to be asked for."""
         wanted = self.wanted()
         if self.is_expected is _nothing:
             return wanted
         return frozenset(uri for uri in wanted if not self.is_expected(uri))
 
     def prune(self) -> None:
-        """What nobody wants any more is neither refused nor missed."""
+        """Forget that URIs were refused or missed which are not wanted any more."""
         wanted = self.wanted()
         self._missed &= wanted
         for uri in self.refused.keys() - wanted:
             del self.refused[uri]
 
-    # What changes, and who waits for that
+    # Changes, and waiting for them
 
     def poke(self) -> None:
-        """Something else may be wanted, or is to be asked for in another way."""
+        """Wake the tasks that ask the upstream: wanted URIs, or the way to ask for them, may have changed."""
         self.turn += 1
         self._pokes.unpark_all()
 
     async def poked(self, since: int) -> None:
-        """Wait until `turn` is another one than `since`."""
+        """Wait until `turn` differs from `since`."""
         while self.turn == since:
             await self._pokes.park()
 
     def progressed(self) -> None:
-        """Whoever waits for an answer is to look again."""
+        """Wake the tasks that wait for an agreement or a refusal."""
         self._progress.unpark_all()
 
     def agree(self, uris: Iterable[str], held: set[str]) -> None:
-        """`uris` are told of in one more way: `held` is `direct` or `shared`."""
+        """Add `uris` that were agreed to `held`, which is `direct` or `shared`."""
         for uri in uris:
             held.add(uri)
             self.refused.pop(uri, None)
@@ -98,7 +99,7 @@ class Wishes:
             self.poke()  # one of the two ways can end now
 
     def ask_again(self, uris: Iterable[str]) -> None:
-        """What was refused may be agreed now."""
+        """Forget that `uris` were refused, so that they are asked for again."""
         for uri in uris:
             if self.refused.pop(uri, None) is not None:
                 self.poke()
@@ -108,13 +109,13 @@ class Wishes:
             self.refused[uri] = RpcError(code, f"{reason} {uri}")
 
     def lose(self, uris: Iterable[str], held: set[str]) -> None:
-        """`uris` are not told of in that way any more, though they are wanted."""
+        """Remove `uris` from `held`. Those without another way are missed from now on."""
         lost = held.intersection(uris)
         held -= lost
         self._missed |= lost - self.direct - self.shared
 
     def miss(self, uris: frozenset[str]) -> None:
-        """Changes of `uris` may have passed: clients hear of it now, or when they are agreed."""
+        """Report `uris` as changed, as updates may have been missed: now, or as soon as they are agreed."""
         agreed = self.agreed
         for uri in sorted(uris & agreed):
             self.tell_update(uri)
@@ -122,7 +123,7 @@ class Wishes:
         self.poke()
 
     def catch_up(self, uris: Iterable[str]) -> None:
-        """Something of what was told of `uris` may have been lost."""
+        """Report those of `uris` that are agreed as changed, as updates may have been lost."""
         for uri in sorted(self.agreed.intersection(uris)):
             self.tell_update(uri)
 
@@ -130,13 +131,13 @@ class Wishes:
         """See `Subscriber.ensure`."""
         if self.is_agreed(uri):
             return True
-        self.refused.pop(uri, None)
+        self.refused.pop(uri, None)  # an earlier refusal does not count: the upstream is asked again
         self.poke()
         until = trio.current_time() + seconds
         while not self.is_agreed(uri):
             if uri in self.refused:
                 raise self.refused[uri].anew()
-            if uri in self.answering:
+            if uri in self.answering:  # a person may be asked: the time begins anew after that
                 await self._progress.park()
                 until = trio.current_time() + seconds
             else:
@@ -147,7 +148,7 @@ class Wishes:
         return True
 
     async def ensure_all(self, uris: Iterable[str], seconds: float) -> frozenset[str]:
-        """Wait until each of `uris` is agreed or refused, for so long at most; those that are agreed."""
+        """Wait until each of `uris` is agreed or refused, or time is up. Return those that are agreed."""
         waiting = [uri for uri in uris if not self.is_agreed(uri)]
         for uri in waiting:
             self.refused.pop(uri, None)
