@@ -1,4 +1,4 @@
-"""Puts the parts together: configuration in, nurseries around, exit code out."""
+"""Assemble the parts: from a configuration to running nurseries and an exit code."""
 
 from mcpmux.app.control import ConfigFile
 from mcpmux.app.listeners import Announce

@@ -1,11 +1,11 @@
-"""What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
+"""Control a running mux: reload its configuration, turn upstreams off and on.
 
-One thing is done after the other, and a broken configuration changes nothing. What was enabled or disabled by
-hand stays so until mcpmux is restarted. A disabled upstream is as if it were not configured; a drained one is
-there but gets no exchange.
+Actions are done one after the other, and a broken configuration changes nothing. An upstream that was enabled
+or disabled by hand stays so until mcpmux is restarted. A disabled upstream is treated as not configured; a
+drained one is listed but gets no exchange.
 
-The configuration file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through
-symbolic links, and however an editor writes; inotify misses changes behind links and on network file systems.
+The configuration file is polled, with one `stat` every LOOK_SECONDS. This works on every file system, through
+symbolic links, and with every editor; inotify misses changes behind links and on network file systems.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NO_FILE = "there is no configuration file to read again: mcpmux was started with
 
 
 Look = tuple[int, int, int]
-"""When a file was written (ns), its inode, its size."""
+"""The time of a file's last change (ns), its inode, its size (bytes)."""
 
 
 class ConfigFile:
-    """One file, and how to read it. `read` is called in a thread; it raises ConfigError.
+    """A configuration file. `read` is called in a thread; it raises ConfigError.
 
-    It counts as changed once two looks in a row are alike, so a half-written or missing file is left alone.
-    `known`: how the file looked when it was last read.
+    The file counts as changed once two looks in a row are alike, so that a half-written or missing file is
+    not read. `known`: the look when the file was last read.
     """
 
     def __init__(self, path: str, read: Callable[[], Config]) -> None:
@@ -49,14 +49,14 @@ class ConfigFile:
         self._read = read
 
     def see(self, look: Look | None) -> bool:
-        """Take one more look (None: no file). Returns whether the file is to be read."""
+        """Take one more look (None: no file). Return whether the file is to be read."""
         settled, self._last = look == self._last, look
         return settled and look is not None and look != self.known
 
     def load(self) -> Config:
-        """Read the file. It is looked at first, so that no change is missed. Raises ConfigError."""
-        self.known = look_at(self.path)
-        if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
+        """Read the file. Raises ConfigError."""
+        self.known = look_at(self.path)  # before it is read, so that a change meanwhile is noticed
+        if Path(self.path).is_fifo():  # reading it would wait for a writer, and the reload with it
             raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
 
@@ -64,12 +64,13 @@ class ConfigFile:
         """Wait until the file has changed since it was last loaded, and is complete."""
         while True:
             await trio.sleep(LOOK_SECONDS)
+            # In a thread: a `stat` on a network file system may hang.
             if self.see(await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)):
                 return
 
 
 def look_at(path: str) -> Look | None:
-    """How the file looks, or None if there is no file."""
+    """Return the look of a file, or None if there is no file."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -84,7 +85,7 @@ def _load(file: ConfigFile) -> Config:
 
 
 class Controlled(Protocol):
-    """A mux, or the supervisor of several processes with one each. `Mux` says what each does."""
+    """The interface of a mux, or of the supervisor of several. `Mux` documents the methods."""
 
     config: Config
 
@@ -95,7 +96,7 @@ class Controlled(Protocol):
 
 
 class Control:
-    """Of one mux. `file` is where its configuration comes from, None when that cannot be read again."""
+    """The control of one mux. `file`: the source of its configuration, None when it cannot be read again."""
 
     def __init__(self, mux: Controlled, file: ConfigFile | None) -> None:
         self._mux = mux
@@ -106,7 +107,7 @@ class Control:
         self.endpoint: str | None = None
 
     def noting(self, announce: Callable[[str], None]) -> Callable[[str], None]:
-        """The same, and the first URL for HTTP is the `endpoint`."""
+        """Return an `announce` that also sets `endpoint` to the first HTTP URL."""
 
         def note(url: str) -> None:
             if self.endpoint is None and url.startswith(("http:", "https:")):
@@ -117,17 +118,18 @@ class Control:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Settings that take effect when mcpmux is started again."""
+        """The changed settings that take effect when mcpmux is started again."""
         return plan_change(self._started, self._mux.config).pending
 
     async def reload(self) -> Mapping[str, Any]:
-        """Become what the file says now. Returns what was done. When it raises ConfigError nothing was."""
+        """Apply the configuration file. Return what was done. Raises ConfigError without any change."""
         async with self._lock:
             if self._file is None:
                 raise ConfigError([NO_FILE])
             before = self.pending
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             chosen = self._with_choices(filed)
+            # Every step that can fail comes before `apply`, which cannot: so an error changes nothing.
             certificates = await self._mux.renew()
             plan = self._mux.apply(chosen)
             self._filed = filed
@@ -139,7 +141,7 @@ class Control:
         return done
 
     async def reload_or_tell(self) -> None:
-        """Reload, and log what is wrong."""
+        """Reload, and log the mistakes of a broken configuration."""
         try:
             await self.reload()
         except ConfigError as error:
@@ -177,7 +179,7 @@ class Control:
             self._mux.act("release", upstream.name)
 
     def _with_choices(self, config: Config) -> Config:
-        """`config` with what was chosen by hand. Raises ConfigError if these do not go together."""
+        """Return `config` with the choices made by hand. Raises ConfigError if they contradict each other."""
         chosen = {each.name: self._by_hand.get(each.name, each.enabled) for each in config.upstreams}
         try:
             return attrs.evolve(

@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration is to be read again, or our terminal was closed. Windows has no such signal."""
+"""Handle SIGHUP: reload the configuration, or stop if our terminal was closed. Windows has no SIGHUP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ STREAMS = (0, 1, 2)  # standard input, output and error
 async def reload_on_hangup(
     control: Control, stopping: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Reload on each SIGHUP, until cancelled. When it means that our terminal was closed we stop."""
+    """Reload on each SIGHUP, until cancelled. Set `stopping` if our terminal was closed."""
     had_terminal, streams = has_terminal(), [number for number in STREAMS if os.isatty(number)]
     with trio.open_signal_receiver(signal.SIGHUP) as received:
         task_status.started()
         async for _ in received:
+            # Only this distinguishes a closed terminal from an administrator's SIGHUP.
             if had_terminal and not has_terminal():
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 for number in streams:  # writing to a terminal that is gone would fail
@@ -37,6 +38,7 @@ async def reload_on_hangup(
 
 
 def has_terminal() -> bool:
+    """Return whether this process has a controlling terminal that is open."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
     except OSError:

@@ -1,6 +1,6 @@
-"""Opens, announces and serves each configured listener, and decides which of them authenticate clients.
+"""Open, announce and serve each configured listener, and decide which of them authenticate clients.
 
-A listener that would let in strangers from the network without being told to does not start.
+A listener that would admit strangers from the network without an explicit setting does not start.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ SCHEMES = {HttpListener: ("http", "https"), WebSocketListener: ("ws", "wss"), Tc
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What every listener serves. `announce` is called with its URL when it is ready.
+    """The objects that all listeners share. `announce` is called with a listener's URL when it is ready.
 
-    `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
-    `stdio_view`: what the client on standard input and output looks through. `marks`: see HttpEndpoint.
-    `node`: of a cluster. `config`: what is followed now; without it there are no server cards. `bodies`: of
-    the requests to all listeners.
+    `gate` authenticates clients from the network. `certificates`: the renewable ones. `stdio_view`: the view
+    of the client on standard input and output. `marks`: see HttpEndpoint. `node`: this process in a cluster,
+    or among workers. `config` returns the present configuration; without it there are no server cards.
+    `bodies`: the budget for large requests to all listeners.
     """
 
     limits: Limits
@@ -84,7 +84,7 @@ class Serving(msgspec.Struct, frozen=True):
 class HandedConnections(msgspec.Struct, frozen=True):
     """The connections of a worker, for a listener whose address the supervisor has bound.
 
-    `accepting` has new connections, `handing` those that other workers hand over.
+    `accepting` yields new connections, `handing` connections that other workers hand over.
     """
 
     accepting: HandedListener
@@ -92,7 +92,7 @@ class HandedConnections(msgspec.Struct, frozen=True):
 
 
 async def serve_stdio(serving: Serving) -> None:
-    """Serve the client on standard input and output. When it has gone we stop."""
+    """Serve the client on standard input and output, and set `stopping` when it has gone."""
     limits = serving.limits
     async with open_stdio_stream(limits.max_message_bytes) as messages, trio.open_nursery() as nursery:
 
@@ -101,6 +101,7 @@ async def serve_stdio(serving: Serving) -> None:
             nursery.cancel_scope.cancel(reason="stopping")
 
         nursery.start_soon(end_when_stopping)
+        # Without a name: the client on standard input has started this process, and sends no token.
         await serve_messages(messages, serving.service, limits, principal=ANYONE.within(serving.stdio_view))
         serving.stopping.set()
 
@@ -115,7 +116,7 @@ async def serve_listener(
     """Serve clients of listener `number` until we stop.
 
     The address of `handed` connections is bound and announced already. Raises TransportError when the
-    address cannot be listened on, ConfigError for TLS files of no use.
+    address cannot be listened on, ConfigError for unusable TLS files.
     """
     tls = await tls_of(listener, serving.certificates)
     async with AsyncExitStack() as stack:
@@ -124,6 +125,7 @@ async def serve_listener(
             url, accepting = await stack.enter_async_context(open_address(listener))
         else:
             url, accepting = "handed connections", [handed.accepting]
+        # Around the connections: sessions and resumable calls outlive them.
         sessions = await stack.enter_async_context(trio.open_nursery())
         async with trio.open_nursery() as connections:
             if isinstance(listener, HttpListener):
@@ -138,7 +140,7 @@ async def serve_listener(
 
 Accepting = Sequence[Listener[trio.SocketStream]]
 Serve = Callable[..., Awaitable[None]]
-"""Serves the connections of what accepts them."""
+"""Serve the connections of listening sockets, or of a HandedListener."""
 
 
 async def _prepare_http(
@@ -149,7 +151,7 @@ async def _prepare_http(
     number: int,
     nursery: trio.Nursery,
 ) -> Serve:
-    """`nursery` is for the sessions, which may outlive their connections."""
+    """Return the function that serves an HTTP listener. `nursery`: for its sessions."""
     limits, stopping = serving.limits, serving.stopping
     gate = gate_of(listener, serving.gate)
     node, marks = serving.node, serving.marks
@@ -185,20 +187,20 @@ async def _prepare_http(
 async def _serve_replicas_too(
     serve: Serve, door: ReplicaDoor, accepting: Accepting, *, task_status: trio.TaskStatus[None]
 ) -> None:
-    """Serve connections, and finish what other replicas have handed over: it comes on none of them."""
+    """Serve connections, then wait for requests of other replicas, which arrive on none of them."""
     await serve(accepting, task_status=task_status)
     await door.drained()
 
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
-    # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
+    # Imported here: most configurations have HTTP listeners only, and importing WebSocket takes long.
     from mcpmux.clients.stream_clients import StreamClients
     from mcpmux.transports.websocket import HandshakePolicy
 
     limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-        door = HandshakePolicy(listener.path, policy, opens_below=True)  # there are views
+        door = HandshakePolicy(listener.path, policy, opens_below=True)  # paths below it name views
     gate = gate_of(listener, serving.gate)
     view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
     share = Share(limits.stream_share())
@@ -215,7 +217,7 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
 
 @asynccontextmanager
 async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
-    """The URL of a listener, and what listens there, without TLS. Raises TransportError."""
+    """Yield (URL, listening sockets) of a listener, without TLS. Raises TransportError."""
     if isinstance(listener, UnixListener):
         async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
             yield f"unix:{listener.path}", [unix]
@@ -228,14 +230,14 @@ async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[t
 
 
 async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentContext | None:
-    """What a listener secures its connections with. Raises ConfigError for files that are of no use."""
+    """Return the TLS context of a listener, None without TLS. Raises ConfigError for unusable files."""
     if listener.tls is None:
         return None
     return await certificates.open(f"listener {listener.address}", listener.tls)
 
 
 def check_listeners(config: Config) -> None:
-    """Raises ConfigError for listeners that would let strangers in, and for key files of no use."""
+    """Check that no listener would admit strangers, and that key files are usable. Raises ConfigError."""
     problems = [f"{where}: {text}" for where, text in find_unguarded_listeners(config.listeners, config.auth)]
     if problems:
         raise ConfigError(problems)
@@ -247,7 +249,7 @@ def check_listeners(config: Config) -> None:
 
 
 async def make_gate(config: Config) -> Gate | None:
-    """What asks clients who they are; None when no listener asks. Raises what `check_listeners` raises."""
+    """Return the gate that authenticates clients; None if no listener does. Raises like `check_listeners`."""
     await trio.to_thread.run_sync(check_listeners, config)  # it reads files
     if not config.auth.asks_tokens and not any(map(asks_certificate, config.listeners.bound)):
         return None
@@ -265,9 +267,9 @@ async def make_gate(config: Config) -> Gate | None:
 
 
 def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:
-    """What asks the clients of one listener who they are; None when they are not asked."""
+    """Return the gate of one listener; None when it does not authenticate clients."""
     if gate is None or isinstance(listener, UnixListener):
-        return None  # the permissions of its file say who may connect
+        return None  # the permissions of the socket's file decide who may connect
     if asks_certificate(listener) or (gate.asks_tokens and not isinstance(listener, TcpListener)):
         return gate
     return None

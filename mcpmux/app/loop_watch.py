@@ -1,4 +1,4 @@
-"""A warning in the log when the event loop is held for long, as everybody waits for that time."""
+"""Log a warning when one step holds the event loop for long, as all clients wait meanwhile."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PAUSE_SECONDS: Final = 60.0  # between warnings; the next one counts those in be
 class LoopWatch(trio.abc.Instrument):
     """Measures the rounds of the event loop, each of which lets every task that can run take one step.
 
-    It goes by the processor's time of this thread: on a busy machine, rounds that do little take long, too.
-    That time is read now and then, and after a round that was long by the clock on the wall.
+    It measures the processor's time of this thread: on a busy machine, rounds that do little take long, too.
+    That time is read now and then, and after a round that was long by wall-clock time.
     """
 
     def __init__(
         self, clock: Callable[[], float] = time.thread_time, wall: Callable[[], float] = time.perf_counter
     ) -> None:
-        """`clock`: gives the processor's time in seconds. `wall`: the time that passes, for little."""
+        """`clock` returns the processor's time, `wall` the wall-clock time, in seconds. `wall` is cheap."""
         self._clock, self._wall = clock, wall
         self._began = clock()
         self._round_began = self._sampled = wall()
@@ -46,21 +46,22 @@ class LoopWatch(trio.abc.Instrument):
             self.end(self._round_began - self._sampled)
 
     def begin(self) -> None:
-        """Begin to measure."""
+        """Begin a measurement."""
         self._began = self._clock()
 
     def end(self, before: float = 0.0) -> float:
-        """End what `begin` began, and report it if it was long. Returns its seconds.
+        """End a measurement, and report it if it was long. Return its seconds.
 
-        `before`: seconds after `begin` that do not count, as if the processor had been busy in all of them.
+        `before`: seconds between `begin` and the round, which are subtracted.
         """
+        # As if the processor had been busy all that time: a round is never reported for work before it.
         held = self._clock() - self._began - before
         if held >= HELD_SECONDS:
             self.report(held)
         return held
 
     def report(self, held: float) -> None:
-        """Warn of a long round, unless there was a warning of late. `held`: seconds."""
+        """Warn of a long round, unless there was a warning within PAUSE_SECONDS. `held`: seconds."""
         self._rounds += 1
         self._longest = max(self._longest, held)
         now = trio.current_time()

@@ -1,7 +1,7 @@
-"""Everything between clients and upstreams, and how it changes while it runs.
+"""Assemble the parts between clients and upstreams, and apply configurations while they run.
 
-`apply` never pauses, so no exchange meets half of a configuration. It does not touch what has not changed.
-Clients hear `list_changed` for upstreams that came, went or have a new name.
+`apply` never awaits, so no exchange meets half of a configuration. It does not touch parts that have not
+changed. Clients get `list_changed` for upstreams that came, went or have a new name.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ DRAINED = "is being drained by whoever runs mcpmux; try again later"
 STOP_LADDER = StopLadder(close_seconds=1.5, terminate_seconds=2.0)
 
 Follower = Callable[[Config], None]
-"""Called with each new configuration, right after the mux has taken it. Must not fail."""
+"""Called with each new configuration, right after the mux has applied it. Must not fail."""
 
 
 class Mux:
-    """The running parts. `config` is what they follow now; `followers` are called when it has changed.
+    """The running parts. `config`: their present configuration. `followers` are called when it has changed.
 
-    A session keeps the configuration that it was made with, but for what is looked up at each use.
+    A session keeps the configuration that it was made with, except for settings that are read at each use.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Mux:
         self._trace = trace
         self._replicas = replicas
         self._server_info = server_info
-        self._parts = 1  # of the limits of upstreams: replicas that serve the same clients
+        self._parts = 1  # the number of replicas among which the limits of upstreams are divided
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
@@ -132,7 +132,7 @@ class Mux:
     # Sessions with upstreams
 
     def make_shared(self, name: str) -> Upstream:
-        """A new shared session. It subscribes to what clients listen to already."""
+        """Return a new shared session, which subscribes to the URIs that clients listen to already."""
         upstream = self._make(name, name, SHARED_CAPABILITIES, Eras.MODERN_FIRST)
         upstream.subscriber.take_over(self.hub.subscriptions.wanted(name))
         return upstream
@@ -142,7 +142,7 @@ class Mux:
         if self._tap is not None:
             leg = Leg("upstream", key, transport_of(config.target), name)
             watch = Watch(self._tap, leg, self._trace)
-        # A client's own session comes and goes with it; nobody else's lists change.
+        # A private session comes and goes with its client: the lists of other clients stay the same.
         on_change = hub.upstream_changed if key == name else lambda _name, _capabilities: None
         upstream = Upstream(
             config,
@@ -173,18 +173,18 @@ class Mux:
         return upstream
 
     def share(self, replicas: int) -> None:
-        """So many replicas, of which this is one, give exchanges to the same upstreams from now on."""
+        """Divide the limits of upstreams among so many replicas, of which this is one."""
         self._parts = replicas
         for session in self.upstreams.sessions():
             self._divide(session)
 
     def _divide(self, session: Upstream) -> None:
-        # A process of mcpmux, a socket of this machine and a client's own session belong to one replica.
+        # A child process, a socket of this machine and a private session belong to one replica only.
         if not isinstance(session.config.target, Stdio | Unix) and PRIVATE not in session.key:
             session.limiter.become_one_of(self._parts)
 
     def _share_of(self, key: str, config: UpstreamConfig) -> Callable[[Wishes], SharedListening] | None:
-        """What asks another replica for updates of a session; None when each replica has its own."""
+        """Return what listens at another replica for a session; None if each replica has its own session."""
         if self._replicas is None or PRIVATE in key or not is_one_for_all(config):
             return None
         return partial(SharedListening, key, self._replicas, partial(self.hub.tell_update, key))
@@ -193,7 +193,8 @@ class Mux:
         session.remember(self.store.cache_of(session.config, session.key))
 
     def _update(self, key: str, uri: str) -> None:
-        """Clients of a resource hear of a change that mcpmux may have missed."""
+        """Report a resource of a session as changed, as mcpmux may have missed a change."""
+        # The cache first: a client that is notified may read at once.
         upstream = self.upstreams.by_key(key)
         if upstream is not None and upstream.memory is not None:
             upstream.memory.updated(uri)
@@ -201,6 +202,7 @@ class Mux:
 
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)
+        # A server must not reach a client that may not see it.
         space = self.upstreams.space(key)
         if client is None or space is None or not self._access.of(client.principal).sees(upstream_of(key)):
             return None
@@ -231,7 +233,7 @@ class Mux:
     # Changes while it runs
 
     def apply(self, config: Config) -> Plan:
-        """Become what `config` says. Returns what was done and what was not."""
+        """Apply a configuration. Return what was done, and what has to wait for a restart."""
         before, self.config = self.config, config
         plan = plan_change(before, config)
         if not plan:
@@ -242,13 +244,14 @@ class Mux:
         if merging.cursor_key != before.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.present_itself(self._server_info, config.identity.instructions)
+        # Always, as cached pages contain the names of the old configuration.
         self.store.follow(config.caching)
         if config.limits.rate != before.limits.rate:
             self.rates.become(config.limits.rate)
         for session in self.upstreams.sessions():
             if config.caching != before.caching:
                 self._adjust_memory(session)
-            else:  # cached replies are as clients saw them under the old configuration
+            else:  # cached replies contain names for clients of the old configuration
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
@@ -271,6 +274,7 @@ class Mux:
         ]
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
+        # Before the new prefixes are set below: the last updates go out under the old URIs.
         for name in renamed:
             self.hub.forget(name)
         stay = [name for name in self._settings if name in before and name not in plan.restarted]
@@ -295,19 +299,19 @@ class Mux:
         getattr(self, action)(name)
 
     def restart(self, name: str) -> None:
-        """Open a new session with an upstream; what is in flight in the old ones is finished there."""
+        """Open a new session with an upstream. Exchanges in flight end in the old sessions."""
         self._held.pop(name, None)
         self.upstreams.add(name, self.make_shared(name))
 
     def drain(self, name: str) -> None:
-        """Give an upstream no exchange any more; what is in flight is finished, sessions stay open."""
+        """Give an upstream no exchange any more. Exchanges in flight are finished, sessions stay open."""
         self._held[name] = DRAINED
         for session in self._sessions_with(name):
             session.hold(DRAINED)
         self._tell([self.upstreams[name]])
 
     def release(self, name: str) -> None:
-        """Undo `drain`; nothing happens when there was none."""
+        """Undo `drain`, if the upstream was drained."""
         if self._held.pop(name, None) is not None:
             for session in self._sessions_with(name):
                 session.release()
@@ -317,23 +321,26 @@ class Mux:
         return [session for session in self.upstreams.sessions() if session.name == name]
 
     async def settled(self) -> None:
-        """Wait until what was done so far holds for every exchange that begins: here it does at once."""
+        """Wait until every new exchange follows the actions so far. In one process they do at once."""
 
     async def renew(self) -> tuple[str, ...]:
-        """Read all certificates again and return whose have changed. None has when it raises ConfigError."""
+        """Read all certificates again. Return the owners of changed ones.
+
+        Raises ConfigError if one cannot be used; then none is replaced.
+        """
         targets = [each.target for each in self.config.upstreams]
         self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
 
 
 def shown_by(config: Config) -> Shown:
-    """What clients are shown with a configuration."""
+    """Return the views and names for clients of a configuration."""
     upstreams, naming = config.enabled.values(), config_naming(config)
     return Shown(selections_of(config.views, naming), selection_of(upstreams, naming), naming)
 
 
 def config_naming(config: Config) -> Naming:
-    """The names that things have with a configuration."""
+    """Return the names that items have for clients of a configuration."""
     return naming_of(config.enabled.values(), config.views, config.merging.name_limit)
 
 
@@ -343,7 +350,7 @@ def implementation(identity: Identity) -> Raw:
 
 
 def _key_of(config: Config) -> bytes:
-    """The configured key for seals, or a new one each time."""
+    """Return the configured key for seals, or a new random one each time."""
     key = config.merging.cursor_key
     return key.reveal().encode() if key is not None else secrets.token_bytes(CURSOR_KEY_BYTES)
 
@@ -358,13 +365,13 @@ async def open_mux(
     generations: Generations | None = None,
     replicas: Replicas | None = None,
 ) -> AsyncIterator[Mux]:
-    """Connect the upstreams (in the background) and put the router in front of them.
+    """Connect the upstreams (in the background) and yield the mux in front of them.
 
     `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
-    tap, every call of an upstream. If other processes serve the same clients, `marks` are put in front of the
-    ids that clients come back with, and `generations` are shared. One of `replicas` subscribes for all.
+    tap, every call of an upstream. If other processes serve the same clients, `marks` are the prefix of the
+    ids that clients send back, and `generations` are shared. One of `replicas` subscribes for all.
 
-    Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
+    No task runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None

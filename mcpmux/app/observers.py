@@ -1,7 +1,7 @@
-"""Observers of the traffic, as the configuration says: capture, audit log, inspector, metrics, traces.
+"""Open the configured observers of the traffic: capture, audit log, inspector, metrics, traces.
 
-Without an observer there is no tap. Metrics and traces hear of an exchange first, so what the audit log
-refuses is counted too. Each observer is imported only if it is configured.
+Without an observer there is no tap. Metrics and traces get an exchange first, so that they count what the
+audit log refuses. Each observer is imported only if it is configured.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
     ReadMetrics = Callable[[], Awaitable[list[Family]]]
 
-RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
+RUN_BYTES = 4  # of randomness in the name of a run: enough to distinguish the runs of one machine
 
 
 class Observer(BatchObserver, ExchangeObserver, Protocol):
-    """Told of messages and of exchanges."""
+    """An observer of messages and of exchanges."""
 
 
 @dataclass(slots=True)
 class Observers:
-    """All of them, None for those that are off. `ring`: also None when another process shows it."""
+    """All observers, None for those that are off. `ring`: also None when another process has it."""
 
     admin: Admin
     redactor: Redactor
@@ -67,7 +67,7 @@ class Observers:
         return self.spans.trace if self.spans is not None else None
 
     def follow(self, config: Config) -> None:
-        """The configuration has changed."""
+        """Follow a changed configuration."""
         self.redactor.adopt(config.redaction)
         if self.capture is not None:
             self.capture.levels.adopt(config.prefixes)
@@ -122,25 +122,25 @@ class Observers:
             running.cancel_scope.cancel(reason="stopped")
 
     def view(self, mux: Mux) -> UpstreamView:
-        """The states of the upstreams."""
+        """Return the object that reads the states of the upstreams."""
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
         return UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams)
 
     def views_of(self, mux: Mux) -> MuxViews:
-        """The configured views."""
+        """Return the object that reads the configured views and counts their contents."""
         from mcpmux.app.view_contents import MuxViews
 
         return MuxViews(mux, self.redactor)
 
     def calls_of(self, mux: Mux) -> Calls | str:
-        """What sends requests for the inspector, or why nothing does."""
+        """Return the object that sends requests for the inspector, or the reason why there is none."""
         from mcpmux.traffic.admin.calls import OFF, Calls
 
         return Calls(mux.service) if self.admin.may_call else OFF
 
     def metrics_of(self, mux: Mux, replicas: Replicas | None = None) -> ReadMetrics:
-        """Reads all metrics as they are then. `replicas`: of a cluster."""
+        """Return a function that reads all metrics. `replicas`: of a cluster."""
         from mcpmux.traffic.telemetry import prometheus
 
         metrics = self.metrics
@@ -165,7 +165,7 @@ async def serve_mock(
     announce: Announce,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve it over HTTP at a free port of this machine, until `stopping` is set."""
+    """Serve a mock over HTTP at a free port of this machine, until `stopping` is set."""
     serving = Serving(Limits(), server, stopping, announce)
     await serve_listener(HttpListener(port=0), serving, task_status=task_status)
 
@@ -178,9 +178,9 @@ def new_run() -> Run:
 async def open_observers(
     config: Config, forwarder: Observer | None = None, first: Sequence[ExchangeObserver] = ()
 ) -> AsyncIterator[Observers]:
-    """All observers; goes around `open_mux`. `forwarder` replaces the inspector's ring.
+    """Open and yield all observers; goes around `open_mux`. `forwarder` replaces the inspector's ring.
 
-    `first`: more of them, which only count or show, and so stand before those that may refuse an exchange.
+    `first`: more observers, which never refuse an exchange, and so come before those that may.
 
     Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """

@@ -1,4 +1,6 @@
-"""From start to stop. Nesting is the stop order: observers ⊃ cluster ⊃ upstreams ⊃ clients ⊃ exchanges.
+"""Serve from start to stop.
+
+Nesting is the stop order: observers ⊃ cluster ⊃ upstreams ⊃ clients ⊃ exchanges.
 
 The first SIGINT or SIGTERM drains: listeners close, exchanges finish up to a deadline, then upstreams are
 closed. The second cancels. On SIGHUP, and when its file has changed, the configuration is read again.
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # of the garbage collector: rounds become rare
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # of the garbage collector: its runs become rare
 KEPT_BYTES = 32 * 2**20  # of free memory at the end of the heap: eight messages of 2 MB, in and out
-SEPARATE_BYTES = 16 * 2**20  # blocks from this size on are the system's own, and go back to it at once
+SEPARATE_BYTES = 16 * 2**20  # larger blocks are mapped separately, and unmapped as soon as they are freed
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NO_CLUSTER = "[cluster] needs more: pip install 'mcpmux[cluster]'"
-DRAIN_SECONDS = 10.0  # for exchanges that run when we are asked to stop; a container runtime waits as long
+DRAIN_SECONDS = 10.0  # for exchanges in flight when we are asked to stop; a container runtime waits as long
 
 
 async def serve(
@@ -53,11 +55,11 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
-    `announce` gets each listener's URL when it is ready. `file`: where the configuration comes from; with
+    `announce` gets each listener's URL when it is ready. `file`: the source of the configuration; with
     `watch` its changes are followed. `followers` get each new configuration.
 
-    Raises TransportError when an address cannot be listened on, ConfigError when a listener would let in
-    strangers without being told to. With a client on standard input, an address that is taken is left out.
+    Raises TransportError when an address cannot be listened on, ConfigError when a listener would admit
+    strangers without an explicit setting. With a client on standard input, an address in use is left out.
     """
     keep_freed_memory()
     gate = await make_gate(config)
@@ -83,7 +85,8 @@ async def serve(
                 try:
                     await clients.start(serve_address, *arguments)
                 except* AddressInUse as busy:
-                    if not config.listeners.stdio:  # each host app starts an mcpmux of its own from one file
+                    # Each host app starts its own mcpmux from the same file: only the first gets the address.
+                    if not config.listeners.stdio:
                         raise
                     for error in leaves_of(busy):
                         log.warning("standard input is served without this address", reason=str(error))
@@ -110,21 +113,21 @@ async def serve(
                 more = mux.certificates, control, stopping, announce, replica
                 await listen(observers.serve_admin, *shown, metrics, *more)
             clients.start_soon(watch_names, mux, stopping)
-            settle()
+            settle()  # after all imports and listeners, whose objects stay for good
             await stopping.wait()
             if replica is not None:
-                await replica.leave()
+                await replica.leave()  # first, so that the others send nothing more here
                 clients.start_soon(replica.calls.drained, name="calls of other replicas")
-            mux.hub.close()
+            mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Replica | None]:
-    """This process among the replicas of its cluster; None when it is alone. Raises ConfigError.
+    """Yield this process as a replica of its cluster; None without a cluster. Raises ConfigError.
 
-    `bodies`: what bodies of requests may take in this process, letters of other replicas among them.
+    `bodies`: the budget for large requests in this process, including letters of other replicas.
     """
     if config.cluster.url is None:
         yield None
@@ -151,9 +154,9 @@ def prepare_serving(
     node: Node | None = None,
     bodies: BodyBudget | None = None,
 ) -> Serving:
-    """What listeners serve. `followers` and the gate hear of each new configuration from now on.
+    """Return what listeners share. Register `followers` and the gate for each new configuration.
 
-    `bodies`: the budget of this process, if something else has a part of it.
+    `bodies`: the budget for large requests, if other parts of this process use it, too.
     """
     mux.followers += followers
     if gate is not None:
@@ -166,41 +169,39 @@ def prepare_serving(
     )
 
 
-# glibc gives what is free at the end of the heap back to the system as soon as it is more than a message or
-# two. With large messages that is after each of them: for the next, the kernel has to find and clear the
-# pages again, which costs more than all the work on it.
+# glibc returns free memory at the end of the heap to the system as soon as it is more than a message or two.
+# With large messages that is after each of them: for the next one the kernel has to find and clear the pages
+# again, which costs more than all the work on the message.
 
 
 def keep_freed_memory() -> None:
-    """Have freed memory be used again; nothing happens where the C library is not glibc."""
+    """Make glibc keep freed memory for reuse. Without glibc this does nothing."""
     if (library := _glibc()) is not None:
         library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)
 
 
 def settle() -> None:
-    """Give memory back that only starting needed, and watch the event loop from now on.
-
-    The garbage collector keeps away from what exists now, and comes rarely: an exchange leaves nothing behind
-    that only the collector could free.
-    """
+    """Return memory that only the start needed, tune the garbage collector, and watch the event loop."""
     gc.collect()
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+    # The objects of now live as long as the process: the collector need not look at them. It runs rarely, as
+    # an exchange leaves no reference cycles behind.
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     trio.lowlevel.add_instrument(LoopWatch())
 
 
 def _glibc() -> ctypes.CDLL | None:
-    with suppress(OSError):  # of an interpreter that loads nothing
+    with suppress(OSError):  # a static interpreter cannot load libraries
         library = ctypes.CDLL(None) if sys.platform == "linux" else None
         return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
     return None
 
 
 async def watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> None:
-    """The first SIGINT or SIGTERM sets `stopping`, the second cancels everything."""
+    """Set `stopping` on the first SIGINT or SIGTERM, and cancel `everything` on the second."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
         async for number in received:
             name = signal.Signals(number).name

@@ -1,6 +1,6 @@
-"""Names in access rules, views and overrides that no server has: told by `check`, and in the log.
+"""Find names in access rules, views and overrides that no server has, for `check` and the log.
 
-Servers change. Whoever names something of theirs wants to hear when it is gone, or has got another name.
+Servers change: a configured name may disappear, or be replaced by another one, at any time.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ log = structlog.get_logger()
 MENDED: Final = "mended"
 OMITTED: Final = "left out"
 PASSED_ON: Final = "passed on as it is"
-"""What clients get of an item that the protocol does not allow."""
+"""The ways in which an item that the protocol does not allow reaches clients, or not."""
 
-ALIKE: Final = 0.9  # a method that is less like one of the protocol may be a server's own
-TOLD_MOST: Final = 1000  # warnings; each is told once
-PAUSE_SECONDS: Final = 60.0  # between two looks, however often servers say that their lists have changed
+ALIKE: Final = 0.9  # a method with less similarity to one of the protocol may be a server's own
+TOLD_MOST: Final = 1000  # warnings, each of which is logged once
+PAUSE_SECONDS: Final = 60.0  # between two looks, however often servers report changed lists
 
 
 class Listed(NamedTuple):
-    """What an upstream lists: names, URIs and templates by kind, None without one; input schemas by tool.
+    """The lists of an upstream: `texts`, names, URIs and templates by kind, None for an item without one;
+    `schemas`, input schemas by tool.
 
-    `problems`: what is wrong with the lists and their items. Each has `list`, `item` (if it is one that has a
-    name), `problem` and `fate`.
+    `problems`: of the lists and their items. Each has `list`, `item` (if it is about a named item), `problem`
+    and `fate`.
     """
 
     texts: dict[str, list[str | None]]
@@ -59,7 +60,7 @@ class Listed(NamedTuple):
 
 
 async def list_names(upstream: Upstream, kinds: Collection[str] = KINDS) -> Listed:
-    """What a connected upstream lists of some kinds, as far as it has them at all. Raises RpcError."""
+    """Return what a connected upstream lists of the kinds that it offers. Raises RpcError."""
     listed = Listed({}, {}, [])
     for method, paged in m.LISTS.items():
         kind = KIND_OF_LIST[method]
@@ -84,7 +85,7 @@ async def list_names(upstream: Upstream, kinds: Collection[str] = KINDS) -> List
 
 
 def find_odd_methods(config: Config) -> Iterator[str]:
-    """Yield a sentence for each method in rules that is nearly one of the protocol, and so is misspelt."""
+    """Yield a sentence for each method in rules that is nearly one of the protocol, so probably misspelt."""
     groups: dict[str, list[tuple[str, ...]]] = {
         "access[{}].methods": [rule.methods for rule in config.access],
         "limits.rate[{}].methods": [rate.methods for rate in config.limits.rate],
@@ -99,16 +100,16 @@ def find_odd_methods(config: Config) -> Iterator[str]:
 
 
 def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list[str]:
-    """A sentence for each name in the configuration that does not fit what upstreams list.
+    """Return a sentence for each name in the configuration that upstreams do not list.
 
-    An upstream that is not in `names` may have anything.
+    An upstream that is not in `names` is not judged.
     """
     upstreams, naming = config.enabled.values(), config_naming(config)
     found = list(find_idle_globs(config, [each.name for each in config.upstreams]))
     found += find_odd_methods(config)
     found += find_idle_targets(config.access, config.enabled, names, naming)
     found += find_unmatched(config.views, upstreams, names, naming)
-    common = set[str]()  # what is wrong everywhere is told once
+    common = set[str]()  # mistakes of all views, reported once
     for view, overrides in naming.overrides.items():
         place = f"views.{view}: " if view else "upstreams: "
         wrong = [*overrides.find_misplaced(names), *overrides.find_bad_parameters(schemas)]
@@ -119,7 +120,7 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
 
 
 def kinds_named(config: Config) -> dict[str, set[str]]:
-    """Of which upstreams the configuration names something, and of which kinds."""
+    """Return the kinds of items that the configuration names, by upstream."""
     named: dict[str, set[str]] = {name: set() for name in config.enabled}
     for view in config.views.values():
         for selector in (*view.include, *view.exclude):
@@ -140,13 +141,13 @@ def kinds_named(config: Config) -> dict[str, set[str]]:
         named[name].update(override.kind for override in upstream.overrides)
         if not upstream.tools.is_all:
             named[name].add(TOOLS)
-        if RESOURCES in named[name]:  # it may be one that a template stands for
+        if RESOURCES in named[name]:  # a URI may be in no list but match a template
             named[name].add(TEMPLATES)
     return {name: kinds for name, kinds in named.items() if kinds}
 
 
 async def watch_names(mux: Mux, stopping: trio.Event) -> None:
-    """Log each name that upstreams do not have, when they come and when their lists change, until we stop."""
+    """Log each name that upstreams do not have, at the start and when lists change, until we stop."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, mux)
         await stopping.wait()
@@ -176,7 +177,7 @@ async def _find_now(mux: Mux) -> list[str]:
             try:
                 listed = await list_names(upstream, kinds)
             except RpcError:
-                return  # nothing can be said of it
+                return  # not judged, as its lists are unknown
             if upstream.facts is not None:
                 names[upstream.name], schemas[upstream.name] = listed.names, listed.schemas
 

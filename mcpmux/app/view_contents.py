@@ -1,4 +1,4 @@
-"""What clients of views see of the lists of upstreams, and about how many tokens that takes."""
+"""Find what clients of views see of the upstreams' lists, and estimate its tokens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describ
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.upstream import Upstream
 
-TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
-COUNT_SECONDS = 5.0  # for an upstream to answer its lists; somebody waits for the numbers
+TOKEN_CHARACTERS = 4  # of JSON for each token: a simple estimate, near enough to compare views
+COUNT_SECONDS = 5.0  # for an upstream to send its lists; a person waits for the numbers
 
 
 class Seen(NamedTuple):
-    """Something that a client sees. `rule`: the selector that it comes from.
+    """An item that a client sees. `rule`: the selector that selects it.
 
-    `tokens`: of its part of a list, 0 of what is in none, because it is searched.
+    `tokens`: of its entry in a list, 0 for a searched tool, which is in no list.
     """
 
     kind: str
@@ -48,18 +48,18 @@ class Seen(NamedTuple):
 
 
 def for_everybody(config: Config) -> Config:
-    """The same without access rules, and with every view for everybody."""
+    """Return the configuration without access rules, and with all views for all principals."""
     views = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
     return attrs.evolve(config, access=(), views=views)
 
 
 async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
-    """What a client sees. Raises RpcError."""
+    """Return all items that a client sees. Raises RpcError."""
     return [*look_at_search(client, access), *await look_at(client, access, upstreams)]
 
 
 def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
-    """The tools that stand for all others where those are searched."""
+    """Return the search tools, if the client's view has them instead of the listed tools."""
     if not access.of(client).is_searched:
         return []
     rule = f"views.{client.view.partition(NARROWED)[0]}.tools"
@@ -68,7 +68,7 @@ def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
 
 
 async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
-    """What a client sees of upstreams. Raises RpcError."""
+    """Return the items that a client sees of upstreams. Raises RpcError."""
     found: list[Seen] = []
     for method, listed in m.LISTS.items():
         call = Call(method, {}, {}, principal=client)
@@ -80,7 +80,7 @@ async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[s
 
 
 async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> list[Seen]:
-    """What a client sees of one upstream's list. Raises RpcError."""
+    """Return the items that a client sees of one upstream's list. Raises RpcError."""
     found, kind = [], KIND_OF_LIST[call.method]
     is_listed = kind != TOOLS or not access.of(call.principal).is_searched
     selection = access.views.get(call.principal.view.partition(NARROWED)[0])
@@ -97,12 +97,12 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
 
 
 def name_in(item: Raw, list_method: str) -> str:
-    """The name, URI or template of something in a list, "" when it has none."""
+    """Return the name, URI or template of an item in a list, "" when it has none."""
     return text_of(decode_fields(item).get(NAMED_BY[list_method])) or ""
 
 
 def tokens_in(item: Raw) -> int:
-    """About how many tokens something in a list takes."""
+    """Return the approximate number of tokens of an item in a list."""
     return -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
 
 

@@ -1,4 +1,4 @@
-"""Several processes behind one address: the supervisor has the address, the workers have the clients.
+"""Serve from several processes behind one address: the supervisor has the address, workers have the clients.
 
 Linux only: see `transports.handing`.
 """

@@ -1,10 +1,10 @@
 """Calls between the supervisor and one worker, over a pair of sockets that only these two have.
 
-A message is a call of what the other side has under a name, or the answer to one: a pickle with its length in
-front, as both are the same program, and nobody else can write there. Calls arrive in the order in which they
-were posted.
+A message is a call of a named function of the other side, or the answer to a call: a pickle with its length
+in front. Pickle is safe here, as both sides are the same program and no other process can write to the
+sockets. Calls arrive in the order in which they were posted.
 
-What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
+A worker's cached answers of an upstream are outdated as soon as any worker counts a change in shared memory
 (see `mux/cache`).
 """
 
@@ -36,14 +36,15 @@ _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024
 SEND_SECONDS = 10.0  # for the other side to take a message; one that does not read for so long hangs
 ANSWER_SECONDS = 10.0
-ANSWER = ""  # in place of a name
+ANSWER = ""  # instead of a name
 
 ControlMessage = tuple[int, str, tuple[Any, ...]]
-"""Number of a question, 0 for a call that needs no answer; the name; arguments, or what the answer is."""
+"""(number of a question, or 0 for a call without an answer; name, or ANSWER; arguments, or (the answer,))."""
 
 Handlers = dict[str, Callable[..., Any]]
-"""What the other side can call, by name; functions may be async."""
+"""Functions that the other side can call, by name; they may be async."""
 
+# Frozen configurations contain read-only mappings, which pickle does not support by itself.
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
 
 
@@ -53,7 +54,7 @@ def encode_message(message: ControlMessage) -> bytes:
 
 
 class ControlChannel:
-    """One end. `sock` belongs to it. `gone`: nothing can be sent any more."""
+    """One end of a channel, which owns `sock`. `gone`: whether the channel is closed."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
@@ -66,9 +67,9 @@ class ControlChannel:
         self.gone = False
 
     async def run(self, handlers: Handlers) -> None:
-        """Send what is posted, and do what the other side calls, until it has gone.
+        """Send posted calls, and make the calls of the other side, until that has gone.
 
-        Questions are answered side by side; everything else is done one after the other.
+        Questions are answered side by side; calls without an answer are made one after the other.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_posted)
@@ -83,6 +84,7 @@ class ControlChannel:
                     else:
                         await _call(handlers, name, arguments)
             self.gone = True
+            # Wakes the tasks in `ask`, which would wait for their whole time otherwise.
             for answered in self._questions.values():
                 answered.close()
             nursery.cancel_scope.cancel(reason="the other process has gone")
@@ -91,7 +93,7 @@ class ControlChannel:
         await self._send((number, ANSWER, (await _call(handlers, name, arguments),)))
 
     def post(self, name: str, *arguments: Any, once: bool = False) -> None:
-        """Have `run` send a call after those before it; `once`: unless the same waits. Never waits."""
+        """Queue a call for `run` to send. `once`: unless an equal one is queued. Never waits."""
         if not (once and (0, name, arguments) in self._posted):
             self._post((0, name, arguments))
 
@@ -107,7 +109,7 @@ class ControlChannel:
                 await self._send(message)
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> Any:
-        """The answer, None to an unknown name. Raises TransportClosed if there is none in time."""
+        """Return the answer to a call, None for an unknown name. Raises TransportClosed if it is late."""
         number = next(self._numbers)
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
@@ -120,13 +122,14 @@ class ControlChannel:
         raise TransportClosed("it has gone" if self.gone else "it does not answer")
 
     async def send(self, name: str, *arguments: Any) -> None:
-        """Call at once. That the other side has gone, or does not read, is noticed where it is heard from."""
+        """Send a call before the queued ones. A failure is not raised here, but `run` ends after it."""
         await self._send((0, name, arguments))
 
     async def _send(self, message: ControlMessage) -> None:
-        """A message that has begun is sent to its end: half a message would break the channel."""
+        """Send a message. A failure is logged; when the other side does not read, the channel is closed."""
         data = encode_message(message)
         async with self._sending:
+            # Shielded, as half a message would break the channel; bounded, as the other side may hang.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + SEND_SECONDS) as scope:
                 try:
                     await self._stream.send_all(data)
@@ -137,10 +140,10 @@ class ControlChannel:
                 self.close()
 
     async def receive(self) -> ControlMessage:
-        """The next message of the other side. Raises TransportClosed when it has gone."""
+        """Return the next message of the other side. Raises TransportClosed when it has gone."""
         (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
         data = await self._read(length)
-        message: ControlMessage = pickle.loads(data)  # of our own other process, see above
+        message: ControlMessage = pickle.loads(data)  # only our own other process can write here
         return message
 
     async def _read(self, size: int) -> bytes:
@@ -169,14 +172,14 @@ async def _call(handlers: Handlers, name: str, arguments: tuple[Any, ...]) -> An
 
 
 def open_counters(workers: int) -> int:
-    """The file descriptor of the counters of all workers, which are in memory only. Raises OSError."""
+    """Return a file descriptor of memory for the counters of all workers. Raises OSError."""
     descriptor = os.memfd_create("mcpmux-generations")
     os.ftruncate(descriptor, workers * ROW_BYTES)
     return descriptor
 
 
 def map_counters(descriptor: int, number: int, workers: int) -> Generations:
-    """The generations of the worker with that number, from 1. The descriptor is closed."""
+    """Return the generations of the worker with that number, from 1. Closes the descriptor."""
     counters = mmap.mmap(descriptor, workers * ROW_BYTES)
     os.close(descriptor)
     return Generations(memoryview(counters), number - 1, workers)

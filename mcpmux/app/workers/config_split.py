@@ -1,11 +1,11 @@
-"""Splits one configuration into those of several processes. Pure.
+"""Split one configuration into the configurations of several processes. Pure.
 
   * A server that mcpmux starts, and that all clients share, runs once, under the supervisor. Workers reach it
     at a Unix socket as a server of the newest revision. Other upstreams run in each worker.
   * Limits on the whole (connections, sessions, exchanges with a running server, memory) are divided and
-    rounded up. Limits on one client stay as they are.
-  * Each worker has its audit log in a folder of its own. Capture files belong to one run each anyway.
-  * What one worker seals another must open: the key is the same everywhere.
+    rounded up. Limits on one client are not divided.
+  * Each worker has a separate folder for its audit log. Capture files are separate for each run anyway.
+  * All workers have the same key, as any worker must open what another one has sealed.
 
 Laws: the workers' parts of a number add up to it, or to less than one a worker more; a worker has the
 upstreams of the whole in the same order with the same prefixes.
@@ -27,7 +27,7 @@ T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 
 def is_shared(upstream: Upstream) -> bool:
-    """Whether a server runs once for all workers."""
+    """Return whether a server runs once for all workers."""
     return (
         upstream.enabled
         and isinstance(upstream.target, Stdio)
@@ -53,9 +53,9 @@ def divide(settings: T, workers: int, **least: int) -> T:
 def worker_config(
     config: Config, worker: int, workers: int, sockets: Mapping[str, str], key: Secret
 ) -> Config:
-    """The configuration of worker 1 to `workers`.
+    """Return the configuration of worker number `worker`, which is 1 to `workers`.
 
-    `sockets`: of shared upstreams, by name. `key`: for cursors, when none is configured.
+    `sockets`: of shared upstreams, by name. `key`: for seals, when none is configured.
     """
     folder = config.audit.directory
     if folder is not None:
@@ -75,15 +75,15 @@ def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]
     if upstream.name not in sockets:
         return divide(upstream, workers, max_in_flight=1, max_waiting=0)
     era = "mirror" if upstream.era == "mirror" and upstream.revision is None else "newest"
+    # The supervisor's mux speaks the newest revision whatever the server speaks, and checks its health.
     target = Unix(sockets[upstream.name])
     return attrs.evolve(upstream, target=target, era=era, revision=None, health_interval=0.0)
 
 
 def shared_config(config: Config, upstream: Upstream) -> Config:
-    """The configuration of the mux in front of one shared upstream, which passes it on untouched.
+    """Return the configuration of the mux in front of one shared upstream, which passes all messages on.
 
-    Workers know who their clients are, what they are shown, how much they may ask and what may be cached, so
-    this mux asks nobody, shows everything as it is, counts nothing and caches nothing.
+    It does not authenticate, select, rename, count or cache anything: each worker does that for its clients.
     """
     in_flight = upstream.max_in_flight + upstream.max_waiting
     limits = attrs.evolve(config.limits, max_in_flight=in_flight, rate=())

@@ -1,12 +1,12 @@
-"""All workers: starts them, gives them connections and messages, and starts them again.
+"""Start the workers, give them connections and messages, and restart them.
 
 Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
-worker hands over goes to the worker that it names, and to any if that has gone or it names none. A worker
-that ends unasked is logged and started again, at first at once, later with a pause. One that is asked to end
-gives back the connections that it has not begun with, and none of them is lost. No worker outlives its
-supervisor: it ends when its control channel does, and an orphan guard ends one that does not.
+worker hands over goes to the worker that it names, or to any if that has gone or none is named. A worker that
+ends unexpectedly is logged and started again, at first at once, later after a pause. A worker that is asked
+to end returns the connections that it has not begun to serve, so that none is lost. No worker outlives its
+supervisor: it ends when its control channel does, or else an orphan guard ends it.
 
-| no answer for | what follows |
+| no answer for | action |
 | --- | --- |
 | SILENT_SECONDS | the worker gets no connections until it answers again |
 | HUNG_SECONDS | it hangs and is killed |
@@ -45,14 +45,14 @@ log = structlog.get_logger()
 
 FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
 FORWARD_SECONDS = 10.0  # for a worker to take what was handed over
-FULL_SECONDS = 0.05  # until a connection is tried again that nobody takes for now
+FULL_SECONDS = 0.05  # until a connection is offered again after no worker took it
 FORWARDED = 256  # connections handed over that wait for a worker; more are closed
-LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
-HEARTBEAT_SECONDS = 2.0  # between two questions
+LAST_SECONDS = 5.0  # for connections that a worker handed over before its end
+HEARTBEAT_SECONDS = 2.0  # between two heartbeats
 SILENT_SECONDS = 5.0
 HUNG_SECONDS = 30.0
-END_SECONDS = 5.0  # for a worker to end by itself when its control channel is closed
-BOOT = (  # every module is found where the supervisor has found it
+END_SECONDS = 5.0  # for a worker to end after its control channel is closed; then it is killed
+BOOT = (  # the path of the supervisor, so that a worker imports the same modules
     "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
     "from mcpmux.app.workers.worker import main; main()"
 )
@@ -74,20 +74,20 @@ class WorkerProcess:
 
     @property
     def serves(self) -> bool:
-        """Whether it can be given connections."""
+        """Whether the worker can get connections."""
         return self.ready.is_set() and not (self.leaving or self.silent or self.control.gone)
 
     def fail(self, reason: str, mistakes: list[str]) -> None:
-        """It cannot start. `mistakes`: those in the configuration, if they are the reason."""
+        """Note why the worker cannot start. `mistakes`: in the configuration, if they are the reason."""
         self.failure = ConfigError(mistakes) if mistakes else McpmuxError(reason)
 
     def leave(self) -> None:
-        """It was asked to end: it gets no connection after `stop`."""
+        """Ask the worker to end. It gets no connection after `stop`."""
         self.leaving = True
         self.control.post("stop")
 
     async def watch_heartbeat(self, on_recovery: Callable[[], object]) -> None:
-        """Ask it until it hangs. `on_recovery` is called when it was silent and serves again."""
+        """Send heartbeats until the worker hangs. `on_recovery` is called when a silent one answers again."""
         while True:
             await trio.sleep(HEARTBEAT_SECONDS)
             if await self._answers(SILENT_SECONDS):
@@ -107,12 +107,12 @@ class WorkerProcess:
         return False
 
     def kill(self) -> None:
-        """End it at once, with everything that it has started."""
+        """Kill the worker with all processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Close its channels, after which it ends by itself, and wait for that; else kill it."""
+        """Close the worker's channels and wait until it ends, at most END_SECONDS; then kill it."""
         self.control.close()
         self.connection_channel.close()
         with trio.CancelScope(shield=True):
@@ -126,10 +126,10 @@ class WorkerProcess:
 
 @dataclass(eq=False)
 class WorkerPool:
-    """`run` has to run. `starts`: how often each worker was started.
+    """All workers, kept running by `run`. `starts`: how often each worker was started.
 
-    `start_for`: what the worker with that number is told first; see `Worker.run`. `on_traffic` is called with
-    a worker's number and what it has seen.
+    `start_for` returns the first arguments of the worker with that number; see `Worker.run`. `on_traffic` is
+    called with a worker's number and a batch of its traffic.
     """
 
     count: int
@@ -147,7 +147,7 @@ class WorkerPool:
 
     @property
     def running(self) -> list[WorkerProcess]:
-        """Those that can be told something, in order."""
+        """The workers that can get messages, in order of their numbers."""
         return [worker for _, worker in sorted(self._workers.items()) if not worker.control.gone]
 
     @property
@@ -157,10 +157,11 @@ class WorkerPool:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the workers running. Returns when all have ended after `stop`. Cancelling ends them at once.
 
-        Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
-        ends without a reason gets FIRST_ATTEMPTS.
+        Started when all are ready. Raises the error that prevents a worker's first start; a worker that ends
+        without a reason gets FIRST_ATTEMPTS.
         """
         with self.counting():
+            # Around the workers: a connection that a worker has handed over may wait beyond its end.
             async with trio.open_nursery() as forwards:
                 async with trio.open_nursery() as nursery:
                     for number in range(1, self.count + 1):
@@ -172,7 +173,7 @@ class WorkerPool:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Have the counters that workers share. Without them none can be started."""
+        """Hold the counters that workers share. No worker can be started outside of this context."""
         self._counters = open_counters(self.count)
         try:
             numbers = range(1, self.count + 1)
@@ -200,7 +201,7 @@ class WorkerPool:
             await trio.sleep(wait)
 
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
-        """Run one process to its end. Returns whether it was ready, and why it failed."""
+        """Run one process to its end. Return (whether it was ready, why it failed)."""
         try:
             worker = await self.start(number)
         except OSError as error:
@@ -217,26 +218,26 @@ class WorkerPool:
         return worker.ready.is_set(), worker.failure
 
     async def talk(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
-        """Do what a worker says until it has gone. Connections that it hands over may wait in `forwards`."""
+        """Serve a worker's calls until it has gone. Connections that it hands over may wait in `forwards`."""
         async with trio.open_nursery() as talking:
             talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {worker.number}")
             await self.listen(worker)
+            # Connections that it gave back before its end are still in the channel.
             talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
 
     async def end(self, worker: WorkerProcess) -> None:
-        """End a worker. Then nobody uses what was remembered before, and the others go on with its sessions.
-
-        It may have been killed while an upstream did something for it, of which it cannot tell any more.
-        """
+        """End a worker. Cached answers become invalid, and the others may take its sessions over."""
         await worker.end()
+        # It may have been killed during a call that changed something at an upstream, without counting it.
         self._rows[worker.number].act_everywhere()
         await worker.store.end()
         self.tell("worker gone", but=worker)
 
     async def start(self, number: int) -> WorkerProcess:
-        """A new worker. Raises OSError when there is none."""
+        """Start a worker, and return it. Raises OSError."""
         control, their_control = socket.socketpair()
         connection_channel, their_connection_channel = connection_channel_pair()
+        # Their ends are closed here in any case, as the process has copies; ours only if it does not start.
         with their_control, their_connection_channel, ExitStack() as ours:
             ours.push(control)
             ours.push(connection_channel)
@@ -246,6 +247,7 @@ class WorkerPool:
         channel = ControlChannel(control)
         connections, store = ConnectionChannel(connection_channel), MemberStore(self.store)
         worker = WorkerProcess(number, process, channel, connections, store)
+        # Posted before the worker is in `_workers`: no other call may come before its start.
         channel.post("start", *self._start_for(number))
         if self._stopping:
             channel.post("stop")
@@ -254,7 +256,7 @@ class WorkerPool:
         return worker
 
     async def open_process(self, number: int, fds: tuple[int, int, int]) -> trio.Process:
-        """Run the program of a worker, with its ends of both channels and the counters. Raises OSError."""
+        """Start the process of a worker, with its ends of both channels and the counters. Raises OSError."""
         arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
         return await trio.lowlevel.open_process(
             [sys.executable, "-P", "-c", BOOT, *arguments],
@@ -265,7 +267,7 @@ class WorkerPool:
         )
 
     async def listen(self, worker: WorkerProcess) -> None:
-        """Send a worker what is posted, and do what it says, until it has gone."""
+        """Send a worker the posted calls, and make its calls, until it has gone."""
         await worker.control.run(
             {
                 "ready": worker.ready.set,
@@ -273,7 +275,7 @@ class WorkerPool:
                 "failed": worker.fail,
                 STORE: worker.store.answer,
                 "traffic": partial(self._on_traffic, worker.number),
-                # The clients of the others hear of it, too: a server may tell one session alone.
+                # For the clients of the other workers: a server may notify one session only.
                 "list changed": partial(self.tell, "list changed", but=worker, once=True),
             }
         )
@@ -288,17 +290,19 @@ class WorkerPool:
     # Connections
 
     async def give(self, note: Note, sock: socket.socket) -> None:
-        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one.
+        """Give a connection to the worker that `note` names, or else to the next one, waiting for one.
 
-        When the one that it names has gone, any other goes on with what was there. Nobody gets one any more
-        after `stop`: a worker that carries its bytes to another would wait for that.
+        When the named worker has gone, any other takes its sessions over. After `stop` no worker gets it, and
+        the caller closes it.
         """
+        # A worker may carry the bytes of such a connection: it would wait for the other end to be closed.
         while not (self._give_nowait(note, sock) or self._stopping):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
                 await self._changed.park()
-            if note.worker not in [worker.number for worker in self.running]:  # which others know by now
+            # The named worker has gone, and the others know it by now: any of them will do.
+            if note.worker not in [worker.number for worker in self.running]:
                 note = msgspec.structs.replace(note, worker=0)
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
@@ -331,20 +335,20 @@ class WorkerPool:
     # Messages
 
     def tell(self, name: str, *told: Any, but: WorkerProcess | None = None, once: bool = False) -> None:
-        """Tell every worker that runs, `but` one. Later ones begin with the configuration of their time."""
+        """Post a call to every running worker `but` one. Later workers start with the state of that time."""
         for worker in self.running:
             if worker is not but:
                 worker.control.post(name, *told, once=once)
 
     def stop(self) -> None:
-        """Have all workers finish their work, and start no new ones."""
+        """Ask all workers to end, and start no new ones."""
         self._stopping = True
         self._changed.unpark_all()
         for worker in self._workers.values():
             worker.leave()
 
     async def ask(self, name: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
-        """The answers of `workers`, else of all that serve, by number. Who does not answer is left out."""
+        """Return the answers of `workers`, or of all that serve, by number, without those that fail."""
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: WorkerProcess) -> None:

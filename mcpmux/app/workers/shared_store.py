@@ -1,4 +1,4 @@
-"""What workers share: a store in the supervisor's memory, and connections that go from one to another.
+"""Share sessions between workers: a store in the supervisor's memory, and connections handed over.
 
 A worker is a member like a replica of a cluster, with the same rules for sessions, streams and rate limits.
 Its lease ends when its process does, or when it hangs.
@@ -25,13 +25,13 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 
-STORE = "store"  # the name of the question
+STORE = "store"  # the name of the call to the supervisor
 METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
 STORE_SECONDS = 1.0
 
 
 class SupervisorStore:
-    """In a worker: the store that the supervisor has. Every method of `Store` is asked of it."""
+    """The supervisor's store, as a worker uses it: every method of `Store` is a call to the supervisor."""
 
     def __init__(self, control: ControlChannel) -> None:
         self._control = control
@@ -49,37 +49,38 @@ class SupervisorStore:
 
 
 class MemberStore:
-    """In the supervisor: what one worker asks of the store. `member`: the id of its lease."""
+    """The store for the calls of one worker, in the supervisor. `_member`: the id of the worker's lease."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._member: str | None = None
 
     async def answer(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What the store answers to a worker."""
+        """Return the store's answer to a worker's call, None for an unknown method."""
         if method not in METHODS:
             return None
-        if method == "renew":
+        if method == "renew":  # so that `end` knows the lease of a worker that was killed
             self._member = arguments[0]
         return await getattr(self._store, method)(*arguments, **named)
 
     async def end(self) -> None:
-        """The worker has ended: the others go on with its sessions."""
+        """End the lease of a worker that has ended, so that the others may take its sessions over."""
         if self._member is not None:
             await self._store.leave(self._member)
 
 
 async def pass_connection(to: Neighbour, _handed: HandedRequest, reply: HttpReply) -> Outcome:
-    """Have another worker answer a request by giving it the connection. See HandOver."""
+    """Hand the connection of a request over to another worker, which answers it. See HandOver."""
     reply.pass_on(int(to.card.url))  # the address of a worker is its number
     return Outcome.ANSWERED
 
 
 async def refuse_foreign(members: Membership, owner: str, call: Call, _notify: Notify) -> Fields | None:
-    """See Elsewhere. A connection that is no HTTP cannot be given away for one call.
+    """Refuse a call about a parked call or a task of another worker. See Elsewhere.
 
-    Raises RpcError when another worker has what the call is about.
+    Return None if no worker has it. Raises RpcError otherwise.
     """
+    # Only an HTTP connection can be handed over for one request; others carry a client's whole session.
     await in_task()
     there = None
     with suppress(StoreAway):
@@ -94,7 +95,7 @@ async def refuse_foreign(members: Membership, owner: str, call: Call, _notify: N
 
 
 def make_node(number: int, control: ControlChannel, limits: Limits) -> Node:
-    """Worker `number` among the others."""
+    """Return the node of worker `number`, a member among the other workers."""
     store, seal = cast(Store, SupervisorStore(control)), OpenSeal()
     members = Membership(store, seal, f"worker {number}", str(number), ids=f"{number}w", is_told_of=False)
     return Node(store, seal, members, pass_connection, limits.session_idle)

@@ -1,8 +1,8 @@
-"""A server that all workers share. A mux under the supervisor passes it on untouched at a Unix socket.
+"""Serve one server to all workers: a mux in the supervisor passes its messages on at a Unix socket.
 
 Workers are connected exactly as long as the server is, so they notice a new one. A worker that connects while
-the server is down is told why. The calls of one worker may come from many clients. A legacy server that asks
-something during several calls is therefore refused, as stateless clients would refuse it.
+the server is down gets the reason as an error. The calls of one worker may come from many clients. So a
+question of a legacy server during several calls is refused, as with stateless clients.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from mcpmux.upstreams.upstream import Upstream as Server
 
 log = structlog.get_logger()
 
-CHECK_SECONDS = 0.1  # between two checks whether a server that was lost is back
+CHECK_SECONDS = 0.1  # between two checks whether a lost server is back
 CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for its legacy clients
 SOCKET_MODE = 0o600
 
 
 @dataclass(eq=False)
 class SharedUpstream:
-    """One shared server. `run` has to run; `path` is where workers connect.
+    """One shared server, while `run` runs. `path`: of the socket for workers.
 
-    `on_ready` gets the upstream's name each time that it can be connected. `mux` is there while it runs.
+    `on_ready` gets the upstream's name each time that the server is connected. `mux`: set by `run`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class SharedUpstream:
             self.mux.restart(self.name)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
+        """Serve until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
         with self.scope:
             async with (
                 open_unix_listener(str(self.path), SOCKET_MODE) as listener,
@@ -94,7 +94,7 @@ class SharedUpstream:
         connection = server.connection
         async with trio.open_nursery() as nursery:
             if connection is not None:
-
+                # A worker that loses its connection connects again, and so learns the new server's facts.
                 async def end_with_server() -> None:
                     await connection.closed.wait()
                     nursery.cancel_scope.cancel(reason="the server was lost")
@@ -106,7 +106,9 @@ class SharedUpstream:
 
 
 class _Service:
-    """What workers are served: calls of no client in particular, and errors while the server is down."""
+    """The service for workers: answers calls as those of no known client, and with errors while the server is
+    down.
+    """
 
     tap: Tap | None = None
     session_counter = SessionCounter()

@@ -1,7 +1,7 @@
-"""`serve` with several workers. The supervisor has the addresses, shared upstreams and the configuration.
+"""Serve with several workers. The supervisor has the addresses, shared upstreams and the configuration.
 
 Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the
-workers, the second cancels. Only the supervisor reads the configuration; each worker is given its part.
+workers, the second cancels. Only the supervisor reads the configuration; each worker gets its part.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def serve_workers(
     watch: bool = True,
     followers: Sequence[Follower] = (),
 ) -> None:
-    """As `app.serve`, from `workers` processes. Raises what that raises, and what one of them raises."""
+    """Serve like `app.serve`, from `workers` processes. Raises the same errors, and those of workers."""
     if config.listeners.stdio:
         raise ConfigError([STDIO])
     if config.cluster.url is not None:
@@ -74,7 +74,8 @@ async def serve_workers(
     if not can_hand():
         raise ConfigError([SYSTEM])
     await trio.to_thread.run_sync(check_listeners, config)
-    if config.audit.directory is not None:  # the folder around the workers' own; they say when it is missing
+    # The folder around the workers' folders. A failure is reported by the workers, which cannot open theirs.
+    if config.audit.directory is not None:
         with suppress(OSError):
             await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     stopping = trio.Event()
@@ -84,7 +85,8 @@ async def serve_workers(
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with trio.open_nursery() as sharing:
             supervisor = Supervisor(config, workers, Path(folder.name), sharing, followers)
-            for listener in config.listeners.bound:  # what the workers show, to know when it changes
+            # The workers use the certificates; here they are read to know what a renewal has changed.
+            for listener in config.listeners.bound:
                 await tls_of(listener, supervisor.certificates)
             for shared in supervisor.share():
                 await sharing.start(shared.run, name=f"shared upstream {shared.name}")
@@ -112,6 +114,7 @@ async def serve_workers(
                         await serving.start(serve_admin, *shown, *more)
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
+                # After the listening sockets are closed above: no connection arrives for a worker that ends.
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
                 supervisor.pool.stop()
             sharing.cancel_scope.cancel(reason="stopped")
@@ -148,7 +151,7 @@ class Supervisor:
         return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
 
     def share(self) -> list[SharedUpstream]:
-        """Have the shared upstreams of the configuration. Returns those to start."""
+        """Follow the shared upstreams of the configuration. Return the new ones, to be started."""
         wanted = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
         for name in self._shared.keys() - wanted.keys():
             self._shared.pop(name).scope.cancel(reason="it is not shared any more")
@@ -169,6 +172,7 @@ class Supervisor:
         self.config = config
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
+            # Shared upstreams first: a worker's new configuration names their sockets.
             for shared in self.share():
                 self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
@@ -187,12 +191,13 @@ class Supervisor:
 
     async def renew(self) -> tuple[str, ...]:
         changed = await self.certificates.renew()
-        # Also without a change: one of them may have failed where the others did not.
+        # Also without a change: a worker's last attempt may have failed where the others' did not.
         self.pool.tell("renew")
         return changed
 
     async def settled(self) -> None:
-        """Wait until each worker, one that starts too, has done what it was told; a late one is logged."""
+        """Wait until each running worker, even a starting one, has made the calls so far. Log late ones."""
+        # Calls are made in order: the answer to a heartbeat comes after everything posted before it.
         await self.pool.ask("heartbeat", [worker for worker in self.pool.running if not worker.silent])
 
     # For the admin listener, which shows all workers as one. A worker that does not answer is left out.
@@ -206,7 +211,7 @@ class Supervisor:
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
-        states = merge_upstreams(await self.pool.ask("upstreams"), {})  # a shared one as the workers see it
+        states = merge_upstreams(await self.pool.ask("upstreams"), {})  # {}: as the workers see shared ones
         return {each.name: each.state for each in states if each.state != DISABLED}
 
     async def read_subscriptions(self) -> list[Subscription]:
@@ -235,7 +240,7 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
             if error.errno in CAPACITY:
                 log.error("connections wait: too many open files")
                 await trio.sleep(FULL_SECONDS)
-            continue
+            continue  # any other error is about one connection, whose client has gone
         with socket.socket(fileno=accepted.detach()) as connection:
             await give(connection)
 
@@ -243,10 +248,10 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
 # The states of the upstreams for all workers together. Pure.
 #
 # Rules
-#   * The state of an upstream is the worst that it has at any worker, and the trouble says at which. Numbers
-#     are added up; sessions are listed side by side, and their `key` names the worker, as in `2/docs`.
+#   * The state of an upstream is the worst that it has at any worker, and the trouble names those workers.
+#     Numbers are added up; sessions are listed side by side, with the worker in their `key`, as in `2/docs`.
 #   * A shared upstream has one state, unless an administrator has drained it, which the workers do. Its
-#     sessions are its own, with the listeners of all workers.
+#     sessions are those of the supervisor, with the listeners of all workers.
 
 _BEST_FIRST = ("ready", "drained", "draining", "connecting", "failing", "crash-loop", "down")
 _RANKS = {state: rank for rank, state in enumerate(_BEST_FIRST)}
@@ -254,11 +259,11 @@ _SUMMED = ("restarts", "in_flight", "unasked_logs", "more_sessions")
 _HELD = frozenset({"draining", "drained"})
 
 WorkerStates = Mapping[int, Sequence[UpstreamState]]
-"""What each worker says of every upstream, by the worker's number."""
+"""The states of all upstreams at each worker, by the worker's number."""
 
 
 def merge_upstreams(said: WorkerStates, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
-    """One state for each upstream, in the order in which the workers have them."""
+    """Return one state for each upstream, in the order in which the workers have them."""
     found: dict[str, dict[int, UpstreamState]] = {}
     for worker, states in said.items():
         for state in states:

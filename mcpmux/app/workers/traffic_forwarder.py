@@ -1,8 +1,8 @@
-"""Forwards the traffic of a worker to the supervisor, whose inspector shows all workers as one.
+"""Forward the traffic of workers to the supervisor, whose inspector shows all workers as one.
 
-Messages arrive in batches, in the order in which their worker saw them. What waits is bounded in bytes;
-messages that do not fit are left out, and the log counts them. Times, exchanges and clients are translated to
-those of the supervisor; `peer` names the worker, as in `2/c7`.
+Messages arrive in batches, in the order in which their worker saw them. Waiting messages are bounded in
+bytes; messages that do not fit are left out, and the log counts them. Times, exchanges and clients are
+translated to those of the supervisor; `peer` names the worker, as in `2/c7`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mcpmux.transports.inline import AT_ONCE
 log = structlog.get_logger()
 
 BATCH_SECONDS = 0.1  # between two batches; as often as the inspector looks
-WAITING_BYTES = 16 * 2**20  # of what was not forwarded yet
-MESSAGE_BYTES = 400  # what a message takes besides its text
+WAITING_BYTES = 16 * 2**20  # of messages that were not forwarded yet
+MESSAGE_BYTES = 400  # of a message besides its text, about
 LONG_BYTES = 4 * 2**20  # a longer message is forwarded without its text
 LEGS = 16_384  # conversations that the supervisor remembers; the longest silent is forgotten first
 LEGS_BYTES = 8 * 2**20  # of them: peers choose names and ids of sessions
@@ -34,8 +34,7 @@ LEGS_BYTES = 8 * 2**20  # of them: peers choose names and ids of sessions
 _leg_facts = attrgetter("side", "peer", "transport", "upstream", "revision", "session", "name")
 
 TrafficBatch: TypeAlias = list[tuple[tuple[Any, ...], int, tuple[Any, ...]] | tuple[int, str] | int]
-"""In the order in which they were seen: messages, exchanges with their views, and exchanges that have ended
-without an answer.
+"""Messages, (exchange, view) pairs, and exchanges that ended without an answer, in the order of the worker.
 
 A message is the facts of its leg, the size of its whole text, and its Observation without the leg. Times are
 in seconds since 1970.
@@ -43,16 +42,17 @@ in seconds since 1970.
 
 
 class TrafficForwarder:
-    """In a worker: a BatchObserver, and an ExchangeObserver that never waits. `run` has to run."""
+    """The end in a worker: a BatchObserver, and an ExchangeObserver that never waits. `run` must run."""
 
     most_waiting = BATCH
     passes = False
 
     def __init__(self) -> None:
         self._settle: Callable[[], None] = lambda: None
+        # Trio's time differs between processes: messages travel with the system's time.
         self._wall = time.time() - trio.current_time()
         self._waiting: TrafficBatch = []
-        self._views: dict[int, str] = {}  # of exchanges that were admitted since messages were taken
+        self._views: dict[int, str] = {}  # of exchanges that were admitted after the last messages
         self._bytes = 0
         self._missing = 0
 
@@ -63,7 +63,8 @@ class TrafficForwarder:
         for seen in batch:
             self._take(seen)
         if self._views:
-            self._waiting += self._views.items()  # behind the requests, which pass before they are admitted
+            # After the requests of these exchanges, which the ring must know before their views.
+            self._waiting += self._views.items()
             self._views = {}
 
     def _take(self, seen: Observation) -> None:
@@ -86,12 +87,12 @@ class TrafficForwarder:
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
-            self._settle()
+            self._settle()  # first the messages of the exchange that still wait in the recorder
             self._waiting.append(exchange.number)
         return AT_ONCE
 
     async def run(self, send: Callable[[TrafficBatch], Awaitable[None]]) -> None:
-        """Forward what was seen, until cancelled."""
+        """Forward the waiting traffic in batches, until cancelled."""
         while True:
             await trio.sleep(BATCH_SECONDS)
             self._settle()
@@ -104,23 +105,23 @@ class TrafficForwarder:
 
 
 class TrafficCollector:
-    """In the supervisor: puts what workers forward into one ring."""
+    """The end in the supervisor: puts the traffic of all workers into one ring."""
 
     def __init__(self, ring: LiveRing, workers: int) -> None:
         self._ring = ring
         self._workers = workers
         self._wall = time.time() - trio.current_time()
-        self._base: dict[int, int] = {}  # another one for each process
+        self._base: dict[int, int] = {}  # by worker; each new process gets another base for its numbers
         self._highest = 0
         self._legs: Lru[tuple[int, int, str, str], tuple[Leg, tuple[Any, ...]]] = Lru(LEGS, LEGS_BYTES)
 
     def begin(self, worker: int) -> None:
-        """A new process has that number from now on: its exchanges and clients are new ones."""
+        """Begin with a new process of a worker, whose exchanges and clients get new numbers."""
         self._highest += self._workers
         self._base[worker] = self._highest // self._workers
 
     def take(self, worker: int, batch: TrafficBatch) -> None:
-        """What a worker has forwarded."""
+        """Put a batch of a worker into the ring."""
         for each in batch:
             if isinstance(each, int):
                 self._ring.cut_off(self._exchange(worker, each))
@@ -133,7 +134,7 @@ class TrafficCollector:
             self._ring.take(Observation(leg, direction, data, at - self._wall, kind, number, *rest), size)
 
     def _exchange(self, worker: int, exchange: int) -> int:
-        """A number that no other exchange has had; 0 stays 0."""
+        """Return a number that is unique among the exchanges of all workers; 0 stays 0."""
         if not exchange:
             return 0
         number = (self._base.get(worker, 0) + exchange) * self._workers + worker - 1

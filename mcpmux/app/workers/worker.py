@@ -1,6 +1,6 @@
-"""The program of one worker: a mux like any other, with connections and orders from the supervisor.
+"""The program of one worker: a mux that gets its connections and actions from the supervisor.
 
-Nesting is the stop order, as in `app.serving`. If the supervisor is gone, everything is cancelled at once.
+Nesting is the stop order, as in `app.serving`. If the supervisor has gone, all tasks are cancelled at once.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ from mcpmux.upstreams.upstream import OpenChannel
 log = structlog.get_logger()
 
 ConnectionSource = tuple[HandedListener, trio.MemorySendChannel[tuple[trio.SocketStream, Note]]]
-"""Where a listener gets new connections, and those that other workers have served."""
+"""The sources of a listener's connections: new ones, and those that other workers have served before."""
 
 
 def main() -> None:
-    """Arguments: own number, number of workers, descriptors of both channels and the counters."""
+    """Run a worker.
+
+    Arguments: its number, the number of workers, the descriptors of both channels and of the counters.
+    """
     number, workers, control, connection_channel, counters = (int(argument) for argument in sys.argv[1:6])
-    for fd in (control, connection_channel, counters):  # nothing that we start has any business with them
+    for fd in (control, connection_channel, counters):  # child processes of upstreams must not have them
         os.set_inheritable(fd, False)
+    # The supervisor acts on these for all workers: it stops them, or sends them another configuration.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     failed = False
@@ -63,7 +67,7 @@ def main() -> None:
 async def run_worker(
     number: int, generations: Generations, control: socket.socket, connection_channel: socket.socket
 ) -> None:
-    """Serve until the supervisor says to stop, or has gone. `generations` are shared by all workers."""
+    """Serve until the supervisor calls `stop`, or has gone. `generations` are shared by all workers."""
     structlog.contextvars.bind_contextvars(worker=number)
     channel = ControlChannel(control)
     try:
@@ -86,7 +90,7 @@ async def run_worker(
 
 
 async def _handle_signals(control: ControlChannel) -> None:
-    """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
+    """Report SIGTERM to the supervisor, which drains this worker and starts another one."""
     with trio.open_signal_receiver(signal.SIGTERM) as received:
         async for _ in received:
             await control.send("leaving")
@@ -94,7 +98,7 @@ async def _handle_signals(control: ControlChannel) -> None:
 
 @dataclass(eq=False)
 class Worker:
-    """What this process serves. `run` is all of its work; `mux` and `node` are there once it is ready.
+    """The parts of this process. `run` does all of its work; it sets `mux` and `node`.
 
     `open_channel` replaces the real transports.
     """
@@ -105,7 +109,7 @@ class Worker:
     _connections: ConnectionChannel
     _open_channel: OpenChannel | None = None
     _stopping: trio.Event = field(default_factory=trio.Event)
-    _receiving: trio.CancelScope = field(default_factory=trio.CancelScope)  # the next connection
+    _receiving: trio.CancelScope = field(default_factory=trio.CancelScope)  # around the wait for a connection
 
     def __post_init__(self) -> None:
         self.mux: Mux
@@ -114,10 +118,10 @@ class Worker:
     async def run(
         self, config: Config, folder: str, drained: tuple[str, ...], on_ready: Callable[[], None]
     ) -> None:
-        """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups.
+        """Serve until `stop`; then exchanges in flight have DRAIN_SECONDS. Raises McpmuxError, in groups.
 
-        `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange. `on_ready` is
-        called when it serves.
+        `folder`: of the sockets of shared upstreams. `drained`: upstreams that get no exchange. `on_ready` is
+        called when the worker serves.
         """
         gate = await make_gate(config)
         async with trio.open_nursery() as everything:
@@ -151,12 +155,12 @@ class Worker:
                 await everything.start(node.run)
                 mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
                 await self._open_listeners(config, serving, clients)
-                if self._number == 1:  # one tells it for all
+                if self._number == 1:  # all workers would log the same
                     clients.start_soon(watch_names, mux, self._stopping)
                 await self._control.send("ready")
                 on_ready()
                 await self._stopping.wait()
-                await node.leave()
+                await node.leave()  # first, so that the other workers send nothing more here
                 mux.hub.close()
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
@@ -177,7 +181,7 @@ class Worker:
     async def _distribute(self, doors: list[ConnectionSource]) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.
 
-        Returns when we stop and no connection is left: after `stop` the supervisor sends none.
+        Return when we stop and no connection is left: after `stop` the supervisor sends none.
         """
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:
@@ -196,7 +200,7 @@ class Worker:
                     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                         await resuming.send((stream, note))
                         taken = True
-                if not taken:  # another worker has it
+                if not taken:  # the listener is closed: the supervisor gives it to another worker
                     with stream.socket:
                         await self._connections.send(note, stream.socket.fileno())
 
@@ -204,12 +208,13 @@ class Worker:
         if not self._stopping.is_set():
             with trio.CancelScope() as self._receiving:
                 return await self._connections.receive()
+        # Those that were sent before `stop` are still in the channel, and must go back to the supervisor.
         return self._connections.receive_nowait()
 
     # Orders
 
     def _handlers(self, mux: Mux, node: Node) -> Handlers:
-        """What the supervisor calls; it asks for `heartbeat`, too, to which there is no more to say."""
+        """Return the functions that the supervisor calls. Its `heartbeat` needs none: None is the answer."""
 
         def stop() -> None:
             self._stopping.set()
@@ -220,11 +225,11 @@ class Worker:
                 return
             if action != "reconnect":
                 mux.act(action, name)
-            elif mux.upstreams[name].state in ("down", "crash-loop"):  # it can be connected now
+            elif mux.upstreams[name].state in ("down", "crash-loop"):  # without waiting for the next attempt
                 mux.upstreams.add(name, mux.make_shared(name))
 
         async def renew() -> None:
-            try:  # the supervisor has just done so without trouble
+            try:  # the supervisor has just read the same files without an error, so this seldom fails
                 await mux.renew()
             except ConfigError as error:
                 for problem in error.problems:
@@ -244,6 +249,7 @@ class Worker:
 
     async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
         await self._control.run(handlers)
+        # A supervisor that was killed has not removed the folder with the sockets.
         log.warning("stopping at once: the supervisor has gone")
         with trio.move_on_after(DRAIN_SECONDS):
             await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
