@@ -122,6 +122,7 @@ class DuplexClient:
                 session.take_notification(notification)
             return result
         finally:
+            # Also after a failure: the client may send another `initialize`, and requests must not wait.
             self._early.clear()
             self._initializing = None
             done.set()

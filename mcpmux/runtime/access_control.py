@@ -247,6 +247,7 @@ class AccessControl:
         for glob in globs_in(narrowing).get(UPSTREAMS, ()):
             if not any(matches(parse_glob(glob), name) for name in seen):
                 raise BadNarrowing(f"the query's upstreams: there is none called {glob} here")
+        # A narrowed view is a view: the short cut for open access must not be taken any more.
         self._has_views, self.is_open = True, False
         return principal.within(f"{view}{NARROWED}{narrowing}")
 
@@ -297,6 +298,7 @@ class AccessControl:
 
         A shared cache could otherwise give it to another principal.
         """
+        # Without a policy all principals see the same, and the server's own scope holds.
         if self.policy is not None and "cacheScope" in result:
             result["cacheScope"] = raw("private")
         return result

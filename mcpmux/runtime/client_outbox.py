@@ -78,7 +78,7 @@ class ClientOutbox:
         merged when DETAIL_LIMIT others wait. Return False when it replaced a waiting event, or was dropped.
         """
         outlet = self._outlet
-        if outlet is not None:
+        if outlet is not None:  # the queue is empty and the reader waits, so the order is kept
             if not outlet.reply.write_nowait(outlet.encode(event)):
                 self._outlet = None  # the client was too slow: the reader has to flush the stream first
                 self._arrival.unpark()

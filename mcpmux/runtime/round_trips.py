@@ -77,6 +77,7 @@ class RoundTrips:
                     params[key] = raw(self._marks.own_part(text))
                 except ForeignMark:
                     raise (unknown if owner_of(text) is None else lost)() from None
+        # A principal without name and view has no key that a state could be bound to.
         state = text_of(params[STATE]) if STATE in params else None
         if state is not None and principal:
             try:

@@ -54,6 +54,7 @@ class UrlVisits:
             raise error
         await in_task()
         if accepted := accepted_visits(call):
+            # The user may still be on the page: give the server time to report the end of the visit.
             with trio.move_on_after(VISIT_SECONDS) as patience:
                 await self._personal.completed(upstream.key, accepted)
             if not patience.cancelled_caught:

@@ -133,7 +133,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 self._retire(name)
         for name, upstream in shared.items():
             if before.get(name) is not upstream and self._nursery is not None:
-                upstream.left_out()
+                upstream.left_out()  # clients have lists without it: they are notified once it is connected
                 self._start(upstream)
             self._by_key[name] = upstream
 
@@ -184,6 +184,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         private = [sessions.pop(name, None) for sessions in self._private.values()]
         for upstream in (self._by_key.get(name), self._of_era.pop(name, None), *private):
             if upstream is not None and self._nursery is not None:
+                # Subscriptions move to the shared session; a new shared session has the key of the old one.
                 if upstream.key != name:
                     self._move_interest(upstream.key, name)
                 upstream.retire()
@@ -282,7 +283,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 nursery.start_soon(self._settle, upstream, legacy)
 
     async def _settle(self, upstream: Upstream, legacy: bool) -> None:
-        with suppress(RpcError):
+        with suppress(RpcError):  # late: clients are served without it, and notified when it comes
             await upstream.appear()
         if legacy:
             self._open_era_session(upstream)

@@ -298,6 +298,7 @@ class ResponseCache:
             silent = False
             await notify(event)
 
+        # Later calls may join this one. An invalidation meanwhile keeps its result out of the cache.
         fetch = self._cache.begin(key, generation, None, call)
         try:
             result = await ask(pass_on)
@@ -385,7 +386,7 @@ class ResponseCache:
             if found is not None:
                 self.counts.shared += 1
                 return found
-            generation = self._generations.of(self._name)
+            generation = self._generations.of(self._name)  # it may have changed while this call waited
         fetch = self._cache.begin(key, generation, audience, call)
         try:
             fetch.outcome = found = self._take_page(fetch, who, await ask())

@@ -115,6 +115,7 @@ class SharedListening:
                 if self._owner is None or not wish:
                     self._end_if_unneeded()
                 elif not self._has_failed and (self._owner, wish) != self._listened:
+                    # One at a time: it names the acknowledged listen that it replaces.
                     await nursery.start(self._keep_listening, self._owner, wish)
                 with trio.move_on_at(self._next_at()) as waiting:
                     await wishes.poked(turn)
@@ -220,6 +221,7 @@ class SharedListening:
         `goes_on`: no update is lost between the two.
         """
         now, settle_seconds = trio.current_time(), self._replicas.settle_seconds
+        # An update may have passed between the two listens: `agree` below reports each lost URI as changed.
         if not goes_on and (self._listened is None or self._listened[0] == owner):
             self._lose_shared()
         self._newest.deadline = now + settle_seconds

@@ -295,6 +295,7 @@ class UpstreamStatus:
                 if self.breaker.retry_at is not None:
                     return
             else:
+                # An answer in the meantime sets this to False, and no health check is needed.
                 self.silent = True
                 with trio.move_on_after(self.config.health_interval or math.inf) as patience:
                     await self.alarm.wait()
@@ -341,6 +342,7 @@ class UpstreamStatus:
 
     def lost(self, error: TransportError) -> RpcError:
         status = error.status if isinstance(error, HttpStatusError) else None
+        # A status below 500 is an answer: the server is alive, though it refuses this request.
         if status is None or status >= 500:
             self.failed()
         else:

@@ -59,6 +59,7 @@ class Subscribing:
         """Send requests until `uri` is subscribed if and only if it is wanted, or the upstream refuses."""
         wishes = self._wishes
         async with self._limit:
+            # A loop, as the wanted URIs may change while a request is under way.
             while uri not in wishes.refused and wishes.is_wanted_directly(uri) != (uri in wishes.direct):
                 if uri in wishes.direct:
                     await self._unsubscribe(uri)

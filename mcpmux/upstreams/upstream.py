@@ -198,7 +198,7 @@ class Upstream(UpstreamStatus):
         seconds = self.patience(call.method)
         if self.held is not None:
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
-        if self.silent:
+        if self.silent:  # only then can the breaker be open: most calls skip the look
             self.check_breaker()
         now = self._clock()
         if self._rates.counts_exchanges:
@@ -414,7 +414,7 @@ class Upstream(UpstreamStatus):
             self.connection = None
             self.forget()
             self.hear_of_lists(frozenset())
-            self.breaker, self.silent = Breaker(), True
+            self.breaker, self.silent = Breaker(), True  # failures of this connection are not the next one's
             self.turned()
             self.left_out()
             self._gone = connection.facts.capabilities
@@ -453,6 +453,7 @@ class Upstream(UpstreamStatus):
             held, died = await self._attempt()
             if held is not None:
                 told = ""
+            # A server that exits after its work has not failed. With subscriptions it has to run anyway.
             if self._finished and not self.subscriber.is_needed:
                 await self._rest()
                 continue
@@ -624,6 +625,7 @@ class Upstream(UpstreamStatus):
         self._settled.set()
         self._gone = ()
         if self._is_news:
+            # After `_settled`: a client that is notified may ask for the lists at once.
             self._is_news = False
             self._on_change(self.name, connection.facts.capabilities)
 
@@ -639,7 +641,7 @@ class Upstream(UpstreamStatus):
         if notification.method == m.HEARING:
             self.announce()
             return
-        if notification.method == m.FORGOTTEN:
+        if notification.method == m.FORGOTTEN:  # the server refuses the session's own stream
             if self._renewing is None and self.connection is not None:
                 self._renew(self.connection, TransportError("its own stream is refused"))
             return
@@ -650,6 +652,7 @@ class Upstream(UpstreamStatus):
             self.memory.hear(notification)
         if notification.method != m.MISSED:
             self._on_notification(self.key, notification)
+        # Some were lost: all announced lists and all resources may have changed.
         elif self.facts is not None:
             self.forget()
             self.subscriber.catch_up()
