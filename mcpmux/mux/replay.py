@@ -3,7 +3,6 @@
 Rules
   * An event id is `stream-number`, unique in the session, increasing within a stream.
   * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
-  * Kept are the newest events of all the session's streams together, up to a count, a size and an age;
     of a dropped event only "everything up to that number is gone" is remembered.
   * An event may have the same meaning at any time, as `resources/updated` has: an older event of its stream
     with the same data is not kept beside it, as the newer one replaces it for every reader.
@@ -90,8 +89,6 @@ class ReplayBuffer:
         """Keep an event of an earlier process. Events come in order, and perhaps twice.
 
         The events before the first restored one of a stream are gone, unless the stream was opened.
-
-        What came before the first of a stream is gone, unless the stream was opened.
         """
         if stream not in self._last:
             self._gone[stream] = number - 1
