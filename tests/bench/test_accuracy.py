@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.real.timed_server import URI
+from tests.bench.timed_server import URI
 
 pytestmark = pytest.mark.slow
 
