@@ -67,13 +67,13 @@ async def log_in(
     `more`: other scopes to ask for; `seconds`: for a person. Raises McpmuxError.
     """
     config = http.config
-    found = await discover(http, Challenge() if http.is_provider else await _challenge_of(http))
-    server, endpoint = found.server, found.server.check_login()
+    discovered = await discover(http, Challenge() if http.is_provider else await _challenge_of(http))
+    server, endpoint = discovered.server, discovered.server.check_login()
     try:
         kept = await trio.to_thread.run_sync(file.load)
     except StoreTrouble:
         kept = None  # a new one will replace it
-    scopes = _choose_scopes(found, config, kept, more)
+    scopes = _choose_scopes(discovered, config, kept, more)
     # The port of the kept registration comes first: the server may know no other redirect URI.
     known_uri = kept.client.redirect_uri if kept is not None else None
     ports = [config.redirect_port] if config.redirect_port else [urlsplit(known_uri or "").port or 0, 0]
@@ -83,30 +83,30 @@ async def log_in(
         client = client or await _register(http, server, redirect_uri, scopes)
         pkce = WebApplicationClient(client.id)
         verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
-        asked = {
+        query = {
             "response_type": "code",
             "client_id": client.id,
             "redirect_uri": redirect_uri,
             "state": secrets.token_urlsafe(STATE_BYTES),
             "code_challenge": pkce.create_code_challenge(verifier, "S256"),
             "code_challenge_method": "S256",
-            "resource": found.resource,
+            "resource": discovered.resource,
             "scope": " ".join(scopes),
         }
         http.origin_of(endpoint)  # checks the URL before the browser is sent there
-        url = add_params_to_uri(endpoint, [(key, value) for key, value in asked.items() if value])
-        said = await _wait_for_browser(listener, redirect_uri, asked["state"], partial(show, url), seconds)
-    if said is None:
+        url = add_params_to_uri(endpoint, [(key, value) for key, value in query.items() if value])
+        answer = await _wait_for_browser(listener, redirect_uri, query["state"], partial(show, url), seconds)
+    if answer is None:
         raise TransportError(f"nobody came back from the browser within {seconds:g} s")
     form = {
         "grant_type": "authorization_code",
-        "code": read_code(said, server),
+        "code": read_code(answer, server),
         "redirect_uri": redirect_uri,
         "code_verifier": verifier,
-        "resource": found.resource,
+        "resource": discovered.resource,
     }
     tokens = await request_tokens(http, server, client, form, scopes, clock())
-    login = Login(file.upstream, file.url, server.issuer, found.resource, client, tokens)
+    login = Login(file.upstream, file.url, server.issuer, discovered.resource, client, tokens)
     await trio.to_thread.run_sync(file.save, login)
     return login
 
@@ -120,13 +120,13 @@ async def _challenge_of(http: OAuthHttp) -> Challenge:
 def _choose_scopes(
     found: DiscoveredServer, config: OAuth, kept: Login | None, more: Sequence[str]
 ) -> tuple[str, ...]:
-    wanted = [*(config.scopes or found.scopes), *more]
+    names = [*(config.scopes or found.scopes), *more]
     if kept is not None and kept.issuer == found.server.issuer:
-        wanted += kept.wanted  # what a request was refused for lack of, "Step-Up Authorization Flow"
+        names += kept.wanted  # what a request was refused for lack of, "Step-Up Authorization Flow"
     # Without this scope some servers give no refresh token.
     if OFFLINE in (found.server.scopes_supported or ()):
-        wanted.append(OFFLINE)
-    return tuple(dict.fromkeys(wanted))
+        names.append(OFFLINE)
+    return tuple(dict.fromkeys(names))
 
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
@@ -158,7 +158,7 @@ async def _wait_for_browser(
     listener: trio.SocketListener, url: str, state: str, show: Callable[[], Awaitable[None]], seconds: float
 ) -> dict[str, str] | None:
     """Return the query that the browser brings to `url` with our `state`; None after `seconds`."""
-    said: dict[str, str] = {}
+    answer: dict[str, str] = {}
     came = trio.Event()
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
@@ -170,8 +170,8 @@ async def _wait_for_browser(
         elif not hmac.compare_digest(members.get("state", "").encode(), state.encode()):
             status, text = 400, "This does not belong to the login that mcpmux waits for."
         await reply.send(status, *_page(status, text))
-        if status == 200 and not said:  # the same page may be loaded again
-            said.update(members)
+        if status == 200 and not answer:  # the same page may be loaded again
+            answer.update(members)
             came.set()
 
     async with trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ async def _wait_for_browser(
         with trio.move_on_after(seconds):
             await came.wait()
         nursery.cancel_scope.cancel(reason="the login is over")
-    return said or None
+    return answer or None
 
 
 def _members(query: str) -> dict[str, str]:
@@ -191,8 +191,8 @@ def _members(query: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_MEMBERS, errors="strict")
     except ValueError:
         return {}
-    said = dict(pairs)
-    return said if len(said) == len(pairs) else {}
+    unique = dict(pairs)
+    return unique if len(unique) == len(pairs) else {}
 
 
 def _page(_status: int, text: str, _limit: str = "") -> tuple[HeaderFields, bytes]:

@@ -60,14 +60,14 @@ def hash_token(token: str) -> str:
 def admit_holder(digest: str, tokens: Mapping[str, StaticToken]) -> Admission | None:
     """Return the holder of the token with this hash, or None, in constant time for the list."""
     # No early end: the time must not depend on the place of a match.
-    found = None
-    for name, known in tokens.items():
-        if hmac.compare_digest(known.sha256, digest):
-            found = name
-    if found is None:
+    holder = None
+    for name, token_config in tokens.items():
+        if hmac.compare_digest(token_config.sha256, digest):
+            holder = name
+    if holder is None:
         return None
-    principal = Principal(found, frozenset(tokens[found].scopes))
-    return Admission(principal, ground=(f"tokens.{found}", tokens[found]))
+    principal = Principal(holder, frozenset(tokens[holder].scopes))
+    return Admission(principal, ground=(f"tokens.{holder}", tokens[holder]))
 
 
 def write_challenge(
@@ -84,8 +84,10 @@ def write_challenge(
         ("scope", " ".join(sorted(scopes)) or None),
         ("resource_metadata", metadata_url),
     )
-    said = ", ".join(f'{name}="{_UNQUOTABLE.sub("?", value)}"' for name, value in parts if value is not None)
-    return f"Bearer {said}"
+    quoted = ", ".join(
+        f'{name}="{_UNQUOTABLE.sub("?", value)}"' for name, value in parts if value is not None
+    )
+    return f"Bearer {quoted}"
 
 
 class Challenge(NamedTuple):
@@ -102,24 +104,24 @@ class Challenge(NamedTuple):
 
 def read_challenge(value: str) -> Challenge:
     """Return the readable parts of the first Bearer challenge in WWW-Authenticate, which may have others."""
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     scheme = ""
     for match in _PART.finditer(value[:CHALLENGE_CHARACTERS]):
         name, quoted, token, word = match.groups()
         if word is not None:
-            if scheme == "bearer" and found:
+            if scheme == "bearer" and params:
                 break
             scheme = word.lower()
         elif scheme == "bearer":
             text = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token
-            found.setdefault(name.lower(), text)
-    scopes = read_scopes(found.get("scope", ""))
+            params.setdefault(name.lower(), text)
+    scopes = read_scopes(params.get("scope", ""))
     return Challenge(
-        found.get("error"), scopes, found.get("resource_metadata"), found.get("error_description")
+        params.get("error"), scopes, params.get("resource_metadata"), params.get("error_description")
     )
 
 
 def read_scopes(text: str) -> tuple[str, ...]:
     """Return the scopes in a space-separated list, each once, at most MOST_SCOPES."""
-    scopes = dict.fromkeys(each for each in text.split(" ") if _SCOPE.fullmatch(each))
+    scopes = dict.fromkeys(scope for scope in text.split(" ") if _SCOPE.fullmatch(scope))
     return tuple(scopes)[:MOST_SCOPES]

@@ -130,9 +130,9 @@ class OAuthHttp:
         """Return the addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
         if host in self._hosts:
             return [host]
-        found = await _resolve(host, port)
+        addresses = await _resolve(host, port)
         # A private address is acceptable if a configured host is on such a network itself.
-        kinds = set(map(kind_of, found)) - {PUBLIC}
+        kinds = set(map(kind_of, addresses)) - {PUBLIC}
         for trusted in self._hosts if kinds else ():
             with suppress(ConnectFailed):
                 kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {METADATA}
@@ -142,7 +142,7 @@ class OAuthHttp:
                 f"{host}, which it names for authorization, is at a {words} address: "
                 "if that is right, set it as `issuer` in the upstream's `oauth`"
             )
-        return [str(address) for address in found]
+        return [str(address) for address in addresses]
 
     async def ask(self, url: str, fields: HeaderFields = ACCEPT, body: bytes = b"") -> WebAnswer:
         """Send a GET, or a POST when there is a body. Raises TransportError, RemoteProtocolError."""
@@ -153,11 +153,11 @@ class OAuthHttp:
 
 async def _resolve(host: str, port: int) -> list[Address]:
     try:
-        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        entries = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}: {reason_of(error)}") from error
     # The part behind `%` is the zone of a link-local address, which is not a part of the address itself.
-    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
+    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries)
     return [ip_address(text) for text in texts]
 
 
@@ -287,13 +287,13 @@ class OwnMetadata:
         self.url = config.resource
         parts = urlsplit(config.resource)
         self._origin, self._path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-        said = {
+        document = {
             "authorization_servers": [issuer.issuer for issuer in config.issuers.values()],
             "bearer_methods_supported": ["header"],
             "resource_name": name,
             "scopes_supported": sorted(config.required_scopes),
         }
-        self._said = {key: value for key, value in said.items() if value}
+        self._said = {key: value for key, value in document.items() if value}
 
     def url_of(self, own: str, endpoint: str, view: str) -> str:
         """Return the URL by which clients know an endpoint, or a view of it.
@@ -320,12 +320,12 @@ class OwnMetadata:
         """Return the paths of a listener that a request for `path` may be about, the likeliest first."""
         if not path.startswith(_RESOURCE):
             return []
-        asked, bare = path.removeprefix(_RESOURCE).rstrip("/"), own.rstrip("/")
-        if asked in ("", self._path, bare):
+        suffix, bare = path.removeprefix(_RESOURCE).rstrip("/"), own.rstrip("/")
+        if suffix in ("", self._path, bare):
             return [own]
         above = self._path.removesuffix(bare)
-        there = [bare + asked.removeprefix(self._path)] if asked.startswith(f"{self._path}/") else []
-        return [*there, asked, *([asked.removeprefix(above)] if asked.startswith(f"{above}/") else [])]
+        there = [bare + suffix.removeprefix(self._path)] if suffix.startswith(f"{self._path}/") else []
+        return [*there, suffix, *([suffix.removeprefix(above)] if suffix.startswith(f"{above}/") else [])]
 
 
 class NoMetadata(RemoteProtocolError):
@@ -349,20 +349,20 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
 
     Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
     """
-    wanted = known or http.config.issuer
-    if http.is_provider and wanted is not None:
-        return DiscoveredServer(await find_server(http, wanted), "", ())
+    expected = known or http.config.issuer
+    if http.is_provider and expected is not None:
+        return DiscoveredServer(await find_server(http, expected), "", ())
     resource = await _find_resource(http, challenge)
     if resource is None:
         # The resource identifier (RFC 8707, section 2): no query, no lone slash.
         root, path = http.own.url, urlsplit(http.url).path
         identifier = root if path == "/" else root + path
-        return DiscoveredServer(await _find_own_server(http, root, wanted), identifier, challenge.scopes)
+        return DiscoveredServer(await _find_own_server(http, root, expected), identifier, challenge.scopes)
     # A login's refresh token must not go to a server that the upstream has only named since.
-    if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
+    if expected is not None and not any(is_same_issuer(expected, issuer) for issuer in resource.issuers):
         shown = repr(resource.issuers[0][:200])
-        raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
-    server = await find_server(http, wanted or resource.issuers[0])
+        raise IssuerChanged(f"its authorization server is {shown} now, and not {expected} any more")
+    server = await find_server(http, expected or resource.issuers[0])
     return DiscoveredServer(server, resource.identifier, challenge.scopes or resource.scopes)
 
 

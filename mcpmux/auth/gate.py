@@ -59,12 +59,12 @@ class Gate:
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
         # Unchanged issuers are kept with their keys, so that a reload fetches none.
-        known = {(each.name, each.config): each for each in self._issuers.values()}
+        former = {(issuer.name, issuer.config): issuer for issuer in self._issuers.values()}
         self._issuers = {}
         if config.issuers:
             from mcpmux.auth.jwt import TrustedIssuer
         for called, issuer in config.issuers.items():
-            trusted = known.get((called, issuer)) or TrustedIssuer(called, issuer, self._fetch)
+            trusted = former.get((called, issuer)) or TrustedIssuer(called, issuer, self._fetch)
             self._issuers[issuer.issuer] = trusted
             self._grounds[f"issuers.{called}"] = issuer, config.resource
 
@@ -85,8 +85,8 @@ class Gate:
         """Return the admission of a request whose token was judged a moment ago and still holds, or None."""
         # Without verification: only an exact hash of a judged token is accepted, all others go to `admit`.
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        found = self._judged.get(hash_token(token)) if scheme == "Bearer" else None
-        return found[0] if found is not None and self._clock() < found[1] else None
+        judgement = self._judged.get(hash_token(token)) if scheme == "Bearer" else None
+        return judgement[0] if judgement is not None and self._clock() < judgement[1] else None
 
     async def admit(self, headers: Mapping[str, str], holder: str, resource: str = "") -> Admission:
         """Return a request's admission. Raises Turned. `holder`: of the client's certificate, "" for none.
@@ -122,10 +122,10 @@ class Gate:
         """Return the admission by a token. Raises BadToken, Turned."""
         now = self._clock()
         digest = hash_token(token)
-        known = self._judged.get(digest)
+        judgement = self._judged.get(digest)
         # A token for one URL, such as a view's, must not be admitted at another one from the cache.
-        if known is not None and now < known[1] and known[0].resource in ("", resource):
-            return known[0]
+        if judgement is not None and now < judgement[1] and judgement[0].resource in ("", resource):
+            return judgement[0]
         admission = admit_holder(digest, self._config.tokens)
         if admission is None:
             whole = self._config.resource

@@ -156,9 +156,9 @@ class TrustedIssuer:
 
     async def _renew(self) -> bool:
         """Try to fetch the keys, unless that was done a moment ago. Return whether there are new ones."""
-        before = self._fetched
+        fetched = self._fetched
         async with self._turn:
-            if self._fetched > before:
+            if self._fetched > fetched:
                 return True  # another client's request did while we waited
             now = trio.current_time()
             if now - self._tried < RETRY_SECONDS:
@@ -233,9 +233,9 @@ async def verify_token(
     `issuers`: by identifier. Raises BadToken, and Turned when the issuer's keys cannot be had.
     """
     try:
-        said = jws.extract_compact(token.encode(), registry=_REGISTRY)
-        header = msgspec.convert(said.headers(), dict[str, Any])
-        claims = msgspec.json.decode(said.payload, type=dict[str, Any])
+        signed = jws.extract_compact(token.encode(), registry=_REGISTRY)
+        header = msgspec.convert(signed.headers(), dict[str, Any])
+        claims = msgspec.json.decode(signed.payload, type=dict[str, Any])
     except (JoseError, ValueError, TypeError, *UNREADABLE):
         raise BadToken("the token says nothing that can be read here") from None
     kind, algorithm, kid = header.get("typ", ""), header.get("alg"), header.get("kid")
@@ -251,7 +251,7 @@ async def verify_token(
     if kid is not None and not isinstance(kid, str):
         raise BadToken("the token's `kid` is no text")
     keys = await issuer.find(kid, algorithm)
-    if not any(_is_signed_by(key, said) for key in keys):
+    if not any(_is_signed_by(key, signed) for key in keys):
         raise BadToken("the token's signature is not good")
     audience = config.audience or _spellings(resource)
     also = _spellings(part) if part and not config.audience else ()
@@ -263,7 +263,7 @@ async def verify_token(
     principal = Principal(f"{issuer.name}:{subject}", _scopes_of(claims))
     ground, only = (f"issuers.{issuer.name}", (config, resource)), ""
     # Admitted by `part` alone: then the token must not count for any other URL.
-    if not any(each in audience for each in named):
+    if not any(name in audience for name in named):
         only = part
     return Admission(principal, claims["exp"] + config.leeway, ground, only)
 
@@ -301,8 +301,8 @@ def _check_claims(claims: Mapping[str, Any], config: Issuer, audience: Collectio
 
 def _scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
     """Return the scopes in `scope` (text) or `scp` (text or a list). Raises BadToken."""
-    said = claims.get("scope", claims.get("scp", ""))
-    scopes = said.split() if isinstance(said, str) else said
+    claim = claims.get("scope", claims.get("scp", ""))
+    scopes = claim.split() if isinstance(claim, str) else claim
     is_list = isinstance(scopes, list) and len(scopes) <= MOST_SCOPES
     if not is_list or not all(isinstance(scope, str) for scope in scopes):
         raise BadToken("the token's scopes are neither text nor a list")

@@ -132,9 +132,9 @@ class LoginFile(msgspec.Struct, frozen=True):
     def remove(self) -> bool:
         """Delete a login. Return whether there was one."""
         with _told(self.path):
-            known = self.path.exists()
+            existed = self.path.exists()
             self.path.unlink(missing_ok=True)
-        return known
+        return existed
 
 
 def login_file(upstream: str, target: Http | WebSocket, folder: Path | None = None) -> LoginFile:

@@ -246,9 +246,9 @@ class UserLogin(Credential):
 
     def _takes_over(self, login: Login) -> bool:
         """Use the stored token, unless it is the previous one or has expired. Return whether it is valid."""
-        known = self._login is not None and self._login.tokens.access == login.tokens.access
+        is_ours = self._login is not None and self._login.tokens.access == login.tokens.access
         self._login = login
-        if known or login.tokens.until <= self._clock():
+        if is_ours or login.tokens.until <= self._clock():
             return False
         self._adopt(login.tokens, made_now=False)
         return bool(self.header_now())
@@ -275,9 +275,9 @@ class UserLogin(Credential):
             return self._takes_over(login)
         # Some servers name no scopes in the challenge: then those in their metadata are needed.
         needed = challenge.scopes or (await discover(self._http, challenge, login.issuer)).scopes
-        wanted = tuple(dict.fromkeys((*login.wanted, *needed)))
+        names = tuple(dict.fromkeys((*login.wanted, *needed)))
         # For the next login, which asks for these scopes as well.
-        await trio.to_thread.run_sync(self._file.save, msgspec.structs.replace(login, wanted=wanted))
+        await trio.to_thread.run_sync(self._file.save, msgspec.structs.replace(login, wanted=names))
         scopes = " ".join(needed) or "it does not say what"
         raise self._trouble_with(f"it wants more than the login allows ({scopes})")
 

@@ -26,8 +26,8 @@ async def tell_time(arguments: Json, _report: Report) -> Json:
     try:
         zone: tzinfo = UTC if name == "UTC" else ZoneInfo(str(name))  # UTC is known without any database
     except (KeyError, ValueError, OSError):  # unknown; no relative path; a directory of the database
-        known = "try Europe/Paris, or leave it out"
-        return tool_failure(f"There is no time zone {name!r} on this machine; {known}.")
+        advice = "try Europe/Paris, or leave it out"
+        return tool_failure(f"There is no time zone {name!r} on this machine; {advice}.")
     now = datetime.now(zone)
     answer = {"time": now.isoformat(timespec="seconds"), "zone": name, "weekday": now.strftime("%A")}
     return {"content": [text_block(json.dumps(answer))], "structuredContent": answer}

@@ -21,7 +21,7 @@ _NO_PUNCTUATION = str.maketrans("", "", ",.")
 
 
 def read(uri: str) -> list[Json] | None:
-    chapters = [{"uri": each, "mimeType": "text/plain", "text": text} for each, text in CHAPTERS.items()]
+    chapters = [{"uri": uri, "mimeType": "text/plain", "text": text} for uri, text in CHAPTERS.items()]
     return [part for part in (*chapters, COVER) if uri in (part["uri"], "book:///all")] or None
 
 
@@ -30,9 +30,9 @@ async def find_chapters(arguments: Json, _report: Report) -> Json:
     word = arguments.get("word")
     if not isinstance(word, str) or not word:
         return tool_failure("`word` must be text, for example `desk`")
-    found = [uri for uri, text in CHAPTERS.items() if word.lower() in text.lower()]
-    links = [{"type": "resource_link", **RESOURCES[uri]} for uri in found]
-    return {"content": [text_block(f"{len(found)} of {len(CHAPTERS)} chapters contain “{word}”"), *links]}
+    uris = [uri for uri, text in CHAPTERS.items() if word.lower() in text.lower()]
+    links = [{"type": "resource_link", **RESOURCES[uri]} for uri in uris]
+    return {"content": [text_block(f"{len(uris)} of {len(CHAPTERS)} chapters contain “{word}”"), *links]}
 
 
 async def build_index(arguments: Json, report: Report) -> Json:

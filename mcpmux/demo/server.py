@@ -79,7 +79,9 @@ class DemoServer:
         self._contents = read
         self._tools = tools
         self._answers = {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call, **answers}
-        self._lists = {method: about[each.items] for method, each in m.LISTS.items() if each.items in about}
+        self._lists = {
+            method: about[list_.items] for method, list_ in m.LISTS.items() if list_.items in about
+        }
         offered = {m.LISTS[method].capability for method in self._lists}
         if m.COMPLETE in answers:
             offered.add("completions")

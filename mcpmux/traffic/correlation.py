@@ -67,17 +67,17 @@ def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
 def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Observation]:
     """Return observations of messages, one for each member of a batch. `numbers`: of new exchanges."""
     observed: list[Observation] = []
-    for each in unread:
-        said = each.said
-        if said is None:
+    for message in unread:
+        facts = message.said
+        if facts is None:
             try:
-                observed.append(_read(each, numbers))
+                observed.append(_read(message, numbers))
             except BadMessage:
-                observed += _read_batch(each, numbers)
-        elif said.kind == "request" and said.id is not None:
-            observed.append(_request(each, said.id, said.method, said.target, numbers))
+                observed += _read_batch(message, numbers)
+        elif facts.kind == "request" and facts.id is not None:
+            observed.append(_request(message, facts.id, facts.method, facts.target, numbers))
         else:
-            observed.append(_answer(each, said.id, said.code, said.failed))
+            observed.append(_answer(message, facts.id, facts.code, facts.failed))
     return observed
 
 
@@ -155,8 +155,8 @@ def _answer(
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
     method = ms = None
     if request_id is not None:
-        asked = (leg.notes or _pending(leg))[direction == "in"]
-        pending = asked.pop(_sent_id(request_id) if direction == "in" else request_id)
+        requests = (leg.notes or _pending(leg))[direction == "in"]
+        pending = requests.pop(_sent_id(request_id) if direction == "in" else request_id)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
@@ -217,14 +217,14 @@ def _read_at_once(data: bytes) -> Envelope | None:
     try:
         if not data.isascii():
             data.decode()
-        found = _decode(data)
-        if found.method is not UNSET:
-            if found.id is not None:
-                return found
-        elif found.error is not UNSET or (
-            found.result is not UNSET and found.id is not UNSET and found.id is not None
+        envelope = _decode(data)
+        if envelope.method is not UNSET:
+            if envelope.id is not None:
+                return envelope
+        elif envelope.error is not UNSET or (
+            envelope.result is not UNSET and envelope.id is not UNSET and envelope.id is not None
         ):
-            return found
+            return envelope
     except UNREADABLE:
         pass
     return None

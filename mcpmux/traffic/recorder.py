@@ -119,71 +119,71 @@ class Recorder:
 
     def routed(self, exchange: int, upstream: str) -> None:
         """Note that an exchange went to an upstream."""
-        known = self._exchanges.get(exchange)
-        if known is not None and upstream not in known.upstreams:
-            known.upstreams.append(upstream)
+        record = self._exchanges.get(exchange)
+        if record is not None and upstream not in record.upstreams:
+            record.upstreams.append(upstream)
 
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> Awaitable[None]:
         """Have all observers admit an exchange. Raises the refusal of the first that refuses."""
-        known = Exchange(exchange, leg, call, self._clock(), [], headers)
-        asked = 0
+        record = Exchange(exchange, leg, call, self._clock(), [], headers)
+        count = 0
         try:
             for observer in self._exchange_observers:
-                admitted = observer.admit(known)
-                asked += 1
+                admitted = observer.admit(record)
+                count += 1
                 if admitted is not AT_ONCE:
-                    return self._admit_on(known, admitted, asked)
+                    return self._admit_on(record, admitted, count)
         except Exception as refusal:
-            if not asked:
+            if not count:
                 raise
-            return self._turn_down(known, refusal, asked)
-        self._exchanges[exchange] = known
+            return self._turn_down(record, refusal, count)
+        self._exchanges[exchange] = record
         return AT_ONCE
 
-    async def _admit_on(self, known: Exchange, admitted: Awaitable[None], asked: int) -> None:
-        """Go on with the observers after the first `asked`. `admitted`: the answer of the last of those."""
+    async def _admit_on(self, record: Exchange, admitted: Awaitable[None], count: int) -> None:
+        """Go on with the observers after the first `count`. `admitted` is the answer of the last of those."""
         try:
             await admitted
-            for observer in self._exchange_observers[asked:]:
-                asked += 1
-                await observer.admit(known)
+            for observer in self._exchange_observers[count:]:
+                count += 1
+                await observer.admit(record)
             # Cancellation counts as well: observers that have admitted the exchange must get its end.
         except BaseException as refusal:
-            await self._turn_down(known, refusal, asked - 1)
-        self._exchanges[known.number] = known
+            await self._turn_down(record, refusal, count - 1)
+        self._exchanges[record.number] = record
 
-    async def _turn_down(self, known: Exchange, refusal: BaseException, admitted: int) -> None:
+    async def _turn_down(self, record: Exchange, refusal: BaseException, admitted: int) -> None:
         """Pass a refusal on to the observers that have admitted the exchange. Raises the refusal."""
         if admitted:
             await in_task()
             with trio.move_on_after(LAST_SECONDS, shield=True):
                 for observer in self._exchange_observers[:admitted]:
-                    await observer.ended(known, refusal, self._clock() - known.began)
+                    await observer.ended(record, refusal, self._clock() - record.began)
         raise refusal
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         """Pass the outcome of an exchange on to all observers, in order."""
-        known = self._exchanges.pop(exchange, None)
-        if known is None:
+        record = self._exchanges.pop(exchange, None)
+        if record is None:
             return AT_ONCE
-        seconds = self._clock() - known.began
-        for told, observer in enumerate(self._exchange_observers, 1):
-            heard = observer.ended(known, outcome, seconds)
-            if heard is not AT_ONCE:
-                return self._tell_on(known, outcome, seconds, heard, told)
+        seconds = self._clock() - record.began
+        for count, observer in enumerate(self._exchange_observers, 1):
+            answer = observer.ended(record, outcome, seconds)
+            if answer is not AT_ONCE:
+                return self._tell_on(record, outcome, seconds, answer, count)
         return AT_ONCE
 
     async def _tell_on(
         self,
-        known: Exchange,
+        record: Exchange,
         outcome: Fields | BaseException,
         seconds: float,
-        heard: Awaitable[None],
-        told: int,
+        answer: Awaitable[None],
+        count: int,
     ) -> None:
-        """Go on with the observers after the first `told`. `heard`: the answer of the last of those."""
-        await heard
-        for observer in self._exchange_observers[told:]:
-            await observer.ended(known, outcome, seconds)
+        """Go on with the observers after the first `count`. `answer` is that of the last of those."""
+        await answer
+        for observer in self._exchange_observers[count:]:
+            await observer.ended(record, outcome, seconds)

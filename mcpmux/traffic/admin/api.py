@@ -133,10 +133,10 @@ class Api:
     async def _exchanges(self, http: HttpExchange) -> None:
         view = self._view_for(http)
         ring = view.ring
-        before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
+        bound = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
         messages = ring.seq  # a stream goes on from here
-        rows, rest = await view.find(_filter(http), before, most)
+        rows, rest = await view.find(_filter(http), bound, most)
         counts = {"first": ring.first, "last": ring.last, "messages": messages, "run": view.run}
         await http.send({"rows": rows, "before": rest, **counts})
 
@@ -176,9 +176,9 @@ class Api:
 
     async def _capture(self, http: HttpExchange) -> None:
         _check_get(http)
-        view, wanted = self._view_for(http), _filter(http)
+        view, filter_ = self._view_for(http), _filter(http)
         await http.reply.open(200, CAPTURE)
-        await write_capture(view, wanted, http.reply.write)
+        await write_capture(view, filter_, http.reply.write)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
         """Send events `rows`: the newest rows changed after the messages `since`, where a list ended.
@@ -186,7 +186,7 @@ class Api:
         `gone`: numbers of rows that no longer match. `first`, `last`: of all rows. `skipped`: number of
         changed rows that are not sent, as there were too many.
         """
-        view, wanted = self._view_for(http), _filter(http)
+        view, filter_ = self._view_for(http), _filter(http)
         ring = view.ring
         position = min(whole_number(http.query, "since", 0, 2**53, ring.seq), ring.seq)  # of another run
 
@@ -198,7 +198,7 @@ class Api:
             rows, missed = ring.changed_since(position)
             position = ring.seq
             newest = sorted(rows, key=attrgetter("number"))[-ROWS_AT_ONCE:]
-            matching = [row for row in newest if view.matches(wanted, row)]
+            matching = [row for row in newest if view.matches(filter_, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
             skipped = len(rows) - len(newest) + missed
             return _rows_event(ring, list(map(view.listed, matching)), gone, skipped), True
@@ -207,19 +207,19 @@ class Api:
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
         """Send events `record`: each message as in a capture. `missed`: number that a slow reader missed."""
-        wanted = _filter(http, NAMES)
+        filter_ = _filter(http, NAMES)
         positions = {view: view.ring.seq for view in (self._view, self._view_for(http))}
 
         async def read_news() -> tuple[bytes, bool]:
             events = []
             for view in positions:
-                found, end, missed = view.ring.messages_since(positions[view], RECORDS_AT_ONCE)
+                news, end, missed = view.ring.messages_since(positions[view], RECORDS_AT_ONCE)
                 if missed:
                     events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
                 size = 0
-                for index, stored in enumerate(found):
+                for index, stored in enumerate(news):
                     record = await view.read(stored)
-                    if wanted.matches(record):
+                    if filter_.matches(record):
                         events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
                         size += len(events[-1])
                     if size > BYTES_AT_ONCE:  # a slow reader has all of it kept, beside the ring
@@ -281,24 +281,24 @@ class Api:
         Return also the time since when they are complete: later than `since` when rows were left out.
         """
         view, begin = self._view, since
-        found: list[TimedCall] = []
+        calls: list[TimedCall] = []
         for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), most)):
             if index % STATS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             at = view.when(row.first.at)
             if at < since:
-                return found, since
+                return calls, since
             begin = at if row.number > 1 else since
             if row.first.method == m.LISTEN:  # its duration is the client's choice
                 continue
             if row.ms is not None and row.exchange:
-                found.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
+                calls.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
                     method = view.redactor.redact_name(seen.method) or ""
                     failed = seen.kind == "error" or seen.failed is True
-                    found.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
-        return found, begin
+                    calls.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
+        return calls, begin
 
     async def _live(self, http: HttpExchange) -> None:
         await http.send({"live": True})
@@ -316,8 +316,8 @@ class Api:
     # Actions of administrators
 
     async def _show_control(self, http: HttpExchange) -> None:
-        known = {"pending": self._control.pending, "endpoint": self._control.endpoint}
-        await http.send({"key": self._key, "actions": ACTIONS, **known})
+        state = {"pending": self._control.pending, "endpoint": self._control.endpoint}
+        await http.send({"key": self._key, "actions": ACTIONS, **state})
 
     async def _reload(self, http: HttpExchange) -> None:
         _check_body(http)

@@ -104,7 +104,10 @@ def _describe(name: str, view: View, listeners: Listeners) -> ViewState:
         view.principals,
         list(map(in_words, view.include)),
         list(map(in_words, view.exclude)),
-        [OverrideState(each.upstream, each.kind, each.name, each.rename) for each in view.overrides],
+        [
+            OverrideState(override.upstream, override.kind, override.name, override.rename)
+            for override in view.overrides
+        ],
         view.tools == SEARCH,
     )
 
@@ -114,8 +117,8 @@ def _places_of(name: str, listeners: Listeners) -> Iterator[str]:
         yield f"{web.path.rstrip('/')}/{name}"
         if isinstance(web, HttpListener) and web.sse_path:
             yield f"{web.sse_path.rstrip('/')}/{name}"
-    yield from (each.address for each in listeners.tcp if each.view == name)
-    yield from (each.address for each in listeners.unix if each.view == name)
+    yield from (listener.address for listener in listeners.tcp if listener.view == name)
+    yield from (listener.address for listener in listeners.unix if listener.view == name)
     if listeners.stdio_view == name:
         yield "stdio"
 

@@ -39,9 +39,9 @@ async def handle(
     access: AccessCheck, routes: Sequence[Route], request: HttpRequest, reply: HttpReply
 ) -> None:
     """Answer a request to the admin listener, if the access check permits it."""
-    found = [(each, match) for each in routes if (match := each.match(request.path)) is not None]
+    matches = [(route, match) for route in routes if (match := route.match(request.path)) is not None]
     method = "GET" if request.method == "HEAD" else request.method
-    route, arguments = next((each for each in found if each[0].method == method), (None, {}))
+    route, arguments = next((pair for pair in matches if pair[0].method == method), (None, {}))
     # Unknown paths are checked, too: without the token nothing about them can be learned.
     if route is None or not route.open:
         changes = route is not None and route.method != "GET"
@@ -55,8 +55,8 @@ async def handle(
             await route.handle(http)
         except BadRequest as problem:
             await http.send({"error": str(problem)}, problem.status)
-    elif found:
-        allowed = ("GET, HEAD" if each.method == "GET" else each.method for each, _ in found)
+    elif matches:
+        allowed = ("GET, HEAD" if route.method == "GET" else route.method for route, _ in matches)
         fields = (("Allow", ", ".join(dict.fromkeys(allowed))),)
         await _say(reply, 405, f"{request.method} is not for {request.path}", fields)
     else:
@@ -158,7 +158,7 @@ class AccessCheck:
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _is_same(shown.strip(), self._token):
             return None
-        cookies = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+        cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
         has_pass = any(name == self._name and _is_same(value, self._pass) for name, _, value in cookies)
         token = read_query(request.query).get("token") if request.path == "/" else None
         if token is not None and (has_pass or _is_same(token, self._token)):

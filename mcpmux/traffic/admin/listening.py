@@ -74,8 +74,8 @@ class ListeningView:
                 tellers[session.name, uri].append(session)
 
         def newest_first(subject: ResourceKey) -> tuple[float, ResourceKey]:
-            told = (self._hub.told.get((session.key, subject[1])) for session in tellers[subject])
-            return -max((each.at for each in told if each is not None), default=-math.inf), subject
+            notices = (self._hub.told.get((session.key, subject[1])) for session in tellers[subject])
+            return -max((notice.at for notice in notices if notice is not None), default=-math.inf), subject
 
         chosen = nsmallest(RESOURCES, tellers, newest_first)
         return [*self._lists(), *(self._resource(uri, tellers[name, uri]) for name, uri in chosen)]
@@ -103,13 +103,13 @@ class ListeningView:
     def _subscription(
         self, subjects: Sequence[ResourceKey], clients: list[ClientOutbox], **of: Any
     ) -> Subscription:
-        told = [each for each in map(self._hub.told.get, subjects) if each is not None]
-        changed = max((each.at for each in told), default=None)
+        notices = [notice for notice in map(self._hub.told.get, subjects) if notice is not None]
+        changed = max((notice.at for notice in notices), default=None)
         return Subscription(
             clients=[self._client(outbox) for outbox in clients[:CLIENTS]],
             more_clients=max(0, len(clients) - CLIENTS),
             changed=f"{second_of(int(self._epoch + changed))}Z" if changed is not None else None,
-            told=sum(each.clients for each in told),
+            told=sum(notice.clients for notice in notices),
             **of,
         )
 
@@ -128,20 +128,20 @@ class ListeningView:
 
 def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subscription]:
     """Return those of several workers, by number, as one. Keys and peers name the worker, as in `2/docs`."""
-    found: dict[tuple[str | None, ...], Subscription] = {}
+    merged: dict[tuple[str | None, ...], Subscription] = {}
     for worker, subscriptions in said.items():
-        for each in subscriptions:
-            subject = each.list, each.upstream, each.uri
+        for subscription in subscriptions:
+            subject = subscription.list, subscription.upstream, subscription.uri
             here = msgspec.structs.replace(
-                each,
-                sessions=[f"{worker}/{key}" for key in each.sessions],
+                subscription,
+                sessions=[f"{worker}/{key}" for key in subscription.sessions],
                 clients=[
                     msgspec.structs.replace(client, peer=client.peer and f"{worker}/{client.peer}")
-                    for client in each.clients
+                    for client in subscription.clients
                 ],
             )
-            found[subject] = _together(found[subject], here) if subject in found else here
-    return sorted(found.values(), key=lambda each: (each.list is None, each.changed is None))
+            merged[subject] = _together(merged[subject], here) if subject in merged else here
+    return sorted(merged.values(), key=lambda each: (each.list is None, each.changed is None))
 
 
 def _together(one: Subscription, other: Subscription) -> Subscription:

@@ -81,19 +81,19 @@ class Mocks:
         )
 
     async def _tell(self, http: HttpExchange) -> None:
-        states = (each.state for each in self._running.values())
+        states = (mock.state for mock in self._running.values())
         await http.send({"mocks": [state for state in states if state is not None]})
 
     async def _start(self, http: HttpExchange) -> None:
         check_json(http)
         try:
-            wanted = msgspec.json.decode(http.request.body, type=Wanted)
+            order = msgspec.json.decode(http.request.body, type=Wanted)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(str(error)) from None
-        chosen = read_filter(wanted.filter)
+        chosen = read_filter(order.filter)
         if len(self._running) >= MOCKS:
             raise BadRequest(f"{MOCKS} mocks are running already; stop one of them", 429)
-        number, mock = next(self._numbers), _Running(wanted.filter)
+        number, mock = next(self._numbers), _Running(order.filter)
         self._running[number] = mock
         try:
             answers = await self._answers(chosen)
@@ -106,8 +106,8 @@ class Mocks:
     async def _answers(self, chosen: Filter) -> CapturedAnswers:
         records: list[Record] = []
         size = 0
-        async with aclosing(chosen_records(self._view, chosen)) as found:
-            async for record in found:
+        async with aclosing(chosen_records(self._view, chosen)) as source:
+            async for record in source:
                 records.append(record)
                 size += len(record.message or b"")
                 if size > MOCK_BYTES:

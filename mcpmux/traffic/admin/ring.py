@@ -175,12 +175,12 @@ class LiveRing:
                 observed.leg, observed.direction, b"", observed.at, kind, exchange, *texts, *more
             )
         row = self._row_of(observed)
-        before = row.weight
+        weight = row.weight
         row.add(StoredMessage(self.seq, size, observed))
         self._recent.append(row.number)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_bytes // SHARE:
             row.shorten()
-        self._bytes += row.weight - before
+        self._bytes += row.weight - weight
         while len(self._rows) > self._most_rows or (self._bytes > self._most_bytes and len(self._rows) > 1):
             self._forget_oldest()
 
@@ -237,8 +237,8 @@ class LiveRing:
 
     def before(self, number: int) -> Iterator[Row]:
         """Yield the rows before a number, newest first. Ends early when the ring has dropped them."""
-        for each in range(min(number - 1, self.last), self.first - 1, -1):
-            row = self._rows.get(each)
+        for position in range(min(number - 1, self.last), self.first - 1, -1):
+            row = self._rows.get(position)
             if row is None:
                 return
             yield row
@@ -252,13 +252,13 @@ class LiveRing:
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
         """Return up to `most` messages after `seq`, the number of the last one read, and of missed ones."""
         numbers, begin = self._passed_since(seq)
-        found = []
+        news = []
         for position, number in enumerate(numbers[:most], begin + 1):
             row = self._rows.get(number)
             messages = row.messages if row is not None else []
             index = bisect.bisect_left(messages, position, key=attrgetter("seq"))
-            found += [each for each in messages[index : index + 1] if each.seq == position]
-        return found, begin + len(numbers[:most]), begin - seq
+            news += [message for message in messages[index : index + 1] if message.seq == position]
+        return news, begin + len(numbers[:most]), begin - seq
 
     def _passed_since(self, seq: int) -> tuple[list[int], int]:
         """Return the row's number for each message after `seq`, as far as known, and the one before."""
@@ -270,8 +270,8 @@ class LiveRing:
         if observed.exchange:
             return self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
         if observed.kind in ANSWERS:
-            asked = "in" if direction == "out" else "out"
-            return self._growing.pop((leg, asked, request_id), None) or self._new_row(observed, None)
+            opposite = "in" if direction == "out" else "out"
+            return self._growing.pop((leg, opposite, request_id), None) or self._new_row(observed, None)
         return self._new_row(observed, (leg, direction, request_id) if observed.kind == "request" else None)
 
     def _new_row(self, observed: Observation, key: object) -> Row:
@@ -323,28 +323,30 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
     by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
-    for each in calls:
-        if each.at >= begin:
-            pair = (each.upstream, each.method)
-            by_pair[pair if pair in by_pair or len(by_pair) < GROUPS else (REST, REST)].append(each)
-            by_upstream[each.upstream].append(each)
-            by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
+    for call in calls:
+        if call.at >= begin:
+            pair = (call.upstream, call.method)
+            by_pair[pair if pair in by_pair or len(by_pair) < GROUPS else (REST, REST)].append(call)
+            by_upstream[call.upstream].append(call)
+            by_slot[min(slots - 1, int((call.at - begin) / width))].append(call)
     groups = []
     for (upstream, method), members in sorted(by_pair.items(), key=lambda pair: -len(pair[1])):
-        places = Counter(bisect.bisect_left(EDGES, each.ms) for each in members)
+        places = Counter(bisect.bisect_left(EDGES, call.ms) for call in members)
         buckets = [places[place] for place in range(len(EDGES) + 1)]
         facts = _facts(members, 50, 90, 99)
         groups.append({"upstream": upstream, "method": method, **facts, "buckets": buckets})
-    upstreams = [{"upstream": name, **_facts(each, 50, 95)} for name, each in by_upstream.items()]
-    parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]
+    upstreams = [{"upstream": name, **_facts(members, 50, 95)} for name, members in by_upstream.items()]
+    parts = [
+        {"at": begin + index * width, **_facts(members, 50, 95)} for index, members in enumerate(by_slot)
+    ]
     return {"edges": EDGES, "groups": groups, "upstreams": upstreams, "slots": parts}
 
 
 def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
-    ordered = sorted(each.ms for each in members)
+    ordered = sorted(call.ms for call in members)
     return {
         "count": len(members),
-        "errors": sum(each.failed for each in members),
+        "errors": sum(call.failed for call in members),
         **{f"p{percent}": percentile(ordered, percent / 100) for percent in percents},
         "most": percentile(ordered, 1.0),
     }

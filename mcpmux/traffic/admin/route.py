@@ -64,8 +64,8 @@ class Route:
 
     def match(self, path: str) -> dict[str, str] | None:
         """Return the arguments in a path of this route; None for any other path."""
-        found = re.fullmatch(_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(self.path)), path)
-        return {name: unquote(value) for name, value in found.groupdict().items()} if found else None
+        match = re.fullmatch(_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(self.path)), path)
+        return {name: unquote(value) for name, value in match.groupdict().items()} if match else None
 
 
 class BadRequest(ValueError):

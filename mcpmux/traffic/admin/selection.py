@@ -54,24 +54,24 @@ End = tuple[StoredMessage | None, tuple[str, ...]]
 
 def _ends(row: Row) -> tuple[End, End]:
     """Return the first message of a row, and its answer."""
-    first, asked = row.first, next(iter(row.messages), None)
-    for each in row.messages:
-        seen = each.observed
+    first, request = row.first, next(iter(row.messages), None)
+    for message in row.messages:
+        seen = message.observed
         if seen.kind in ANSWERS and seen.leg is first.leg and seen.id == first.id:
-            return (asked, _ASKED), (each, _ANSWERED)
-    return (asked, _ASKED), (None, _ANSWERED)
+            return (request, _ASKED), (message, _ANSWERED)
+    return (request, _ASKED), (None, _ANSWERED)
 
 
 def _compare(view: LiveView, pairs: list[tuple[End, End]]) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
     incomplete = False
     for left, right in pairs:
         values = _members(view, *left), _members(view, *right)
         if None in values:
             incomplete = True
         else:
-            found += [each.as_json() for each in compare(*values)]
-    return {"differences": found, "incomplete": incomplete}
+            differences += [difference.as_json() for difference in compare(*values)]
+    return {"differences": differences, "incomplete": incomplete}
 
 
 def _members(view: LiveView, stored: StoredMessage | None, names: tuple[str, ...]) -> dict[str, Any] | None:

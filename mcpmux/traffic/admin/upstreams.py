@@ -89,13 +89,15 @@ class UpstreamView:
     async def read_all(self) -> list[UpstreamState]:
         """Return all upstreams in configuration order, then the disabled ones."""
         sessions: dict[str, list[Upstream]] = {}
-        for each in self._registry.sessions():
-            sessions.setdefault(each.name, []).append(each)
+        for session in self._registry.sessions():
+            sessions.setdefault(session.name, []).append(session)
         there = [self._upstream(upstream, sessions[name]) for name, upstream in self._registry.items()]
         return there + [
-            UpstreamState(name=each.name, prefix=each.prefix, target=each.target.display, state=DISABLED)
-            for each in self._configured()
-            if not each.enabled
+            UpstreamState(
+                name=upstream.name, prefix=upstream.prefix, target=upstream.target.display, state=DISABLED
+            )
+            for upstream in self._configured()
+            if not upstream.enabled
         ]
 
     async def read_subscriptions(self) -> Sequence[Subscription]:
@@ -112,15 +114,15 @@ class UpstreamView:
             target=upstream.config.target.display,
             **self._common(upstream),
             restarts=upstream.restarts,
-            in_flight=sum(each.in_flight for each in sessions),
+            in_flight=sum(session.in_flight for session in sessions),
             retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
             last_error=self._redactor.redact_name(upstream.last_error),
             server=self._redactor.redact_name(title),
             version=self._redactor.redact_name(text_of(info.get("version"))),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
-            unasked_logs=sum(each.unasked_logs for each in sessions),
+            unasked_logs=sum(session.unasked_logs for session in sessions),
             cache=msgspec.to_builtins(upstream.memory.counts) if upstream.memory is not None else None,
-            sessions=[self._session(each) for each in sessions[:SESSIONS]],
+            sessions=[self._session(session) for session in sessions[:SESSIONS]],
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
 
@@ -135,12 +137,12 @@ class UpstreamView:
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"
-        asked, wanted = session.subscriber.asked, self._hub.subscriptions.wanted(session.key)
-        uris = sorted(asked | wanted)
+        agreed, subscribed = session.subscriber.asked, self._hub.subscriptions.wanted(session.key)
+        uris = sorted(agreed | subscribed)
         subscriptions = [
             {
                 "uri": self._redactor.clean(uri),
-                "agreed": uri in asked,
+                "agreed": uri in agreed,
                 "listeners": self._hub.subscriptions.listeners(session.key, uri),
             }
             for uri in uris[:URIS]

@@ -164,13 +164,13 @@ class LiveView:
 
     async def messages(self, row: Row) -> list[Message]:
         """Return all messages of a row, the long ones cut."""
-        found, total = [], 0
+        messages, total = [], 0
         for stored in list(row.messages):
             message = await self._message(stored, BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES)
             total += len(message.record.message or message.record.text or "")
-            found.append(message)
+            messages.append(message)
             await trio.lowlevel.checkpoint()
-        return found
+        return messages
 
     async def whole(self, row: Row, seq: int) -> Message | None:
         """Return one message of a row, uncut; None when it was dropped."""
@@ -193,16 +193,16 @@ class LiveView:
 
     def record(self, stored: StoredMessage) -> Record:
         """Return the message as in a capture; `message` is absent when it was too large to keep."""
-        observed, known = stored.observed, (self._run, stored.seq, self.redactor)
+        observed, context = stored.observed, (self._run, stored.seq, self.redactor)
         if stored.too_large:
-            return msgspec.structs.replace(to_record(observed, *known, "metadata"), size=stored.size)
+            return msgspec.structs.replace(to_record(observed, *context, "metadata"), size=stored.size)
         try:  # whether it is valid inside other JSON: the decoder of envelopes does not check payloads
-            record = to_record(observed, *known)
+            record = to_record(observed, *context)
             decode_any(record.message or b"null")
         except ValueError:
             body, _ = self.redactor.redact(observed.method, observed.data)
             text = body.decode("utf-8", "replace")
-            record = msgspec.structs.replace(to_record(observed, *known, "metadata"), text=text)
+            record = msgspec.structs.replace(to_record(observed, *context, "metadata"), text=text)
         return record
 
     def matches(self, wanted: Filter, row: Row) -> bool:
@@ -242,10 +242,10 @@ class LiveView:
             view=_with_its_name(shown.get("view", "")),
             target=(shown["target"],) if "target" in shown else (),
             upstream=row.upstreams,
-            leg=tuple({each.leg.side: None for each in seen}),
-            direction=tuple({each.direction: None for each in seen}),
-            peer=tuple({each.leg.peer: None for each in seen}),
-            transport=tuple({each.leg.transport: None for each in seen}),
+            leg=tuple({message.leg.side: None for message in seen}),
+            direction=tuple({message.direction: None for message in seen}),
+            peer=tuple({message.leg.peer: None for message in seen}),
+            transport=tuple({message.leg.transport: None for message in seen}),
             status=row.http,
             statuses=(row.status, *http) if is_word else http,
             code=row.code,

@@ -79,14 +79,14 @@ def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes
     A body is a JSON object with at least one member and no spaces or newlines around its braces.
     """
     number, digest = after
-    before = digest.encode()
+    last_hash = digest.encode()
     pieces: list[bytes] = []
     for body in bodies:
         number += 1
-        sealed = _OPENING % (number, before) + body[1:-1]
+        sealed = _OPENING % (number, last_hash) + body[1:-1]
         digest = _hash(sealed, key)
-        before = digest.encode()
-        pieces += (sealed, _BEFORE_HASH, before, b'"}\n')
+        last_hash = digest.encode()
+        pieces += (sealed, _BEFORE_HASH, last_hash, b'"}\n')
     return b"".join(pieces), Link(number, digest)
 
 
@@ -96,13 +96,13 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
     With None it may be any record. Raises Broken, KeyNeeded, and ConfigError for a sound record of a version
     that this mcpmux does not know.
     """
-    sealed, found, head = split(line)
+    sealed, stored_hash, head = split(line)
     digest = _hash(sealed, key)
     # In constant time, for with a key the hash must not be guessable byte by byte.
-    if not hmac.compare_digest(found, digest.encode()):
+    if not hmac.compare_digest(stored_hash, digest.encode()):
         if key is None and head.keyed:
             raise KeyNeeded(["the audit log was written with a key, and can be checked with that key only"])
-        if key is not None and found == _hash(sealed, None).encode():
+        if key is not None and stored_hash == _hash(sealed, None).encode():
             raise Broken("was written without a key, or by somebody who does not have it")
         key_too = "" if key is None else ", or written with another key"
         raise Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
@@ -114,8 +114,8 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
             how = "records were removed" if head.seq > expected else "it was inserted"
             raise Broken(f"has number {head.seq}, and {expected} has to be here: {how} or moved")
         if head.prev != after.hash:
-            before = f"record {after.seq}" if after.seq else "the beginning of the log"
-            raise Broken(f"was not written behind {before} as it is now: one of the two was replaced")
+            predecessor = f"record {after.seq}" if after.seq else "the beginning of the log"
+            raise Broken(f"was not written behind {predecessor} as it is now: one of the two was replaced")
     return Link(head.seq, digest)
 
 
@@ -176,12 +176,14 @@ class AuditUnusable(McpmuxError):
 def chains_in(path: Path) -> list[Path]:
     """Return the chains at a path: the folders of several workers or replicas in it, or the path itself."""
     try:
-        named = [(_CHAIN_FOLDER.fullmatch(each.name), each) for each in path.iterdir()]
-        found = {each: int(match[1] or 0) for match, each in named if match is not None and each.is_dir()}
-        is_chain = not found or bool(audit_files(path))
+        named = [(_CHAIN_FOLDER.fullmatch(child.name), child) for child in path.iterdir()]
+        folders = {
+            folder: int(match[1] or 0) for match, folder in named if match is not None and folder.is_dir()
+        }
+        is_chain = not folders or bool(audit_files(path))
     except OSError:  # a file, or an unreadable folder: reading it will raise the error
         return [path]
-    chains = sorted(found, key=lambda each: (found[each], each.name))
+    chains = sorted(folders, key=lambda each: (folders[each], each.name))
     return [path, *chains] if is_chain else chains
 
 
@@ -193,8 +195,8 @@ def audit_files(directory: Path) -> list[Path]:
 
 def number_of(path: Path) -> int | None:
     """Return the number in the name of a log's file; None for any other file."""
-    found = _FILE_NAME.fullmatch(path.name)
-    return int(found[1]) if found is not None else None
+    match = _FILE_NAME.fullmatch(path.name)
+    return int(match[1]) if match is not None else None
 
 
 def read_tail(path: Path) -> tuple[bytes | None, bytes]:
@@ -295,10 +297,10 @@ class AuditFiles:
     def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY | OWN_FILE | flag, 0o600)
-        before, self._file = self._file, file
+        old_file, self._file = self._file, file
         self._number, self._size, self._spoilt = number, os.fstat(file).st_size, False
-        if before >= 0:
-            os.close(before)
+        if old_file >= 0:
+            os.close(old_file)
 
     def _write_opening(self, torn: bytes = b"") -> None:
         if not self._size and sys.platform != "win32":  # so that the new file's name survives a power cut
@@ -392,8 +394,8 @@ def read_head(path: Path) -> Link:
             line, _ = read_tail(file)
         try:
             if line is not None:
-                _, found, head = split(line)
-                return Link(head.seq, found.decode(errors="replace"))
+                _, stored_hash, head = split(line)
+                return Link(head.seq, stored_hash.decode(errors="replace"))
         except Broken as error:
             raise ConfigError([f"{file}: the last record {error}"]) from None
     return START
@@ -411,7 +413,7 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
     head: Link | None = None
     fault = None
     for file, number, line in lines_of(paths):
-        record, before = line[:-1], head
+        record, previous = line[:-1], head
         try:
             if not line.endswith(b"\n"):
                 if file != paths[-1]:
@@ -425,10 +427,10 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
             opening = split(record)[2] if number == 1 else None
             if opening is not None and head is None:
                 if after is not None:
-                    before = Link(opening.seq - 1, after)
+                    previous = Link(opening.seq - 1, after)
                 elif is_whole or opening.seq == 1:  # a folder must begin with the first record of the log
-                    before = START
-            place = follow(record, before, key)
+                    previous = START
+            place = follow(record, previous, key)
             if opening is not None and (opening.kind != "open" or opening.file is None):
                 what = "begins no file: the first records of it were removed"
                 raise Broken(f"has number {place.seq} and {what}")

@@ -106,8 +106,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def trace_id(traceparent: str | None) -> str | None:
     """Return the trace id in a `traceparent` (W3C Trace Context), None when it is absent or malformed."""
-    found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
-    return found[1] if found is not None else None
+    match = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
+    return match[1] if match is not None else None
 
 
 def params_size(call: Call) -> int:
@@ -150,13 +150,13 @@ class RecordMaker:
 
     def plain(self, kind: str, **members: Any) -> AuditRecord:
         """Return a record with these members, except those that are None."""
-        said = {name: value for name, value in members.items() if value is not None}
-        return AuditRecord(self._opening(kind) + _members(said), None, "}")
+        present = {name: value for name, value in members.items() if value is not None}
+        return AuditRecord(self._opening(kind) + _members(present), None, "}")
 
     def begin(self, exchange: Exchange) -> AuditRecord:
         """Return the record of a request before it is worked on."""
-        before, target, behind = self._asked(exchange, "begin")
-        return AuditRecord(before, target, behind + ',"decision":"allowed"}')
+        head, target, tail = self._asked(exchange, "begin")
+        return AuditRecord(head, target, tail + ',"decision":"allowed"}')
 
     def _asked(self, exchange: Exchange, kind: str) -> tuple[str, str | None, str]:
         """Return a record's members before its target, that target, and those behind it up to `decision`."""
@@ -167,47 +167,47 @@ class RecordMaker:
         if call.principal.view:
             who += f',"view":{_quote(cut(rules.clean(call.principal.view), NAME_LIMIT))}'
         caller = _encode_caller(rules, client, leg.transport, leg.revision, call.method)
-        before = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
+        head = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
         target = target_in(call.params)
         # Redacted before it is cut: half of a secret may not be recognisable.
         if target is not None and len(target) > TEXT_LIMIT:
             target = cut(rules.clean(target), TEXT_LIMIT)
-        behind = ""
+        tail = ""
         if call.method == m.LISTEN and (uris := listened_uris(call.params)):
             targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
-            behind = _members({"targets": targets})
+            tail = _members({"targets": targets})
             if len(uris) > TARGETS_LIMIT:
-                behind += f',"more_targets":{len(uris) - TARGETS_LIMIT}'
+                tail += f',"more_targets":{len(uris) - TARGETS_LIMIT}'
         if "traceparent" in call.meta or "traceparent" in headers:
             trace = trace_id(text_of(call.meta.get("traceparent"))) or trace_id(headers.get("traceparent"))
-            behind += f',"trace":"{trace}"' if trace is not None else ""
-        return before, target, behind
+            tail += f',"trace":"{trace}"' if trace is not None else ""
+        return head, target, tail
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> AuditRecord:
         """Return the record of an exchange that has ended."""
-        before, target, behind = self._asked(exchange, "exchange")
+        head, target, tail = self._asked(exchange, "exchange")
         if isinstance(outcome, Refused):
-            behind += f',"decision":"refused","rule":{_quote(outcome.rule)}'
+            tail += f',"decision":"refused","rule":{_quote(outcome.rule)}'
         else:
-            behind += ',"decision":"allowed"'
+            tail += ',"decision":"allowed"'
         if exchange.upstreams:
-            behind += f',"upstreams":[{",".join([_quote(each) for each in exchange.upstreams])}]'
+            tail += f',"upstreams":[{",".join([_quote(upstream) for upstream in exchange.upstreams])}]'
         answered = ""
         if not isinstance(outcome, BaseException):
-            behind += f',"outcome":"answered"{_facts(exchange.call.method, outcome)}'
+            tail += f',"outcome":"answered"{_facts(exchange.call.method, outcome)}'
             answered = f',"answered":{size(outcome)}'
         elif isinstance(outcome, RpcError):
             word = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-            behind += f',"outcome":"{word}","code":{outcome.code}'
+            tail += f',"outcome":"{word}","code":{outcome.code}'
             data = {"data": outcome.data} if outcome.data is not None else {}
             answered = f',"answered":{len(raw({"code": outcome.code, "message": outcome.message, **data}))}'
         elif isinstance(outcome, trio.Cancelled):
-            behind += ',"outcome":"cancelled"'
+            tail += ',"outcome":"cancelled"'
         else:
-            behind += f',"outcome":"broken","error":"{type(outcome).__name__}"'
-        micros, asked = _whole(seconds * MICROS), params_size(exchange.call)
+            tail += f',"outcome":"broken","error":"{type(outcome).__name__}"'
+        micros, request_bytes = _whole(seconds * MICROS), params_size(exchange.call)
         ms = f"{micros // 1000}.{str(1000 + micros % 1000)[1:]}"
-        return AuditRecord(before, target, f'{behind},"ms":{ms},"asked":{asked}{answered}}}')
+        return AuditRecord(head, target, f'{tail},"ms":{ms},"asked":{request_bytes}{answered}}}')
 
     def encode(self, records: Sequence[AuditRecord]) -> list[bytes]:
         """Return redacted records for `chain.seal`."""
@@ -252,5 +252,5 @@ def _encode_caller(
 ) -> str:
     """Return the members of a caller's records from `client` to `method`."""
     client, method = client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)
-    said = {"client": client, "transport": transport, "revision": revision, "method": method}
-    return _members({name: text for name, text in said.items() if text is not None})
+    facts = {"client": client, "transport": transport, "revision": revision, "method": method}
+    return _members({name: text for name, text in facts.items() if text is not None})

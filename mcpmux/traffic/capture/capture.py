@@ -89,9 +89,9 @@ class Levels:
             return self._level_of(None, observed.method)
         upstream = observed.leg.upstream
         if upstream is not None:
-            asked = self._asked.get(observed.exchange, ())
-            if observed.exchange and upstream not in asked:
-                self._asked[observed.exchange] = (*asked, upstream)
+            upstreams = self._asked.get(observed.exchange, ())
+            if observed.exchange and upstream not in upstreams:
+                self._asked[observed.exchange] = (*upstreams, upstream)
             return self._level_of(upstream, observed.method)
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
         find = self._asked.pop if is_answer else self._asked.get
@@ -110,8 +110,8 @@ class Levels:
 
     def _find(self, upstream: str | None, method: str | None) -> str:
         for rule in self._rules:
-            wanted = (rule.upstream, upstream), (rule.method, method)
-            if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in wanted):
+            pairs = (rule.upstream, upstream), (rule.method, method)
+            if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
                 return rule.level
         return self._default
 

@@ -63,11 +63,11 @@ def find_files(directory: Path) -> list[Path]:
 
     Raises OSError when the folder cannot be read.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(directory.iterdir()):  # so `x.jsonl` comes before `x.jsonl.gz`, and stays
         if _NAME.fullmatch(path.name):
-            found.setdefault(path.name.removesuffix(".gz"), path)
-    return list(found.values())
+            files.setdefault(path.name.removesuffix(".gz"), path)
+    return list(files.values())
 
 
 def expand_paths(paths: Sequence[Path]) -> list[Path]:
@@ -124,10 +124,10 @@ def sweep(directory: Path, config: Capture, rest: Callable[[float], None], now: 
     `rest` waits for a number of seconds; an exception of it ends the work.
     """
     leftovers = directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}")
-    for path in _unlocked([each.with_suffix("").with_suffix("") for each in leftovers]):
+    for path in _unlocked([leftover.with_suffix("").with_suffix("") for leftover in leftovers]):
         path.with_name(path.name + ".gz" + UNFINISHED).unlink(missing_ok=True)
     if config.compress:
-        for path in _unlocked(each for each in find_files(directory) if each.name.endswith(SUFFIX)):
+        for path in _unlocked(file for file in find_files(directory) if file.name.endswith(SUFFIX)):
             compress(path, rest)
     remove_surplus(directory, config, now)
 

@@ -67,7 +67,9 @@ def encode_lines(
     is_clean = rules.leaves_unchanged(bodies, joined)
     are_simple = is_clean and level == "full" and LF not in joined and CR not in joined
     if not is_clean:
-        bodies, counts = zip(*(rules.redact(each.method, each.data) for each in messages), strict=True)
+        bodies, counts = zip(
+            *(rules.redact(message.method, message.data) for message in messages), strict=True
+        )
     lines = []
     opening, began = Raw(f'{VERSION},"run":"{run.name}"'.encode()), run.clock
     # `micros`: a 1 before the six digits of the fraction, so that leading zeros stay; no second is known yet.
@@ -145,11 +147,11 @@ def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, meth
         "transport": leg.transport,
         "revision": clean(leg.revision),
     }
-    there = {name: each for name, each in members.items() if each is not None}
-    found = Raw(_json(observed.kind) + b"," + _json(there)[1:-1])
+    there = {name: member for name, member in members.items() if member is not None}
+    encoded = Raw(_json(observed.kind) + b"," + _json(there)[1:-1])
     if method is None or len(method) <= METHOD_LENGTH:
-        kinds[observed.kind, observed.direction, method] = found
-    return found
+        kinds[observed.kind, observed.direction, method] = encoded
+    return encoded
 
 
 def to_record(observed: Observation, run: Run, seq: int, redactor: Redactor, level: str = "full") -> Record:

@@ -163,12 +163,12 @@ class Dialogue:
         if record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
             if is_from_client:
-                asked = self._asked.pop(record.id, None)
-                if asked is None:
+                question = self._asked.pop(record.id, None)
+                if question is None:
                     return NO_REQUEST
                 if problem is not None or answer is None:
-                    return f"an answer to {asked[1]} that is {problem}"
-                self.questions.append(CapturedQuestion(*asked, answer))
+                    return f"an answer to {question[1]} that is {problem}"
+                self.questions.append(CapturedQuestion(*question, answer))
                 return None
             request = self._open.pop(record.id, None)
             if request is None:
@@ -180,10 +180,10 @@ class Dialogue:
                 self._subscribed.pop(_uri_in(request.params), None)
             self._last = request
             return None
-        said = message if isinstance(message, Request | Notification) else None
-        params = members_of(said.params) if said is not None else {}
+        sent = message if isinstance(message, Request | Notification) else None
+        params = members_of(sent.params) if sent is not None else {}
         if record.kind == "request" and is_from_client:
-            method = said.method if said is not None else record.method or "?"
+            method = sent.method if sent is not None else record.method or "?"
             meta = members_of(params.pop(META, None))
             facts = (record.target, record.id, params, meta, record.exchange, record.revision, problem)
             request = CapturedRequest(position, at, method, *facts)
@@ -192,15 +192,15 @@ class Dialogue:
                 self._open[record.id] = request
             if method == m.RESOURCES_SUBSCRIBE:
                 self._subscribed[_uri_in(params)] = request
-        elif said is None:
+        elif sent is None:
             return problem
         elif is_from_client:
             cancelled = self._open.get(id_of(params.get("requestId")))
-            if said.method == m.CANCELLED and cancelled is not None:
+            if sent.method == m.CANCELLED and cancelled is not None:
                 cancelled.cancelled = True
-            self.steps.append(ClientNotification(position, at, said.method, params))
+            self.steps.append(ClientNotification(position, at, sent.method, params))
         else:
-            self._take_server_message(record, position, at, said, params)
+            self._take_server_message(record, position, at, sent, params)
         return None
 
     def _take_server_message(
@@ -276,17 +276,17 @@ class Reading:
     def dialogues(self) -> list[Dialogue]:
         """Return all dialogues by their beginning; those without a request are left out."""
         stateless: dict[tuple[str, str | None, str], Dialogue] = {}
-        found: list[Dialogue] = []
+        sessions: list[Dialogue] = []
         for (run, _), dialogue in self._dialogues.items():
             if self.side == "client" and dialogue.stateless:
                 key = run, dialogue.client, dialogue.view
                 whole = stateless.setdefault(key, _empty(dialogue))
                 whole.steps += dialogue.steps
             else:
-                found += _sessions(dialogue)
+                sessions += _sessions(dialogue)
         for whole in stateless.values():
             whole.steps.sort(key=lambda step: step.position)
-        parts = (part for part in (*found, *stateless.values()) if any(part.requests()))
+        parts = (part for part in (*sessions, *stateless.values()) if any(part.requests()))
         return sorted(parts, key=lambda part: part.at)
 
 

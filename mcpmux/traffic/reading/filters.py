@@ -170,23 +170,23 @@ def _read_number(text: str, _now: datetime) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
-    found = _MEASURE.fullmatch(text)
-    if found is None or found[2] not in units:
+    match = _MEASURE.fullmatch(text)
+    if match is None or match[2] not in units:
         raise ValueError(f"expected {expected}")
-    return float(found[1]) * units[found[2]]
+    return float(match[1]) * units[match[2]]
 
 
 def _read_time(text: str, now: datetime) -> str:
     """Return a time as the beginning of `time` in a record."""
     now, word = now.astimezone(UTC), text.lower()
-    found = _MEASURE.fullmatch(text)
+    match = _MEASURE.fullmatch(text)
     try:
         if word == "now":
             moment = now
         elif word in _DAYS:
             moment = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS[word])
-        elif found is not None and found[2] in _SECONDS:
-            moment = now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        elif match is not None and match[2] in _SECONDS:
+            moment = now - timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
         else:
             moment = datetime.fromisoformat(f"{now:%Y-%m-%d}T{text}" if _CLOCK.fullmatch(text) else text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
@@ -448,10 +448,10 @@ class Sightings:
 
     def add(self, subject: Subject) -> None:
         """Note the names in a message or an exchange."""
-        for found in list(self._missing):
-            test, names = found
+        for missing in list(self._missing):
+            test, names = missing
             if test.holds(subject):
-                self._missing.remove(found)
+                self._missing.remove(missing)
                 continue
             value = test.key.get(subject)
             for name in value if isinstance(value, tuple) else (value,):
@@ -466,8 +466,8 @@ class Sightings:
 
 def _nearest(test: NameTest, names: Collection[str]) -> str:
     key = test.term.key
-    for asked in test.term.values:
-        if close := difflib.get_close_matches("*".join(asked), names, n=1, cutoff=NEAR):
+    for value in test.term.values:
+        if close := difflib.get_close_matches("*".join(value), names, n=1, cutoff=NEAR):
             return f"; did you mean `{key}={close[0]}`?"
     if not names:
         return f", nor any {test.key.name}"
@@ -486,8 +486,8 @@ def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
         return key
     close = difflib.get_close_matches(name.lower(), names, n=1)
     if term.operator is None:
-        if (meant := _hint_for(name)) is not None:
-            problem = f"this is no key=value; {meant}"
+        if (near := _hint_for(name)) is not None:
+            problem = f"this is no key=value; {near}"
         elif close:
             problem = f"no such flag; did you mean `{_example(names[close[0]], close[0])}`?"
         else:

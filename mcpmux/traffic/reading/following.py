@@ -78,18 +78,18 @@ class Follower:
 
     def read(self) -> list[Record]:
         """Return the records since the last read; [] when there are none."""
-        found: list[Record] = []
+        records: list[Record] = []
         idle = not self.growing
         for path, stream in list(self.growing.items()):
             new = self._read_new(path, stream)
-            found += new
+            records += new
             idle = idle or not new
             if not new and not path.exists():
                 self.growing.pop(path).close()
         if idle:  # else the rest of a complete file must come before the next file
             for path in (path for folder in self._folders for path in find_files(folder)):
-                found += self._begin(path)
-        return found
+                records += self._begin(path)
+        return records
 
     def _begin(self, path: Path) -> list[Record]:
         if _plain(path) in self._known:

@@ -46,7 +46,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("the counts of a histogram do not add up to its count")
         if any(count < 1 for count in self.counts):
             raise ValueError("a histogram has a bucket with no count")
-        if any(one >= other for one, other in zip(self.numbers, self.numbers[1:], strict=False)):
+        if any(number >= other for number, other in zip(self.numbers, self.numbers[1:], strict=False)):
             raise ValueError("the buckets of a histogram are not in order")
         if self.numbers and not 0 <= self.numbers[0] <= self.numbers[-1] < MOST_BUCKETS:
             raise ValueError("a histogram has a bucket out of range")
@@ -72,7 +72,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         if not count:
             return [None] * len(percents)
         ranks = [min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count) for percent in percents]
-        found: dict[int, float | None] = {}
+        percentiles: dict[int, float | None] = {}
         buckets = self.buckets()
         passed = number = 0
         for rank in sorted(ranks):
@@ -81,8 +81,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
                 passed += counted
             middle = (bound(number) + bound(number + 1)) / 2
             # The last rank is the most itself, which is known exactly.
-            found[rank] = self.most if rank == count else min(max(middle, self.least), self.most)
-        return [found[rank] for rank in ranks]
+            percentiles[rank] = self.most if rank == count else min(max(middle, self.least), self.most)
+        return [percentiles[rank] for rank in ranks]
 
     def curve(self) -> Iterator[tuple[float, float]]:
         """Yield (seconds, share of values not above) of every bucket, ascending; the last is the most."""

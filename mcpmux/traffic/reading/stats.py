@@ -143,8 +143,8 @@ def latency_json(latency: Histogram) -> dict[str, float | None] | None:
 
 def percentiles_of(latency: Histogram) -> dict[str, float | None]:
     """Return each of PERCENTILES in milliseconds, to the microsecond; None without any values."""
-    found = zip(PERCENTILES, latency.percentiles(PERCENTILES), strict=True)
-    return {f"p{share}": None if value is None else round(value * 1000, 3) for share, value in found}
+    values = zip(PERCENTILES, latency.percentiles(PERCENTILES), strict=True)
+    return {f"p{share}": None if value is None else round(value * 1000, 3) for share, value in values}
 
 
 class Stats:
@@ -192,11 +192,11 @@ class Stats:
 
     def latency(self, upstream: str | None = None) -> Histogram:
         """Return the durations of all groups of an upstream (or CLIENTS) together, or of all."""
-        found = Histogram()
+        merged = Histogram()
         for group in self._groups.values():
             if upstream is None or group.upstream == upstream:
-                found.merge(group.latency)
-        return found
+                merged.merge(group.latency)
+        return merged
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -168,30 +168,30 @@ class Summarizer:
             return
         key = (record.run, record.exchange)
         forgotten: Sequence[ExchangeSummary] = ()
-        known = self._open.peek(key)
-        if known is None:
+        summary = self._open.peek(key)
+        if summary is None:
             if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
             first = msgspec.structs.replace(record, message=None, text=None)
-            known = ExchangeSummary(first=first)
-            known.add(record)
+            summary = ExchangeSummary(first=first)
+            summary.add(record)
             forgotten = self._open.keep(
-                key, known, SUMMARY_BYTES + weigh((record.target, record.method, record.id))
+                key, summary, SUMMARY_BYTES + weigh((record.target, record.method, record.id))
             )
         elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
-            known.end(record)  # a client's answer to a question comes in: only this one goes out
+            summary.end(record)  # a client's answer to a question comes in: only this one goes out
             self._open.discard(key)
         else:
-            known.add(record)
+            summary.add(record)
             if record.method == m.CANCELLED and record.direction == "out":
-                self._fading[key] = known
+                self._fading[key] = summary
             elif record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
-                known.statuses = (CANCELLED,)
+                summary.statuses = (CANCELLED,)
                 self._open.discard(key)
         if self._body_tests:
-            known.run_tests(self._body_tests, record)
+            summary.run_tests(self._body_tests, record)
         if key not in self._open and not forgotten:
-            yield known
+            yield summary
         yield from forgotten
 
     def rest(self) -> list[ExchangeSummary]:
@@ -199,20 +199,20 @@ class Summarizer:
         left = list(self._open.values())
         self._open.clear()
         self._fading.clear()
-        for each in left:
-            if each.given_up:
-                each.statuses = (CANCELLED,)
+        for summary in left:
+            if summary.given_up:
+                summary.statuses = (CANCELLED,)
         return left
 
     def _given_up(self, record: Record) -> Iterator[ExchangeSummary]:
-        for key, known in list(self._fading.items()):
-            if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
+        for key, summary in list(self._fading.items()):
+            if summary.run != record.run or record.at - summary.withdrawn_at <= GRACE:
                 return
             del self._fading[key]
-            if known.given_up and self._open.peek(key) is known:
-                known.statuses = (CANCELLED,)
+            if summary.given_up and self._open.peek(key) is summary:
+                summary.statuses = (CANCELLED,)
                 self._open.discard(key)
-                yield known
+                yield summary
 
 
 # Pairs of requests and answers on one leg, from single messages; memory is bounded.
@@ -237,12 +237,12 @@ def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
     for record in records:
         key = _request_key(record)
         if record.kind == "request":
-            if (before := waiting.pop(key)) is not None:  # the id was used again
-                yield before, None
-            for each in waiting.keep(key, record, weigh(record)):
-                yield each, None
-        elif record.kind in ANSWERS and (asked := waiting.pop(key)) is not None:
-            yield asked, record
+            if (unanswered := waiting.pop(key)) is not None:  # the id was used again
+                yield unanswered, None
+            for unanswered in waiting.keep(key, record, weigh(record)):
+                yield unanswered, None
+        elif record.kind in ANSWERS and (question := waiting.pop(key)) is not None:
+            yield question, record
         elif record.kind != "start":
             yield record, None
     yield from ((request, None) for request in waiting.values())
@@ -281,21 +281,21 @@ Passage: TypeAlias = tuple[list[Record], Record]
 
 def passages(records: Sequence[Record]) -> list[Passage]:
     """Return passages in the order in which they went out, without messages that mcpmux made itself."""
-    found: list[Passage] = []
+    passages: list[Passage] = []
     arrived: list[Record] = []
     for record in records:
         if record.direction == "in":
             arrived.append(record)
         elif record.direction == "out":
-            before = [each for each in arrived if _fits(each, record)]
+            origins = [origin for origin in arrived if _fits(origin, record)]
             if record.kind == "request":
-                before = before[-1:]  # several requests may go out for one, so it stays
+                origins = origins[-1:]  # several requests may go out for one, so it stays
             else:
-                before = before[:1] if record.kind == "notification" else before
-                arrived = [each for each in arrived if each not in before]
-            if before:
-                found.append((before, record))
-    return found
+                origins = origins[:1] if record.kind == "notification" else origins
+                arrived = [origin for origin in arrived if origin not in origins]
+            if origins:
+                passages.append((origins, record))
+    return passages
 
 
 def _fits(before: Record, after: Record) -> bool:

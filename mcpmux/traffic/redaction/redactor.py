@@ -249,8 +249,8 @@ def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> b
     """Return whether the steps lead exactly to the place. Steps after DEEP may begin at every depth."""
     reached = {0}  # steps that may be next
     for place in places:
-        before, reached = reached, set()
-        for step in before - {len(steps)}:
+        positions, reached = reached, set()
+        for step in positions - {len(steps)}:
             if steps[step] is DEEP:
                 reached.add(step)
                 step += 1
@@ -335,11 +335,11 @@ class RuleSet:
         numbers = self._scan(data)
         if not numbers and not self._patterns:
             return None
-        found = {self._hints[number] for number in numbers}
-        if MASK in found:
+        hints = {self._hints[number] for number in numbers}
+        if MASK in hints:
             return self._shapes
-        possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints))
-        return possible if possible or self._patterns or not found.isdisjoint(self._name_hints) else None
+        possible = tuple(shape for shape in self._shapes if not hints.isdisjoint(shape.hints))
+        return possible if possible or self._patterns or not hints.isdisjoint(self._name_hints) else None
 
     def _redact(
         self, method: str | None, data: bytes, paths: Paths, possible: Sequence[Shape], nesting: int = 0
@@ -360,22 +360,22 @@ class RuleSet:
         if nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
             if _is_json(data):
-                found, count = self._redact(None, data, (), possible, nesting + 1)
-                return (found.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
+                redacted, count = self._redact(None, data, (), possible, nesting + 1)
+                return (redacted.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
         return self._redact_plain(text, possible)
 
     def _redact_plain(self, text: str, possible: Sequence[Shape]) -> tuple[str, int]:
         count = 0
         if possible and len(text) >= SHORTEST and not (len(text) >= LONG_BYTES and _is_base64(text)):
             for shape in possible:
-                text, found = shape.replace_in(text)
-                count += found
+                text, replaced = shape.replace_in(text)
+                count += replaced
         for name, pattern in self._patterns:
             try:
-                text, found = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
+                text, replaced = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
             except TimeoutError:
                 return marker(f"{name} took too long"), count + 1
-            count += found
+            count += replaced
         return text, count
 
 

@@ -88,7 +88,7 @@ _VENDORS = (
     ("sq0", "[a-z]{3}-[A-Za-z0-9_-]{20,}+"),
 )
 _PREFIXES = [re.escape(prefixes).replace("\\ ", "|") for prefixes, _ in _VENDORS]
-_VENDOR_KEYS = "|".join(f"(?:{each}){rest}" for each, (_, rest) in zip(_PREFIXES, _VENDORS, strict=True))
+_VENDOR_KEYS = "|".join(f"(?:{prefix}){rest}" for prefix, (_, rest) in zip(_PREFIXES, _VENDORS, strict=True))
 VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # no folded name can be one of these
 _HINT_EXPRESSIONS = {
     # Each pattern wants at least ten more characters; JSON may have a backslash before a slash.
@@ -169,13 +169,13 @@ _BUILT_IN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
     """Return the rules of these labels, and assignments to the user's own names, with any joint of words."""
-    wanted = frozenset(labels)
-    found = [Shape(rule, hints, f"(?a){pattern}") for rule, hints, pattern in _BUILT_IN if rule in wanted]
+    rules = frozenset(labels)
+    shapes = [Shape(rule, hints, f"(?a){pattern}") for rule, hints, pattern in _BUILT_IN if rule in rules]
     for name in own:
         letters = [re.escape(char) for char in name if char not in "-_. "]
         pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
-        found.append(Shape(name, (hint_of(name),), pattern))
-    return tuple(found)
+        shapes.append(Shape(name, (hint_of(name),), pattern))
+    return tuple(shapes)
 
 
 # Names of values that are secrets, by the built-in rules.
@@ -229,8 +229,8 @@ def hint_of(name: str) -> str:
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
     """Return a function from a name to the rule, or the user's own name, that makes its value a secret."""
-    wanted = frozenset(labels)
-    names = [(rule, f"(?s){names}") for rule, names, _ in NAMES if rule in wanted]
+    rules = frozenset(labels)
+    names = [(rule, f"(?s){names}") for rule, names, _ in NAMES if rule in rules]
     mine = {fold(name): name for name in own}
 
     def label(name: str) -> str | None:
@@ -259,19 +259,19 @@ def scan_for(hints: Iterable[str]) -> Scan:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    wanted = re2.Set.SearchSet(options)
+    expressions = re2.Set.SearchSet(options)
     between = f"[{re.escape(_IGNORED)}]*"
     for hint in hints:
         loose = between.join(rf"\x{ord(char):02x}" for char in hint)
-        wanted.Add(_HINT_EXPRESSIONS.get(hint, f"(?i:{loose})"))
-    wanted.Compile()
-    match = wanted.Match
+        expressions.Add(_HINT_EXPRESSIONS.get(hint, f"(?i:{loose})"))
+    expressions.Compile()
+    match = expressions.Match
 
     def scan(data: bytes) -> Sequence[int]:
-        found = match(data)
+        numbers = match(data)
         # MCP's own progressToken contains the hint `token`, and is in most requests.
-        if found and b"progressToken" in data:
-            found = match(data.replace(b"progressToken", b"progressXxxxx"))  # as long, without a hint
-        return found or ()
+        if numbers and b"progressToken" in data:
+            numbers = match(data.replace(b"progressToken", b"progressXxxxx"))  # as long, without a hint
+        return numbers or ()
 
     return scan

@@ -47,7 +47,9 @@ class ValueMapping:
         now = members_of(now)
         self._put(f"{CURSOR} of {request.method}", "nextCursor", captured, now)
         self._put(STATE, STATE, captured, now)
-        tasks, others = (each if isinstance(each := of.get("tasks"), list) else [] for of in (captured, now))
+        tasks, others = (
+            value if isinstance(value := of.get("tasks"), list) else [] for of in (captured, now)
+        )
         pairs = [(captured, now), (captured.get("task"), now.get("task")), *zip(tasks, others, strict=False)]
         for task, other in pairs:
             self._put(TASK_ID, TASK_ID, task, other)
@@ -129,9 +131,9 @@ class Questions:
         asking: dict[str, tuple[int, dict[str, str]]] = {}
         for captured in dialogue.requests():
             params = captured.params
-            asked = asking.get(_round(captured, text_of(params.get(STATE))))
-            if RESPONSES in params and asked is not None:
-                position, methods = asked
+            round_ = asking.get(_round(captured, text_of(params.get(STATE))))
+            if RESPONSES in params and round_ is not None:
+                position, methods = round_
                 self.rounds[captured.position] = position
                 self._unused += [
                     CapturedQuestion(position, methods[key], position, Reply(0, response))
@@ -157,12 +159,12 @@ class Questions:
         if not mine:
             self.deviations["again" if method in self._last else "new", method] += 1
             return self._last.get(method)
-        found = next((kept for kept in mine if kept.during == position), None)
-        if found is None:
-            found = mine[0]
+        question = next((kept for kept in mine if kept.during == position), None)
+        if question is None:
+            question = mine[0]
             self.deviations["elsewhere", method] += 1
-        self._unused.remove(found)
-        return found.answer
+        self._unused.remove(question)
+        return question.answer
 
     def finish(self) -> None:
         """Count the questions that are left as not asked."""

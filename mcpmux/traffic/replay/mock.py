@@ -108,7 +108,7 @@ class CapturedAnswers:
         self._asked: Counter[tuple[object, ...]] = Counter()
         self.requests: dict[str, list[CapturedRequest]] = {}
         """Every answered request by its method, in the order of the capture."""
-        for captured in (each for dialogue in dialogues for each in dialogue.requests()):
+        for captured in (request for dialogue in dialogues for request in dialogue.requests()):
             reason = _problem_of(captured)
             if reason is not None:
                 self.unusable[reason] += 1
@@ -142,22 +142,26 @@ class CapturedAnswers:
         if method not in self.requests:
             near = _hint(method, self.requests)
             return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{near}")
-        asked = target_in(params)
-        if asked is None or "cursor" in params or STATE in params:
+        target = target_in(params)
+        if target is None or "cursor" in params or STATE in params:
             which = next((key for key in ("cursor", STATE) if key in params), "request like this")
             return RpcError(INVALID_PARAMS, f"Invalid params: no {which} of {method} is in the capture")
-        near = _hint(asked, {each.target for each in self.requests[method] if each.target is not None})
-        problem = f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{near}"
-        return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
+        near = _hint(
+            target, {request.target for request in self.requests[method] if request.target is not None}
+        )
+        problem = f"Invalid params: {method} {target[:SHOWN]} is not in the capture{near}"
+        return RpcError(INVALID_PARAMS, problem, {"uri": target} if "uri" in params else None)
 
     def updates(self, uri: str, captured: CapturedRequest | None = None) -> list[ServerMessage]:
         """Return the updates of a resource after a subscription; `captured`: by this request, if known."""
         captured = captured or self.find(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, NEWEST)
-        listens = [each for each in self.requests.get(m.LISTEN, ()) if uri in listened_uris(each.params)]
+        listens = [
+            listen for listen in self.requests.get(m.LISTEN, ()) if uri in listened_uris(listen.params)
+        ]
         if captured is None and listens:
             captured = self._turn(("updates", uri), listens)
-        told = (*captured.before_answer, *captured.after_answer) if captured is not None else ()
-        updates = (sent for sent in told if sent.method == m.RESOURCE_UPDATED)
+        notifications = (*captured.before_answer, *captured.after_answer) if captured is not None else ()
+        updates = (sent for sent in notifications if sent.method == m.RESOURCE_UPDATED)
         return [sent for sent in updates if is_at_or_above(uri, text_of(sent.params.get("uri")) or "")]
 
 
@@ -403,8 +407,8 @@ class MockSession:
         """Return the client's answer in the modern form."""
         try:
             params = downgrade_question(wish.method, wish.params, self.revision, "mock")
-            told = await ask(wish.method, params)
-            return raw(upgrade_answer(wish.method, wish.params, told, self.revision))
+            answer = await ask(wish.method, params)
+            return raw(upgrade_answer(wish.method, wish.params, answer, self.revision))
         except RpcError as error:
             return error_response(error)
 
@@ -427,17 +431,17 @@ def make_handshake(answers: CapturedAnswers, requested: str | None) -> Fields:
     requests = answers.requests
     info: Any = {"name": "mcpmux mock", "version": "1"}
     offered = sorted({_OFFERED_BY[method] for method in requests if method in _OFFERED_BY})
-    known: dict[str, Any] = {"capabilities": {name: {} for name in offered}}
+    members: dict[str, Any] = {"capabilities": {name: {} for name in offered}}
     for captured in (*requests.get(m.INITIALIZE, ()), *requests.get(m.DISCOVER, ())):
         result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
             info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or info
             facts = ("capabilities", "instructions")
-            known = {key: result[key] for key in facts if result.get(key) is not None}
+            members = {key: result[key] for key in facts if result.get(key) is not None}
             break
     if requested is not None:
-        known |= {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
+        members |= {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
     else:
-        known |= {"resultType": "complete", "supportedVersions": SUPPORTED, META: {SERVER_INFO: info}}
-        known |= {"ttlMs": 0, "cacheScope": "private"}
-    return {key: raw(value) for key, value in known.items()}
+        members |= {"resultType": "complete", "supportedVersions": SUPPORTED, META: {SERVER_INFO: info}}
+        members |= {"ttlMs": 0, "cacheScope": "private"}
+    return {key: raw(value) for key, value in members.items()}

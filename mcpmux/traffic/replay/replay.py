@@ -158,7 +158,7 @@ class SessionReplay:
     async def _run(self) -> None:
         async with self._whole.open_channel(_unheard, self._dialogue.view) as self._channel:
             self._channel.questions.find_client = self._who_is_asked
-            if any(not each.modern and each.method != m.PING for each in self._requests):
+            if any(not request.modern and request.method != m.PING for request in self._requests):
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
@@ -184,7 +184,9 @@ class SessionReplay:
 
     async def _begin(self) -> None:
         """Open a legacy session, with the captured request or a similar one. Raises McpmuxError."""
-        first = next((each for each in self._requests if each.opens_session and each.problem is None), None)
+        first = next(
+            (request for request in self._requests if request.opens_session and request.problem is None), None
+        )
         call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
@@ -212,9 +214,9 @@ class SessionReplay:
     def _make_opening(self) -> Call:
         """Return an `initialize` that is not in the capture, made of what its client did."""
         info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
-        asked = {question.method for question in self._dialogue.questions}
-        offered = raw({_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY})
-        revisions = (each.revision for each in self._requests if each.revision in LEGACY)
+        methods = {question.method for question in self._dialogue.questions}
+        offered = raw({_CAPABILITY[method]: {} for method in methods if method in _CAPABILITY})
+        revisions = (request.revision for request in self._requests if request.revision in LEGACY)
         return initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
 
     async def _repeat_notification(self, note: ClientNotification) -> None:

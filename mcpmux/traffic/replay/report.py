@@ -77,8 +77,8 @@ def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Dif
         left_out = there if type(found.captured) is type(found.now) else ignore
         return not any(covers(pattern, found.path) for pattern in left_out)
 
-    found = _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
-    return list(islice(filter(counts, found), DIFFERENCE_LIMIT))
+    differences = _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
+    return list(islice(filter(counts, differences), DIFFERENCE_LIMIT))
 
 
 def covers(pattern: Pattern, path: Path) -> bool:
@@ -115,7 +115,7 @@ def _differences(captured: Any, now: Any, path: Path) -> Iterator[Difference]:
             yield Difference(path, "changed", captured, now)
         return
     by_name = isinstance(captured, list) and _have_names(captured) and _have_names(now)
-    then, later = (_parts(each, by_name) for each in (captured, now))
+    then, later = (_parts(result, by_name) for result in (captured, now))
     for name, (step, value) in then.items():
         if name in later:
             yield from _differences(value, later[name][1], (*path, step))
@@ -126,7 +126,7 @@ def _differences(captured: Any, now: Any, path: Path) -> Iterator[Difference]:
             yield Difference((*path, step), "added", None, value)
     if by_name:
         common = then.keys() & later.keys()
-        order, other_order = ([name[1] for name in each if name in common] for each in (then, later))
+        order, other_order = ([name[1] for name in parts if name in common] for parts in (then, later))
         if order != other_order:
             yield Difference(path, "moved", order, other_order)
 
@@ -151,8 +151,8 @@ def _is_same(captured: Any, now: Any) -> bool:
     if isinstance(captured, bool) is not isinstance(now, bool):
         return False
     if isinstance(captured, str) and isinstance(now, str) and MARKER.search(captured):
-        around = map(re.escape, MARKER.split(captured))
-        return re.fullmatch(".*?".join(around), now, re.DOTALL) is not None
+        texts = map(re.escape, MARKER.split(captured))
+        return re.fullmatch(".*?".join(texts), now, re.DOTALL) is not None
     return bool(captured == now)
 
 
@@ -215,7 +215,7 @@ class Outcome(NamedTuple):
             "method": self.captured.method,
             "target": self.captured.target,
             "reason": self.reason,
-            "differences": [found.as_json() for found in self.differences] or None,
+            "differences": [difference.as_json() for difference in self.differences] or None,
         }
         return {key: value for key, value in members.items() if value is not None}
 
@@ -270,10 +270,10 @@ class Report:
 
     def by_method(self) -> dict[str, Counter[str]]:
         """Return the number with each status for each method, in the order of the capture."""
-        found: dict[str, Counter[str]] = {}
+        counts: dict[str, Counter[str]] = {}
         for outcome in self.outcomes:
-            found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
-        return found
+            counts.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
+        return counts
 
     def reasons(self, status: Status) -> Counter[str]:
         """Return the reasons of requests with this status, counted."""
@@ -281,20 +281,20 @@ class Report:
 
     def latency(self) -> dict[str, tuple[Histogram, Histogram]]:
         """Return durations then and now by method, of requests that were answered both times."""
-        found: dict[str, tuple[Histogram, Histogram]] = {}
+        histograms: dict[str, tuple[Histogram, Histogram]] = {}
         for outcome in self.outcomes:
             if outcome.ms is not None and outcome.captured.ms is not None:
-                then, now = found.setdefault(outcome.captured.method, (Histogram(), Histogram()))
+                then, now = histograms.setdefault(outcome.captured.method, (Histogram(), Histogram()))
                 then.record(outcome.captured.ms / 1000)
                 now.record(outcome.ms / 1000)
-        return found
+        return histograms
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, for programs."""
         return {
             "clean": self.clean,
             "counts": _by_status(self.counts()),
-            "methods": {name: _by_status(found) for name, found in self.by_method().items()},
+            "methods": {name: _by_status(counts) for name, counts in self.by_method().items()},
             "questions": [
                 {"method": method, "kind": kind, "count": count}
                 for (kind, method), count in self.questions.items()

@@ -131,8 +131,8 @@ class Metrics:
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """Count an exchange and its duration. See ExchangeObserver."""
         method = method_label(exchange.call.method)
-        asked = exchange.upstreams
-        upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
+        upstreams = exchange.upstreams
+        upstream = upstreams[0] if len(upstreams) == 1 else SEVERAL if upstreams else NONE
         _add(self.exchanges_in_flight, (method,), -1)
         _add(self.exchanges_total, (method, upstream, outcome_of(exchange.call.method, outcome)), 1)
         if method != m.LISTEN:

@@ -86,23 +86,23 @@ _COUNTED: tuple[tuple[str, Labels, str], ...] = (
 def snapshot(metrics: Metrics, gauges: Iterable[Family] = ()) -> list[Family]:
     """Return all metrics at one time. Only copies values, so that it takes little time."""
     metrics.settle()
-    found = [Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})]
+    families = [Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})]
     for name, labels, about in _COUNTED:
         counts: Mapping[Labels, Any] = getattr(metrics, name)
-        samples = {key: each.copy() if isinstance(each, list) else each for key, each in counts.items()}
-        found.append(Family(f"mcpmux_{name}", about, labels, samples))
-    return [*found, *gauges]
+        samples = {key: value.copy() if isinstance(value, list) else value for key, value in counts.items()}
+        families.append(Family(f"mcpmux_{name}", about, labels, samples))
+    return [*families, *gauges]
 
 
 def add_up(snapshots: Iterable[Iterable[Family]]) -> list[Family]:
     """Return the metrics of several processes as one."""
-    found: dict[str, Family] = {}
+    families: dict[str, Family] = {}
     for family in chain.from_iterable(snapshots):
-        samples = found.setdefault(family.name, family._replace(samples={})).samples
+        samples = families.setdefault(family.name, family._replace(samples={})).samples
         join = _JOINS.get(family.name, _add)
         for labels, value in family.samples.items():
             samples[labels] = join(samples[labels], value) if labels in samples else value
-    return list(found.values())
+    return list(families.values())
 
 
 def _add(one: Any, other: Any) -> Any:
@@ -170,7 +170,7 @@ def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
 def gauge(name: str, about: str, value: float | Mapping[str, float]) -> Family:
     """Return a value that is read when metrics are asked for: a number, or numbers by upstream."""
     if isinstance(value, Mapping):
-        samples: Samples = {(upstream,): each for upstream, each in value.items()}
+        samples: Samples = {(upstream,): number for upstream, number in value.items()}
         return Family(f"mcpmux_{name}", about, ("upstream",), samples)
     return Family(f"mcpmux_{name}", about, (), {(): value})
 
@@ -179,14 +179,14 @@ def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
 ) -> list[Family]:
     """Return the gauges of upstreams and clients, and of the cache in `store`."""
-    up = {name: float(each.state == "ready") for name, each in registry.items()}
-    connects = {name: each.connects for name, each in registry.items()}
+    up = {name: float(status.state == "ready") for name, status in registry.items()}
+    connects = {name: status.connects for name, status in registry.items()}
     reconnects = {name: max(0, count - 1) for name, count in connects.items()}
     sessions = Counter(dict.fromkeys(registry, 0))
     listened = sessions.copy()
-    for each in registry.connected():
-        sessions[each.name] += 1
-        listened[each.name] += len(hub.subscriptions.wanted(each.key))
+    for session in registry.connected():
+        sessions[session.name] += 1
+        listened[session.name] += len(hub.subscriptions.wanted(session.key))
     about = "Sessions with the upstream: shared, for legacy clients, and clients' own."
     return [
         gauge("upstream_up", "Whether the upstream's shared session is ready.", up),
@@ -210,7 +210,7 @@ def cache_gauges(store: CacheStore) -> list[Family]:
     upstreams = store.counts.items()
     return [
         *(
-            gauge(f"cache_{key}_total", about, {name: getattr(each, key) for name, each in upstreams})
+            gauge(f"cache_{key}_total", about, {name: getattr(cache, key) for name, cache in upstreams})
             for key, about in counted.items()
         ),
         gauge("cache_entries", "Answers in memory.", len(store.cache)),
@@ -249,8 +249,8 @@ def cluster_gauges(state: ReplicaState) -> list[Family]:
         "store_commands_total": (state.commands, "Commands that were sent to the store."),
         "events_waiting": (state.events_waiting, "Events of streams that wait for the store."),
     }
-    found = [gauge(f"cluster_{name}", text, value) for name, (value, text) in about.items()]
+    families = [gauge(f"cluster_{name}", text, value) for name, (value, text) in about.items()]
     if state.lag_ms is not None:
         lag = "Milliseconds that the store took for its last answer."
-        found.append(gauge("cluster_store_lag_milliseconds", lag, state.lag_ms))
-    return found
+        families.append(gauge("cluster_store_lag_milliseconds", lag, state.lag_ms))
+    return families

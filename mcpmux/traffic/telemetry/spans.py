@@ -106,9 +106,13 @@ class Spans:
         if observed.leg.side == "client" and observed.direction == "in":
             self._arrived[observed.exchange] = observed.id
         elif observed.leg.side == "upstream" and observed.direction == "out":
-            asked = _UPSTREAM_CALL.get()
-            if asked is not None and asked[1] == observed.method and asked[0].is_recording():
-                asked[0].set_attribute("jsonrpc.request.id", str(observed.id))
+            upstream_call = _UPSTREAM_CALL.get()
+            if (
+                upstream_call is not None
+                and upstream_call[1] == observed.method
+                and upstream_call[0].is_recording()
+            ):
+                upstream_call[0].set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
         """Begin the SERVER span of an exchange. See ExchangeObserver."""
@@ -138,7 +142,7 @@ class Spans:
         if above is None:
             return await work(call)
         opened = self._begin(otel.SpanKind.CLIENT, leg, call, above.span, above.baggage)
-        asked = _UPSTREAM_CALL.set((opened.span, call.method))
+        token = _UPSTREAM_CALL.set((opened.span, call.method))
         # Set to its present value only to have a token, so that `reset` restores it in any case.
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self.propagate:
@@ -157,7 +161,7 @@ class Spans:
             raise
         finally:
             TRACE_HEADERS.reset(headers)
-            _UPSTREAM_CALL.reset(asked)
+            _UPSTREAM_CALL.reset(token)
             self._end(opened, leg, call.method, outcome, self._clock() - began)
 
     def close(self) -> None:
@@ -195,26 +199,26 @@ class Spans:
         self._durations[kind].record(seconds, measured(attributes, error, self._names[kind]))
 
     def _attributes(self, leg: Leg, call: Call) -> Attributes:
-        found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
-        found |= _TRANSPORTS.get(leg.transport, {})
-        found |= self._of_session(leg)
+        attributes: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
+        attributes |= _TRANSPORTS.get(leg.transport, {})
+        attributes |= self._of_session(leg)
         if call.method == m.TOOLS_CALL:
-            found["gen_ai.operation.name"] = "execute_tool"
+            attributes["gen_ai.operation.name"] = "execute_tool"
         if call.method in _NAMED and (name := call.text("name")) is not None:
-            found[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
+            attributes[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
         if call.method in _WITH_URI and (uri := call.text("uri")) is not None:
-            found["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
+            attributes["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
         if leg.upstream is not None:
-            found |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
-        return found
+            attributes |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
+        return attributes
 
     def _of_session(self, leg: Leg) -> Attributes:
-        found: Attributes = {}
+        attributes: Attributes = {}
         if leg.revision is not None:
-            found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
+            attributes["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
         if leg.session is not None:  # it is a credential: only its fingerprint
-            found["mcp.session.id"] = fingerprint(leg.session)
-        return found
+            attributes["mcp.session.id"] = fingerprint(leg.session)
+        return attributes
 
     def _text(self, text: str, limit: int) -> str:
         if text in _OURS:
@@ -299,16 +303,16 @@ class Names:
 
 def measured(attributes: Attributes, error: str | None, names: Names) -> Attributes:
     """Return those attributes of a span that a metric may have, too: the ones with few values."""
-    found = {key: value for key, value in attributes.items() if key in _MEASURED}
+    measured = {key: value for key, value in attributes.items() if key in _MEASURED}
     method = attributes["mcp.method.name"]
-    found["mcp.method.name"] = method if method in METHODS else OTHER
+    measured["mcp.method.name"] = method if method in METHODS else OTHER
     if error is None or error == TOOL_ERROR:  # else the name may be invented
         for key in _NAMED.values():
             if key in attributes and names.allow(attributes[key], error):
-                found[key] = attributes[key]
+                measured[key] = attributes[key]
     if error is not None:
-        found["error.type"] = error
-    return found
+        measured["error.type"] = error
+    return measured
 
 
 # Trace context of a request, in `_meta` and HTTP headers.

@@ -70,18 +70,18 @@ async def open_tracing(
 
 def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Attributes]:
     """Return attributes of spans with the addresses of upstreams that mcpmux does not start, by name."""
-    found: dict[str, Attributes] = {}
+    servers: dict[str, Attributes] = {}
     for upstream in upstreams:
         match upstream.target:
             case Http(url=url) | WebSocket(url=url):
                 parts = urlsplit(url)
                 port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-                found[upstream.name] = {"server.address": parts.hostname or "", "server.port": port}
+                servers[upstream.name] = {"server.address": parts.hostname or "", "server.port": port}
             case Tcp(host=host, port=port):
-                found[upstream.name] = {"server.address": host, "server.port": port}
+                servers[upstream.name] = {"server.address": host, "server.port": port}
             case Unix(path=path):
-                found[upstream.name] = {"server.address": path}
-    return found
+                servers[upstream.name] = {"server.address": path}
+    return servers
 
 
 def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
