@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.channels import http_channel
+from mcpmux.channels.http_channel import HttpChannel
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
@@ -89,6 +90,7 @@ async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
             await waits.wait()
             connection = mux.upstreams["web"].connection
             assert connection is not None
+            assert isinstance(connection.channel, HttpChannel)
             connection.channel.peer.lose(TransportClosed("for a test"))
 
         nursery.start_soon(lose)

@@ -154,11 +154,11 @@ async def served_by(script, way="carried", **limits):
 
         listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
-        limits = PoolLimits(idle_seconds=math.inf, **limits)
         posts = way == "posted"
+        bounds = PoolLimits(idle_seconds=math.inf, **limits)
         with (
             trio.fail_after(VIRTUAL_SECONDS),
-            HttpPool(origin, limits=limits, poller=poller if posts else None) as pool,
+            HttpPool(origin, limits=bounds, poller=poller if posts else None) as pool,
         ):
             world = World(pool)
             await nursery.start(world.run)

@@ -117,7 +117,7 @@ async def test_call_that_takes_longer_gets_a_stream(held):
             assert event_id.endswith("-0")
             assert message is None
             held.gate.set()
-            assert (await stream.next())[1]["result"]["content"][0]["text"] == "done"
+            assert (await stream.message())["result"]["content"][0]["text"] == "done"
         assert "result" in (await client.send(call(), session)).last  # its id can be used again
 
 
@@ -200,10 +200,9 @@ async def test_answer_that_cannot_be_read_ends_the_question():
         opened = await client.send(request("initialize", params))
         session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
         async with client.stream("POST", request("tools/call", {"name": "x__t"}), session) as stream:
-            while (question := (await stream.next())[1]) is None:
-                pass
+            question = await stream.message()
             cut = b'{"jsonrpc":"2.0","id":%d,"result":{"role":' % question["id"]
             refused = await client.send(cut, session)
             assert (refused.status, "id" in refused.last) == (400, False)
-            answer = (await stream.next())[1]
+            answer = await stream.message()
             assert "the answer cannot be read" in answer["result"]["content"][0]["text"]

@@ -143,7 +143,7 @@ async def test_a_call_goes_on_without_its_connection_and_is_resumed_where_it_was
         steps.go()
         steps.go()
         async with client.stream("GET", None, session | {"Last-Event-ID": last}) as stream:
-            messages = [(await stream.next())[1] for _ in range(3)]
+            messages = [await stream.message() for _ in range(3)]
         assert [m["params"]["progress"] for m in messages[:2]] == [2, 3]
         assert messages[2]["result"]["content"][0]["text"] == "done"
         async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as stream:
@@ -160,8 +160,8 @@ async def test_a_quiet_call_can_be_resumed_before_it_has_said_anything():
             assert stream.retry_milliseconds == http_session.RETRY_MILLISECONDS
         steps.go()
         async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as stream:
-            assert (await stream.next())[1]["params"]["progress"] == 1
-            assert (await stream.next())[1]["result"]["content"][0]["text"] == "done"
+            assert (await stream.message())["params"]["progress"] == 1
+            assert (await stream.message())["result"]["content"][0]["text"] == "done"
 
 
 async def test_a_quiet_call_of_an_older_client_is_answered_without_events(monkeypatch):
@@ -195,9 +195,7 @@ async def test_an_answer_that_is_long_in_coming_becomes_a_stream(revision, metho
                 received += await stream.response.receive_some()
             assert stream.response.headers["content-type"] == "text/event-stream"
             await quiet.answer_when_asked()
-            while (message := (await stream.next())[1]) is None:
-                pass
-            assert message["result"]["content"] == []
+            assert (await stream.message())["result"]["content"] == []
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", LEGACY])
@@ -218,11 +216,7 @@ async def test_a_question_that_its_call_outlives_is_taken_back_in_its_stream():
     async with open_endpoint({"x": server}) as client:
         session = await client.initialize(capabilities={"roots": {}})
         async with client.stream("POST", request("tools/call", {"name": "x__t"}), session) as stream:
-            messages = []
-            while not messages or "result" not in messages[-1]:
-                message = (await stream.next())[1]
-                messages += [message] if message is not None else []
-        asked, taken_back, answer = messages
+            asked, taken_back, answer = [await stream.message() for _ in range(3)]
         assert asked["method"] == "roots/list"
         assert taken_back["method"] == "notifications/cancelled"
         assert taken_back["params"]["requestId"] == asked["id"]
@@ -245,7 +239,7 @@ async def test_a_cancelled_call_reaches_the_upstream_and_is_not_answered():
         steps.go()
         async with client.stream("POST", call(7), session) as stream:
             await stream.next()
-            assert (await stream.next())[1]["params"]["progress"] == 1
+            assert (await stream.message())["params"]["progress"] == 1
             cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
             assert (await client.send(cancel, session)).status == 202
             with trio.fail_after(60):

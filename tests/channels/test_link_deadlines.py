@@ -53,9 +53,9 @@ async def open_world(kind: str):
     """A link and its peer: over lines, which can be sent without waiting, or over a pipe that cannot."""
     with trio.fail_after(VIRTUAL_SECONDS):
         if kind == "memory":
-            ours, theirs = open_memory_pipes()
-            async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
-                yield link, Peer(theirs)
+            pipe, end = open_memory_pipes()
+            async with open_duplex_channel(pipe, refuse, lambda _: None, objects=False) as link:
+                yield link, Peer(end)
             return
         left, right = trio.testing.memory_stream_pair()
         async with (

@@ -48,9 +48,16 @@ async def read(_server: Any, params: Json, _message: Json) -> Json:
     return {"contents": [{"uri": params["uri"], "text": "hello"}]}
 
 
-def docs(**handlers: Any) -> ScriptedServer:
-    handlers = {"resources/read": read, **{name.replace("_", "/"): do for name, do in handlers.items()}}
-    return ScriptedServer(OLD, resources=[{"uri": "a:1", "name": "a"}], tools=[TOOL], handlers=handlers)
+class Docs(ScriptedServer):
+    """A server of one resource and one tool; `answers` has what is answered to its own requests."""
+
+    def __init__(self, **handlers: Any) -> None:
+        handlers = {"resources/read": read, **{name.replace("_", "/"): do for name, do in handlers.items()}}
+        super().__init__(OLD, resources=[{"uri": "a:1", "name": "a"}], tools=[TOOL], handlers=handlers)
+        self._answers, self.answers = trio.open_memory_channel[Json](1)
+
+    def take_answer(self, message: Json) -> None:
+        self._answers.send_nowait(message)
 
 
 @asynccontextmanager
@@ -95,10 +102,11 @@ def conversation(face: SseFace) -> list[str]:
 
 
 async def test_a_server_is_found_out_as_the_specification_says():
-    async with open_stage(docs()) as (face, mux):
+    async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         assert (await ask(mux, "resources/list", {}))["resources"][0]["uri"] == "a:1"
-        assert mux.upstreams["x"].facts.revision == OLD
+        facts = mux.upstreams["x"].facts
+        assert facts is not None and facts.revision == OLD
     begin = ["POST /sse", "POST /sse", "GET /sse", "POST /messages/", "POST /messages/"]
     assert conversation(face)[:5] == begin
     said = [json.loads(request.body)["method"] for request in face.requests if request.body]
@@ -107,7 +115,7 @@ async def test_a_server_is_found_out_as_the_specification_says():
 
 
 async def test_a_server_known_to_be_so_is_not_tried_otherwise():
-    async with open_stage(docs(), transport="sse", headers={"X-Key": Secret("k")}) as (face, mux):
+    async with open_stage(Docs(), transport="sse", headers={"X-Key": Secret("k")}) as (face, mux):
         assert await read_text(mux) == "hello"
     assert conversation(face)[:2] == ["GET /sse", "POST /messages/"]
     assert face.server.seen[0]["method"] == "initialize"
@@ -123,7 +131,7 @@ async def test_whoever_watches_sees_over_what_the_messages_go(transport: str):
             over[seen.method] = seen.leg.transport
 
     recorder = Recorder([Tape()], [], trio.current_time)
-    async with open_sse_face(docs()) as face:
+    async with open_sse_face(Docs()) as face:
         target = Http(face.url, transport=transport)
         config = Config(upstreams=(Upstream(name="x", target=target, prefix=""),))
         with trio.fail_after(2 * PATIENCE):
@@ -134,7 +142,7 @@ async def test_whoever_watches_sees_over_what_the_messages_go(transport: str):
 
 
 async def test_a_server_that_should_be_streamable_is_not_tried_otherwise():
-    async with open_stage(docs(), transport="streamable") as (face, mux):
+    async with open_stage(Docs(), transport="streamable") as (face, mux):
         assert "405" in await trouble_of(mux)
         assert face.count("GET") == 0
 
@@ -143,7 +151,7 @@ async def test_a_server_that_should_be_streamable_is_not_tried_otherwise():
     "endpoint", ["messages/?session_id={}", "?session_id={}", "http://HOST/messages/?session_id={}"]
 )
 async def test_any_way_of_writing_the_address_will_do(endpoint):
-    async with open_sse_face(docs()) as face:
+    async with open_sse_face(Docs()) as face:
         face.endpoint = endpoint.replace("HOST", face.url.split("/")[2])
         async with open_mux(face) as mux:
             assert await read_text(mux) == "hello"
@@ -155,7 +163,7 @@ async def test_any_way_of_writing_the_address_will_do(endpoint):
 )
 @pytest.mark.parametrize("transport", ["auto", "sse"])
 async def test_an_address_elsewhere_is_refused_in_words(endpoint, words, transport):
-    async with open_sse_face(docs()) as face:
+    async with open_sse_face(Docs()) as face:
         face.endpoint = endpoint
         async with open_mux(face, transport=transport) as mux:
             assert words in await trouble_of(mux)
@@ -186,17 +194,16 @@ async def test_an_update_of_a_subscribed_resource_is_heard():
         while server.subscribed != {"memo:1"}:
             await trio.lowlevel.checkpoint()
         await server.update("memo:1")
-        assert text_of((await outbox.take()).params["uri"]) == "memo:1"
+        update = await outbox.take()
+        assert update is not None and text_of(update.params["uri"]) == "memo:1"
 
 
 async def test_a_ping_of_the_server_is_answered():
-    server = docs()
-    answered = trio.Event()
-    server.take_answer = lambda message: answered.set() if message["result"] == {} else None
+    server = Docs()
     async with open_stage(server) as (_, mux):
         assert await read_text(mux) == "hello"
         await server.send({"id": "p", "method": "ping"})
-        await answered.wait()
+        assert (await server.answers.receive())["result"] == {}
 
 
 class Person:
@@ -212,29 +219,23 @@ class Person:
 
 @pytest.mark.parametrize("transport", ["auto", "sse"])
 async def test_a_question_outside_of_any_call_reaches_the_client(transport):
-    server = docs()
-    heard: list[Json] = []
-    answered = trio.Event()
-
-    def take_answer(message: Json) -> None:
-        heard.append(message)
-        answered.set()
-
-    server.take_answer = take_answer
+    server = Docs()
     async with open_stage(server, transport=transport) as (_, mux):
         assert await read_text(mux) == "hello"
         mux.router.join(Person())
         await server.send({"id": "q", "method": "roots/list"})
-        await answered.wait()
-    assert heard[0]["result"] == {"roots": [{"uri": "file:///home"}]}
+        answer = await server.answers.receive()
+    assert answer["result"] == {"roots": [{"uri": "file:///home"}]}
 
 
 async def test_what_was_found_out_is_remembered_when_the_stream_breaks():
-    async with open_stage(docs()) as (face, mux):
+    async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         asked = conversation(face).count("POST /sse")
+        connection = mux.upstreams["x"].connection
+        assert connection is not None
         face.break_off()
-        await mux.upstreams["x"].connection.closed.wait()
+        await connection.closed.wait()
         assert await read_text(mux) == "hello"
         assert face.count("GET") == 2
         assert conversation(face).count("POST /sse") == asked
@@ -248,7 +249,7 @@ async def test_calls_under_way_hear_when_the_stream_breaks():
         await trio.sleep_forever()
         raise AssertionError
 
-    async with open_stage(docs(tools_call=hang)) as (face, mux), trio.open_nursery() as nursery:
+    async with open_stage(Docs(tools_call=hang)) as (face, mux), trio.open_nursery() as nursery:
 
         async def call() -> None:
             with pytest.raises(RpcError, match="the event stream has ended"):
@@ -264,7 +265,7 @@ async def test_a_forgotten_session_is_opened_anew_and_the_request_repeated(statu
     async def call(_server: Any, params: Json, _message: Json) -> Json:
         return {"content": []}
 
-    async with open_stage(docs(tools_call=call)) as (face, mux):
+    async with open_stage(Docs(tools_call=call)) as (face, mux):
         face.forgotten = status
         for ask_again in (partial(read_text, mux), partial(ask, mux, "tools/call", {"name": "t"})):
             assert await read_text(mux) == "hello"
@@ -276,7 +277,7 @@ async def test_a_forgotten_session_is_opened_anew_and_the_request_repeated(statu
 
 @pytest.mark.parametrize("status", [400, 500])
 async def test_a_refused_message_fails_its_call_and_no_other(status):
-    async with open_stage(docs()) as (face, mux):
+    async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         face.refusal = status
         assert f"refused with HTTP status {status}" in await trouble_of(mux)
@@ -289,17 +290,18 @@ async def test_a_refused_message_fails_its_call_and_no_other(status):
 
 async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):
     handle = SseFace.handle
-    new = HttpFace(docs())
+    new = HttpFace(Docs())
     replaced = trio.Event()
 
     async def either(face: SseFace, request: Any, reply: Any) -> None:
         await (handle(face, request, reply) if not replaced.is_set() else new.handle(request, reply))
 
     monkeypatch.setattr(SseFace, "handle", either)
-    async with open_stage(docs()) as (face, mux):
+    async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         replaced.set()
         connection = mux.upstreams["x"].connection
+        assert connection is not None
         face.break_off()
         await connection.closed.wait()
         assert await read_text(mux) == "hello"

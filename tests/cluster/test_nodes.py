@@ -95,7 +95,7 @@ async def test_a_session_goes_on_elsewhere_when_its_process_has_gone(open_member
         assert subscribed.last["result"] == {}
         await members["a"].kill()
         async with members["b"].client.stream("GET", None, session) as stream:
-            said = [(await stream.next())[1] for _ in range(3)]
+            said = [await stream.message() for _ in range(3)]
             # It may have missed anything: it hears of each that it would have heard of.
             assert {each["method"] for each in said} == {
                 "notifications/resources/updated",
@@ -124,9 +124,9 @@ async def test_a_session_goes_on_where_one_has_just_started(open_members, back):
         await members["a"].kill()
         fresh = await members.start("a" if back else "c", subscribable())
         async with fresh.client.stream("GET", None, session) as stream:
-            assert len({(await stream.next())[1]["method"] for _ in range(3)}) == 3
+            assert len({(await stream.message())["method"] for _ in range(3)}) == 3
             await members.having(session).server.update("memo:1")
-            assert (await stream.next())[1]["params"] == {"uri": "docs+memo:1"}
+            assert (await stream.message())["params"] == {"uri": "docs+memo:1"}
 
 
 async def test_of_all_requests_at_once_none_takes_a_session_for_ended_that_goes_on(open_members):
@@ -160,14 +160,14 @@ async def test_a_stream_of_a_call_is_resumed_at_another_process(open_members):
         headers = {**session, "Last-Event-ID": first}
         async with members["b"].client.stream("GET", None, headers) as stream:
             server.done.set()
-            _, answer = await stream.next()
+            answer = await stream.message()
         assert answer["result"]["content"][0]["text"] == "worked"
         for sessions in members["a"].node._sessions:
             assert await sessions.events.written()
         await members["a"].kill()
         # It was answered, so it is the same answer, from the store.
         async with members["b"].client.stream("GET", None, headers) as stream:
-            assert (await stream.next())[1] == answer
+            assert await stream.message() == answer
 
 
 async def test_a_call_that_was_cut_off_is_said_to_be_when_its_stream_is_resumed(open_members):
@@ -179,7 +179,7 @@ async def test_a_call_that_was_cut_off_is_said_to_be_when_its_stream_is_resumed(
         await members["a"].kill()
         headers = {**session, "Last-Event-ID": first}
         async with members["b"].client.stream("GET", None, headers) as stream:
-            _, answer = await stream.next()
+            answer = await stream.message()
         assert (answer["id"], answer["error"]["message"]) == (7, LOST)
         assert members["b"].server.calls == 0
 
@@ -283,7 +283,7 @@ async def test_a_list_change_that_one_process_hears_of_reaches_clients_of_all(op
         session = await members["a"].client.initialize()
         async with members["a"].client.stream("GET", None, session) as stream:
             await members["b"].server.notify("notifications/tools/list_changed")
-            _, told = await stream.next()
+            told = await stream.message()
         assert told["method"] == "notifications/tools/list_changed"
 
 
@@ -307,12 +307,12 @@ async def test_a_listen_that_moves_hears_of_what_it_may_have_missed(open_members
     async with open_members(a=subscribable(MODERN), b=subscribable(MODERN)) as members:
         other = members["b"]
         async with other.client.stream("POST", *listen(1)) as elsewhere:
-            assert (await elsewhere.next())[1]["method"].endswith("acknowledged")
+            assert (await elsewhere.message())["method"].endswith("acknowledged")
             await members["a"].kill()
             while comes == "after" and other.node.members.others:
                 await other.node.members.changed(LEASE)
             async with other.client.stream("POST", *listen(2)) as stream:
-                said = [(await stream.next())[1]["method"] for _ in range(3)]
+                said = [(await stream.message())["method"] for _ in range(3)]
             assert said[0].endswith("acknowledged")
             assert set(said[1:]) == {
                 "notifications/resources/updated",
@@ -329,7 +329,7 @@ async def test_a_listen_that_moves_to_a_process_which_has_just_started_hears_wha
             await members["b"].node.members.changed(LEASE)
         fresh = await members.start("a", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
-            said = [(await stream.next())[1]["method"] for _ in range(3)]
+            said = [(await stream.message())["method"] for _ in range(3)]
         assert set(said[1:]) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",
@@ -373,7 +373,7 @@ async def test_what_is_posted_to_an_event_stream_of_old_gets_to_its_process(open
                 request(method, begin if not number else {}, number), path=path
             )
             assert posted.status == 202
-            assert (await stream.next())[1]["id"] == number
+            assert (await stream.message())["id"] == number
 
 
 async def test_a_task_is_for_the_session_that_made_it_at_any_process(open_members):

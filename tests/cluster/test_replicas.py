@@ -360,7 +360,7 @@ async def test_a_replica_can_stop_while_an_update_waits_for_others_to_be_told():
                 await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
             first.mux.hub.close()
-            _, told = await stream.next()
+            told = await stream.message()
             assert told["method"] == "notifications/resources/updated"
             while first.node.members.others:
                 await first.node.members.changed(LEASE)
@@ -390,11 +390,11 @@ async def test_a_listen_that_moves_hears_of_it_however_late_a_loss_is_noticed(mo
         await replicas["a"].kill()
         other.line.is_cut = True
         async with other.client.stream("POST", *listen(1)) as stream:
-            assert (await stream.next())[1]["method"].endswith("acknowledged")
+            assert (await stream.message())["method"].endswith("acknowledged")
             while other.node.members.is_inside:
                 await other.node.members.changed(LEASE)
             other.line.is_cut = False
-            said = [(await stream.next())[1]["method"] for _ in range(2)]
+            said = [(await stream.message())["method"] for _ in range(2)]
         assert set(said) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",
@@ -407,7 +407,7 @@ async def test_a_listen_hears_what_it_may_have_missed_when_nobody_knows_that_the
         replicas.store.__init__(trio.current_time)  # type: ignore[misc]  # it has lost all
         fresh = await replicas.start("b", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
-            said = [(await stream.next())[1]["method"] for _ in range(3)]
+            said = [(await stream.message())["method"] for _ in range(3)]
         assert set(said[1:]) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",

@@ -117,7 +117,7 @@ class Client:
         """The URIs of all updates up to that of a URI, and of that."""
         heard: list[str] = []
         while until not in heard:
-            _, told = await self.stream.next()
+            told = await self.stream.message()
             if told["method"] == UPDATED:
                 heard.append(told["params"]["uri"])
         return heard
@@ -215,12 +215,12 @@ async def test_modern_clients_of_all_replicas_hear_of_an_update():
         streams = []
         for replica in replicas.all.values():
             streams.append(await stack.enter_async_context(replica.client.stream("POST", *listen(1))))
-            _, acknowledged = await streams[-1].next()
+            acknowledged = await streams[-1].message()
             assert acknowledged["params"]["notifications"]["resourceSubscriptions"] == [URI]
         await until_shared(docs)
         await docs.update("memo:1")
         for stream in streams:
-            assert (await stream.next())[1]["params"]["uri"] == URI
+            assert (await stream.message())["params"]["uri"] == URI
 
 
 @pytest.mark.parametrize("revision", ERAS)

@@ -41,6 +41,12 @@ class Stream:
     def retry_milliseconds(self) -> int | None:
         return self._decoder.retry_milliseconds
 
+    async def message(self) -> Json:
+        """Return the next message, without the events that have none."""
+        while (message := (await self.next())[1]) is None:
+            pass
+        return message
+
     async def next(self) -> tuple[str | None, Json | None]:
         with trio.fail_after(60):
             while not self._events:

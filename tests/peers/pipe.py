@@ -57,7 +57,7 @@ class PromptMemoryPipe(MemoryPipe):
 
 def open_memory_pipes(
     capacity: int = CAPACITY, kind: type[MemoryPipe] = MemoryPipe
-) -> tuple[MessageStream, MessageStream]:
+) -> tuple[MemoryPipe, MemoryPipe]:
     """Two connected ends. Closing one ends the other."""
     to_right, from_left = trio.open_memory_channel[bytes](capacity)
     to_left, from_right = trio.open_memory_channel[bytes](capacity)

@@ -140,8 +140,7 @@ async def open_stream(client: HttpClient, revision: str) -> AsyncIterator[Stream
         headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
         body = request("subscriptions/listen", wish, LISTEN_ID)
         async with client.stream("POST", body, headers) as stream:
-            _, message = await stream.next()
-            assert message is not None
+            message = await stream.message()
             assert message["method"] == "notifications/subscriptions/acknowledged"
             yield stream
         return
