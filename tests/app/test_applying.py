@@ -230,9 +230,8 @@ async def test_one_transparent_server_gets_company_and_is_alone_again(autojump_c
 
 
 async def test_a_cursor_goes_on_without_what_was_removed(autojump_clock):
-    servers: dict[str, ScriptedServer | None] = {}
-    for name in ("a", "b"):
-        servers[name] = server = docs()
+    servers = {"a": docs(), "b": docs()}
+    for server in servers.values():
         server.page_size = 1
     async with open_world(servers, page_size=1) as world:
         client = world.client()

@@ -91,10 +91,9 @@ async def test_what_a_server_does_not_have_any_more_is_told_once(autojump_clock)
 
 
 async def test_a_server_that_comes_late_is_looked_into_when_it_is_there(autojump_clock):
-    servers: dict[str, ScriptedServer | None] = {"docs": None}
-    async with open_world(servers, views=VIEWS) as world, watched(world) as told:
+    async with open_world({"docs": None}, views=VIEWS) as world, watched(world) as told:
         assert told() == []
-        servers["docs"] = server(tool("look"))
+        world.servers["docs"] = server(tool("look"))
         await trio.sleep(600)  # until it is tried again
         assert [each.partition(":")[0] for each in told()] == ["views.coding.include[0].name", "views.coding"]
 
@@ -114,8 +113,7 @@ async def test_a_new_configuration_is_looked_into(autojump_clock):
 
 
 async def test_a_server_that_comes_and_goes_is_told_of_once(autojump_clock):
-    servers: dict[str, ScriptedServer | None] = {"docs": server(tool("look"))}
-    async with open_world(servers, views=VIEWS) as world, watched(world) as told:
+    async with open_world({"docs": server(tool("look"))}, views=VIEWS) as world, watched(world) as told:
         for _ in range(3):
             await world.kill("docs")
             await trio.sleep(600)  # until it is back

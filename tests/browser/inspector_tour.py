@@ -16,7 +16,6 @@ import trio
 from mcpmux.cluster.letter import ReplicaState
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
-from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.real.parts import ROOT, program
 from tests.traffic.admin_world import Json, Traffic
@@ -100,7 +99,7 @@ async def open_tour(browser: Browser) -> AsyncIterator[Page]:
     docs = Subscribable("2025-11-25", uris=["file:///plan.md", "file:///budget.md"])
     docs.lists["tools/list"] = ("tools", [TOOL | {"inputSchema": SEARCHED}])
     docs.handlers["tools/call"] = report
-    servers: dict[str, ScriptedServer | None] = {"docs": docs, "search": None}
+    servers = {"docs": docs, "search": None}
     async with opened(browser, busy(), servers=servers, tap=True, views=VIEWS, replicas=Two()) as (
         page,
         here,

@@ -62,7 +62,7 @@ class Witness:
 @asynccontextmanager
 async def open_watched(servers: dict[str, ScriptedServer]) -> AsyncIterator[tuple[World, Witness]]:
     """mcpmux with a witness between scripted servers and clients."""
-    world, witness = World(dict(servers)), Witness()
+    world, witness = World(servers), Witness()
     recorder = Recorder([witness], [witness], trio.current_time)
     config = Config(upstreams=tuple(upstream(name, era="newest") for name in servers))
     async with (

@@ -53,7 +53,7 @@ def config_of(names: Mapping[str, Any], **settings: Any) -> Config:
 
 @asynccontextmanager
 async def open_local(
-    servers: dict[str, ScriptedServer | None], **settings: Any
+    servers: Mapping[str, ScriptedServer | None], **settings: Any
 ) -> AsyncIterator[tuple[LocalMux, Client]]:
     """A mux with one client that is nobody in particular. `settings`: of the configuration."""
     world = World(servers)

@@ -45,7 +45,7 @@ async def lists(cell: Cell) -> Outcome:
     assert len({item["uri"] for item in resources}) == len(resources) == ITEMS
     tools, _ = await _walk(cell, "tools/list", "tools")
     prompts, _ = await _walk(cell, "prompts/list", "prompts")
-    own = {name: cell.server.lists[f"{name}/list"][1] or [] for name in ("resources", "tools", "prompts")}
+    own = {name: cell.server.items(f"{name}/list") for name in ("resources", "tools", "prompts")}
     assert tools == [{**tool, "name": f"up__{tool['name']}"} for tool in own["tools"]]
     assert prompts == [{**prompt, "name": f"up__{prompt['name']}"} for prompt in own["prompts"]]
     assert resources == [{**item, "uri": f"up+{item['uri']}"} for item in own["resources"]]
@@ -186,8 +186,7 @@ async def list_change(cell: Cell) -> Outcome:
         await _listen(cell, {"toolsListChanged": True})
     await cell.settle()
     cell.client.heard.clear()
-    tools = cell.server.lists["tools/list"][1]
-    assert tools is not None
+    tools = cell.server.items("tools/list")
     new = {"name": f"new{len(tools)}", "inputSchema": {"type": "object"}}
     tools.append(new)
     await cell.server.notify(TOOLS_CHANGED)

@@ -79,6 +79,12 @@ class ScriptedServer:
         capabilities |= {name: {} for name in ("tools", "prompts") if name in offered}
         return capabilities
 
+    def items(self, method: str) -> list[Json]:
+        """Return the items of a list that this server has, for a test to change."""
+        items = self.lists[method][1]
+        assert items is not None
+        return items
+
     async def serve(self, pipe: Any) -> None:
         """Answer until the pipe ends."""
         self._pipe = pipe
@@ -143,8 +149,7 @@ class ScriptedServer:
         return result | ({"instructions": self.instructions} if self.instructions else {})
 
     def _page(self, method: str, params: Json) -> Json:
-        key, items = self.lists[method]
-        assert items is not None
+        key, items = self.lists[method][0], self.items(method)
         cursor = params.get("cursor")
         self.pages[method, cursor] = self.pages.get((method, cursor), 0) + 1
         start = int(cursor or 0)

@@ -29,7 +29,7 @@ def resource(uri: str, **more: Any) -> Json:
 
 async def read_back(server: ScriptedServer, params: Json, _message: Json) -> Json:
     uri = params["uri"]
-    known = [item["uri"] for item in server.lists["resources/list"][1] or []]
+    known = [item["uri"] for item in server.items("resources/list")]
     if uri not in known and not uri.startswith("t:"):
         raise RpcFailure(-32602 if server.modern else -32002, "Resource not found", {"uri": uri})
     result: Json = {"contents": [{"uri": uri, "text": f"text of {uri}"}, {"uri": uri + "#b", "blob": "AAE="}]}

@@ -29,7 +29,7 @@ from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import open_memory_pipes
 from tests.peers.revision import Json
-from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.server import RpcFailure
 from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.world import World, open_world
 
@@ -358,9 +358,7 @@ actions = st.one_of(
 
 
 async def act_out(script: list[tuple[Any, ...]], slowness: float) -> None:
-    servers: dict[str, ScriptedServer | None] = {
-        name: Picky(revision, Grant(seconds=slowness)) for name, revision in UPSTREAMS.items()
-    }
+    servers = {name: Picky(revision, Grant(seconds=slowness)) for name, revision in UPSTREAMS.items()}
     async with open_world(servers) as world, trio.open_nursery() as nursery:
         for upstream in world.mux.upstreams.values():
             await upstream.settled()

@@ -28,7 +28,7 @@ async def client_of(world: World, revision: str, capabilities: Json = FORM) -> S
     return client
 
 
-def beside(server: TaskServer) -> dict[str, ScriptedServer | None]:
+def beside(server: TaskServer) -> dict[str, ScriptedServer]:
     return {"x": server, "y": ScriptedServer(tools=[])}
 
 
@@ -68,7 +68,7 @@ async def test_a_modern_client_hears_of_the_extension_when_a_server_has_tasks(up
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 async def test_tools_of_a_modern_server_promise_a_legacy_client_no_tasks(down, autojump_clock):
     server = TaskServer(MODERN)
-    for tool in server.lists["tools/list"][1] or []:
+    for tool in server.items("tools/list"):
         tool["execution"] = {"taskSupport": "optional"}
     async with open_world({"x": server, "z": TaskServer()}) as world:
         client = await client_of(world, down)

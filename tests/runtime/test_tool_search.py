@@ -74,7 +74,7 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
 
 async def test_a_tool_that_is_only_for_an_app_is_not_found_and_the_app_can_call_it(autojump_clock):
     server = Store(MODERN)
-    for tool in server.lists["tools/list"][1]:
+    for tool in server.items("tools/list"):
         tool["_meta"] = {"ui": {"visibility": ["model"] if tool["name"] == "open-tool" else ["app"]}}
     async with open_world({"docs": server}, views=VIEWS) as world:
         client = world.client(principal=ANYONE.within("all"))
@@ -231,7 +231,7 @@ async def test_access_rules_narrowing_and_overrides_hold_for_what_is_found(autoj
     views = {"all": View(tools="search", overrides=(override,))}
     server = Store(MODERN)
     schema = {"type": "object", "properties": {"who": {"type": "string"}, "open": {"type": "string"}}}
-    server.lists["tools/list"][1][0]["inputSchema"] = schema
+    server.items("tools/list")[0]["inputSchema"] = schema
     async with open_world({"docs": server, "vault": Store(MODERN)}, views=views, access=rules) as world:
         alice, bob = (Principal(name, view="all") for name in ("alice", "bob"))
         assert await find_names(world.client(principal=bob), "secret") == [
@@ -343,7 +343,7 @@ async def test_what_is_new_is_found_and_changes_no_list(autojump_clock):
         searcher = await client_of(world, ANYONE.within("all"), LEGACY)
         lister = await client_of(world, ANYONE, LEGACY)
         assert await find_names(searcher, "new") == []
-        server.lists["tools/list"][1].append({"name": "new-tool", "inputSchema": {"type": "object"}})
+        server.items("tools/list").append({"name": "new-tool", "inputSchema": {"type": "object"}})
         await server.send({"method": "notifications/tools/list_changed"})
         assert [each["method"] for each in await lister.drain()] == ["notifications/tools/list_changed"]
         assert await searcher.drain() == []

@@ -121,7 +121,7 @@ async def ask_and_answer(client: ScriptedClient, answer: Json) -> tuple[Json | N
     return asked, json.loads(message["result"]["content"][0]["text"])
 
 
-def beside(server: ScriptedServer) -> dict[str, ScriptedServer | None]:
+def beside(server: ScriptedServer) -> dict[str, ScriptedServer]:
     return {"x": server, "y": ScriptedServer(tools=[])}
 
 
@@ -195,7 +195,7 @@ async def demanded(client: ScriptedClient, **again: Any) -> Json:
 @pytest.mark.parametrize("prefix", ["x", ""])
 async def test_a_modern_client_is_asked_to_visit_and_its_call_repeated(prefix, autojump_clock):
     server = Demanding()
-    servers: dict[str, ScriptedServer | None] = {"x": server} if not prefix else beside(server)
+    servers = {"x": server} if not prefix else beside(server)
     async with open_world(servers, settings={"x": {"prefix": prefix}}) as world:
         client = await client_of(world, MODERN, URL)
         name = "x__t" if prefix else "t"

@@ -26,8 +26,8 @@ from tests.peers.server import ScriptedServer
 class World:
     """Running mcpmux. `servers` can be replaced; `kill` ends an upstream's stream."""
 
-    def __init__(self, servers: dict[str, ScriptedServer | None]) -> None:
-        self.servers = servers
+    def __init__(self, servers: Mapping[str, ScriptedServer | None]) -> None:
+        self.servers = dict(servers)
         self.mux: app.Mux
         self.nursery: trio.Nursery
         self.connects: dict[str, int] = {}
@@ -68,7 +68,7 @@ def upstream(name: str, **settings: Any) -> Upstream:
 
 @asynccontextmanager
 async def open_world(
-    servers: dict[str, ScriptedServer | None],
+    servers: Mapping[str, ScriptedServer | None],
     *,
     page_size: int = 1000,
     settings: dict[str, dict[str, Any]] | None = None,

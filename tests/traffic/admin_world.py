@@ -144,7 +144,7 @@ class Listening:
 @asynccontextmanager
 async def listening(
     traffic: Traffic | None = None,
-    servers: dict[str, ScriptedServer | None] | None = None,
+    servers: Mapping[str, ScriptedServer | None] | None = None,
     tap: bool = False,
     file: Any = None,
     health_interval: float | None = None,

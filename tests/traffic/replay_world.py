@@ -167,7 +167,7 @@ async def open_taped(
     servers: Mapping[str, ScriptedServer], views: Mapping[str, View] = MappingProxyType({})
 ) -> AsyncIterator[tuple[World, Tape]]:
     """mcpmux with a tape between scripted servers and clients; its pages are small."""
-    world, tape = World(dict(servers)), Tape()
+    world, tape = World(servers), Tape()
     recorder = Recorder([tape], [], trio.current_time)
     upstreams = tuple(upstream(name, era="newest") for name in servers)
     config = Config(upstreams=upstreams, merging=Merging(page_size=3), views=views)

@@ -17,7 +17,7 @@ from tests.runtime.world import upstream
 from tests.traffic.admin_world import Listening, Traffic, ask, listening, post
 
 
-def two() -> dict[str, ScriptedServer | None]:
+def two() -> dict[str, ScriptedServer]:
     return {"docs": ScriptedServer(tools=[]), "more": ScriptedServer(tools=[])}
 
 

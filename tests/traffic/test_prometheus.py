@@ -94,7 +94,7 @@ def test_any_number_comes_back_as_it_was(value: float):
 
 
 async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
-    servers: dict[str, ScriptedServer | None] = {
+    servers = {
         "docs": ScriptedServer(resources=[{"uri": "memo:1", "name": "1"}]),
         "gone": None,
     }

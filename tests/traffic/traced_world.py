@@ -96,7 +96,7 @@ def recorder_of(spans: Spans) -> Recorder:
 
 @asynccontextmanager
 async def open_traced(
-    servers: dict[str, ScriptedServer | None], *, propagate: bool = True, **settings: Any
+    servers: Mapping[str, ScriptedServer | None], *, propagate: bool = True, **settings: Any
 ) -> AsyncIterator[Traced]:
     """Scripted servers and clients in memory."""
     settings.setdefault("settings", {name: {"target": OVER_HTTP} for name in servers})

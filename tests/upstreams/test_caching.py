@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from mcpmux.config import AccessRule, Caching
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import MODERN, Json
-from tests.peers.server import RpcFailure
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.world import World, open_world
 
@@ -160,15 +160,13 @@ async def test_an_error_is_not_kept(autojump_clock):
 
 
 async def test_a_question_is_not_kept_and_neither_is_the_answer_to_a_repeated_request(autojump_clock):
-    docs = Library()
-    asks = {"resultType": "input_required", "requestState": "s", "inputRequests": {}}
+    class Asking(Library):
+        async def make(self, method: str, params: Json, message: Json) -> Json:
+            if "requestState" in params:
+                return {"contents": [], "resultType": "complete", "ttlMs": 5000, "cacheScope": "public"}
+            return {"resultType": "input_required", "requestState": "s", "inputRequests": {}}
 
-    async def ask(_server: Any, params: Json, _message: Json) -> Json:
-        docs.text += 1
-        answer = {"contents": [], "resultType": "complete", "ttlMs": 5000, "cacheScope": "public"}
-        return answer if "requestState" in params else asks
-
-    docs.make = lambda method, params, message: ask(docs, params, message)
+    docs = Asking()
     async with open_world({"docs": docs}) as world:
         client = await ready(world)
         for _ in range(2):
@@ -406,7 +404,7 @@ async def test_a_list_is_asked_for_again_after_a_tool_was_called(prefix, down, c
         for count in range(3):
             for _ in range(2):
                 assert len((await client.request("resources/list"))["resources"]) == 4 + count
-            docs.lists["resources/list"][1].append({"uri": f"memo:new{count}", "name": "new"})
+            docs.items("resources/list").append({"uri": f"memo:new{count}", "name": "new"})
             await client.request("tools/call", {"name": "docs__write" if prefix else "write"})
         assert docs.asked["resources/list"] == 3
 
@@ -424,7 +422,7 @@ async def test_what_is_asked_while_a_tool_works_is_not_kept_beyond_its_end(ended
         for _ in range(2):
             assert len((await other.request("resources/list"))["resources"]) == 4
         assert docs.asked["resources/list"] == 1
-        docs.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        docs.items("resources/list").append({"uri": "memo:new", "name": "new"})
         if ended == "answered":
             held.set()
             await caller.receive()
@@ -442,7 +440,7 @@ async def test_what_a_task_has_done_shows_when_its_end_is_told(autojump_clock):
     async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         assert len((await client.request("resources/list"))["resources"]) == 4
-        docs.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        docs.items("resources/list").append({"uri": "memo:new", "name": "new"})
         status = {"taskId": "1", "status": "completed", "createdAt": "2026-01-01T00:00:00Z", "ttl": None}
         await docs.send({"method": "notifications/tasks/status", "params": status})
         await wait_all_tasks_blocked()
@@ -454,7 +452,7 @@ async def test_an_unknown_method_may_change_what_was_kept(autojump_clock):
     docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"}
 
     async def index(server: Any, _params: Json, _message: Json) -> Json:
-        server.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        server.items("resources/list").append({"uri": "memo:new", "name": "new"})
         return {"resultType": "complete"}
 
     docs.handlers = {"vendor/index": index}
@@ -491,7 +489,7 @@ async def test_lists_of_those_who_announce_are_asked_for_again_after_a_change(up
         for _ in range(3):
             assert await client.request("resources/list") == first
         assert docs.asked["resources/list"] == web.asked["resources/list"] == 1
-        docs.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        docs.items("resources/list").append({"uri": "memo:new", "name": "new"})
         await docs.notify("notifications/resources/list_changed")
         await wait_all_tasks_blocked()
         client = await ready(world, revision=down)
@@ -525,13 +523,11 @@ async def test_a_list_is_asked_for_again_at_some_time_without_any_announcement(a
 
 
 async def test_a_list_that_nobody_can_hear_changes_of_is_asked_for_each_time(autojump_clock):
-    docs = Library()
+    class Silent(Library):
+        async def _listen(self, wish: Json, listen: Any) -> Json:
+            raise RpcFailure(-32601, "Method not found")
 
-    async def refuse(_server: Any, _params: Json, _message: Json) -> Json:
-        raise RpcFailure(-32601, "Method not found")
-
-    docs.handlers = {"subscriptions/listen": refuse}
-    docs._listen = lambda wish, listen: refuse(docs, wish, listen)
+    docs = Silent()
     async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
@@ -581,11 +577,15 @@ async def test_lists_of_a_legacy_session_that_all_share_are_the_same_for_all(aut
 class PrivateWorld(World):
     """Opens a new server for every connection; `opened` has all of them."""
 
+    def __init__(self, servers: Mapping[str, ScriptedServer | None]) -> None:
+        super().__init__(servers)
+        self.opened: list[Library] = []
+
     @asynccontextmanager
     async def open_channel(self, upstream: Any, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
         number = self.connects.get("docs", 0)
-        self.servers["docs"] = Library(LEGACY, uris=[f"memo:{number}"])
-        self.opened = [*getattr(self, "opened", ()), self.servers["docs"]]
+        self.servers["docs"] = server = Library(LEGACY, uris=[f"memo:{number}"])
+        self.opened.append(server)
         async with super().open_channel(upstream, hear, watch) as channel:
             yield channel
 
@@ -603,6 +603,7 @@ async def test_clients_with_sessions_of_their_own_get_lists_of_their_own(autojum
                 pass
             seen.append([item["uri"] for item in answer["result"]["resources"]])
         assert seen == [["docs+memo:1"], ["docs+memo:2"]] * 4
+        assert isinstance(world, PrivateWorld)
         assert [server.asked["resources/list"] for server in world.opened] == [0, 1, 1]
 
 
@@ -685,7 +686,7 @@ async def test_a_raw_uri_that_is_new_without_a_word_is_found(autojump_clock):
     async with open_world({"docs": docs, "web": web}, caching=TRUSTING) as world:
         client = await ready(world)
         await client.request("resources/read", {"uri": "memo:1"})
-        web.lists["resources/list"][1].append({"uri": "memo:new", "name": "new"})
+        web.items("resources/list").append({"uri": "memo:new", "name": "new"})
         found = await client.request("resources/read", {"uri": "memo:new"})
         assert found["contents"][0]["uri"] == "web+memo:new"
 
@@ -703,7 +704,7 @@ async def test_a_shortened_name_is_found_without_walking_the_list_again_and_anew
             await client.request("tools/call", {"name": tool["name"]})
         assert docs.asked == {"tools/list": 2, "tools/call": 3}  # by the client, and for the first call
         space = world.mux.router.resolver.namespace.spaces["docs"]
-        docs.lists["tools/list"][1].append({"name": names[1], "inputSchema": {"type": "object"}})
+        docs.items("tools/list").append({"name": names[1], "inputSchema": {"type": "object"}})
         await client.request("tools/call", {"name": space.expose_name(names[1])})
         with pytest.raises(RpcFailure, match="Unknown tool"):
             await client.request("tools/call", {"name": space.expose_name(names[2])})

@@ -102,7 +102,7 @@ async def run(seed: int, caching: Caching) -> tuple[list[int], int]:
         worlds: list[World] = []
         for number in range(WORKERS):
             shared: dict[str, Any] = {"generations": Generations(counters, number, WORKERS)}
-            servers: dict[str, ScriptedServer | None] = {"docs": Counting(state)}
+            servers = {"docs": Counting(state)}
             worlds.append(await stack.enter_async_context(open_world(servers, caching=caching, **shared)))
         async with trio.open_nursery() as nursery:
             for world in worlds:

@@ -99,7 +99,8 @@ async def test_a_modern_server_becomes_a_legacy_one(refusal):
         await read(mux)
         script.era = LEGACY
         await read(mux)
-        assert mux.upstreams["web"].facts.revision == LEGACY
+        facts = mux.upstreams["web"].facts
+        assert facts is not None and facts.revision == LEGACY
         await call_tool(mux)
 
 
@@ -110,7 +111,8 @@ async def test_a_legacy_server_becomes_a_modern_one(refusal):
         await read(mux)
         script.era = MODERN
         await read(mux)
-        assert mux.upstreams["web"].facts.revision == MODERN
+        facts = mux.upstreams["web"].facts
+        assert facts is not None and facts.revision == MODERN
         await call_tool(mux)
 
 

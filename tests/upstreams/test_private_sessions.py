@@ -60,7 +60,7 @@ async def told(client: Any) -> Json:
 
 
 def open_private_world() -> Any:
-    servers: dict[str, ScriptedServer | None] = {"x": ScriptedServer(), "y": ScriptedServer()}
+    servers = {"x": ScriptedServer(), "y": ScriptedServer()}
     return open_world(servers, settings=PRIVATE, world_class=PrivateWorld)
 
 
@@ -98,7 +98,7 @@ async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock:
             async with super().open_channel(upstream, hear, watch) as channel:
                 yield channel
 
-    servers: dict[str, ScriptedServer | None] = {"x": ScriptedServer(), "y": ScriptedServer()}
+    servers = {"x": ScriptedServer(), "y": ScriptedServer()}
     async with open_world(servers, settings=PRIVATE, world_class=Asking) as world:
         clients = [await client_of(world, LEGACY) for _ in range(3)]
         calls = [await client.start("tools/call", {"name": "x__t"}) for client in clients]

@@ -126,7 +126,8 @@ async def test_a_server_over_http_that_refuses_a_revision_is_asked_for_an_older_
 
     async with open_web(script) as (web, mux):
         assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
-        assert mux.upstreams["web"].facts.revision == "2025-03-26"
+        facts = mux.upstreams["web"].facts
+        assert facts is not None and facts.revision == "2025-03-26"
         assert asked_revisions([message for _, message in web.seen]) == asked
 
 
@@ -146,7 +147,8 @@ async def test_a_server_over_stdio_that_refuses_a_revision_is_asked_for_an_older
     server = choosy("2024-11-05", refusal)
     async with open_world({"a": server}) as world:
         await world.mux.upstreams["a"].settled()
-        assert world.mux.upstreams["a"].facts.revision == "2024-11-05"
+        facts = world.mux.upstreams["a"].facts
+        assert facts is not None and facts.revision == "2024-11-05"
         assert world.connects == {"a": 1}
 
 
@@ -169,7 +171,8 @@ async def test_a_pinned_revision_is_the_only_one_that_is_asked_for(revision, aut
     async with open_world(servers, settings=settings) as world:
         for upstream in world.mux.upstreams.values():
             await upstream.settled()
-        assert world.mux.upstreams["a"].facts.revision == revision
+        facts = world.mux.upstreams["a"].facts
+        assert facts is not None and facts.revision == revision
         assert set(asked_revisions(servers["b"].seen)) == {revision}
         assert {message["method"] for message in servers["c"].seen} == {"initialize"}
         assert not world.mux.upstreams["b"].facts and not world.mux.upstreams["c"].facts
