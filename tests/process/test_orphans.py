@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,7 +14,7 @@ import pytest
 import trio
 
 from mcpmux.transports.orphan_guard import OrphanGuard
-from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.process import ChildProcess, StopLadder, open_process
 from tests.process.running import ended, is_gone
 
 LADDER = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
@@ -47,6 +48,13 @@ OWNER = """
 """
 
 
+def guarded(guard: OrphanGuard, command: str, *args: str) -> AbstractAsyncContextManager[ChildProcess]:
+    """Return the context of a child that `guard` guards."""
+    return open_process(
+        command, args, {}, None, stop=LADDER, on_stderr_line=print, max_message_bytes=LIMIT, guard=guard
+    )
+
+
 @pytest.fixture
 def stubborn(tmp_path: Path) -> Path:
     path = tmp_path / "stubborn.py"
@@ -59,6 +67,7 @@ async def test_no_child_nor_grandchild_outlives_an_owner_that_is_killed(stubborn
         owner = await trio.lowlevel.open_process(
             [sys.executable, "-c", dedent(OWNER), str(stubborn), "parent"], stdout=subprocess.PIPE
         )
+        assert owner.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
             line += await owner.stdout.receive_some()
@@ -72,12 +81,12 @@ async def test_no_child_nor_grandchild_outlives_an_owner_that_is_killed(stubborn
 
 async def test_the_reaper_runs_as_long_as_there_is_a_child_and_is_shared(stubborn):
     guard = OrphanGuard()
-    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
     assert guard.pid is None
     with trio.fail_after(10):
-        async with open_process(sys.executable, [str(stubborn)], {}, None, **options):
+        async with guarded(guard, sys.executable, str(stubborn)):
             first = guard.pid
-            async with open_process(sys.executable, [str(stubborn)], {}, None, **options):
+            assert first is not None
+            async with guarded(guard, sys.executable, str(stubborn)):
                 assert guard.pid == first
             assert not is_gone(first)
     assert guard.pid is None
@@ -87,25 +96,25 @@ async def test_the_reaper_runs_as_long_as_there_is_a_child_and_is_shared(stubbor
 async def test_a_reaper_that_is_killed_is_replaced_and_knows_the_children(stubborn, monkeypatch):
     monkeypatch.setattr("mcpmux.transports.orphan_guard.AGAIN_SECONDS", 0.01)
     guard = OrphanGuard()
-    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
     with trio.fail_after(20):
-        async with open_process(sys.executable, [str(stubborn)], {}, None, **options) as child:
+        async with guarded(guard, sys.executable, str(stubborn)) as child:
             assert await child.receive() == b"ready"
             first = guard.pid
+            assert first is not None
             os.kill(first, signal.SIGKILL)
             while guard.pid in (first, None):  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
-            second = guard.pid
-            await guard._reaper.stdin.aclose()  # as the kernel does when we are killed
+            second, reaper = guard.pid, guard._reaper
+            assert second is not None and reaper is not None and reaper.stdin is not None
+            await reaper.stdin.aclose()  # as the kernel does when we are killed
             assert await child.wait() == -signal.SIGKILL
     assert is_gone(second)
 
 
 async def test_a_guard_that_cannot_start_its_reaper_lets_the_child_run(stubborn, monkeypatch):
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
-    options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": OrphanGuard()}
     with trio.fail_after(10):
-        async with open_process("cat", [], {}, None, **options) as child:
+        async with guarded(OrphanGuard(), "cat") as child:
             await child.send(b"hello")
             assert await child.receive() == b"hello"
 
@@ -118,6 +127,7 @@ async def test_the_reaper_does_not_end_what_mcpmux_has_ended_itself(stubborn):
         spared = await trio.lowlevel.open_process(
             [sys.executable, str(stubborn)], stdout=subprocess.PIPE, start_new_session=True
         )
+        assert reaper.stdin is not None and spared.stdout is not None
         try:
             await spared.stdout.receive_some()
             await reaper.stdin.send_all(b"+%d\n-%d\n" % (spared.pid, spared.pid))

@@ -163,7 +163,7 @@ async def test_a_child_that_never_reads_is_stopped_too(run):
 
 
 async def test_a_child_may_say_a_lot_while_it_stops(run):
-    lines = []
+    lines: list[str] = []
     script = """
         import sys
         sys.stdin.read()
@@ -178,7 +178,7 @@ async def test_a_child_may_say_a_lot_while_it_stops(run):
 
 
 async def test_a_cancelled_block_stops_its_child_just_as_well(run):
-    lines = []
+    lines: list[str] = []
     script = """
         import sys
         print("ready", flush=True)
@@ -226,7 +226,7 @@ async def test_a_grandchild_gets_the_time_to_stop_by_itself(run, tmp_path):
 
 
 async def test_a_megabyte_on_standard_error_is_drained_and_bounded_by_line(run):
-    lines = []
+    lines: list[str] = []
     script = r"""
         import sys
         sys.stderr.buffer.write(b"first\n" + b"x" * 1_000_000 + b"\nbad \xff byte\nlast")
@@ -250,9 +250,17 @@ async def test_the_child_gets_only_what_it_is_to_inherit(run, monkeypatch):
 
 
 async def test_a_program_without_a_path_to_look_in_is_explained(monkeypatch):
-    stop, options = StopLadder(1, 1), {"on_stderr_line": print, "max_message_bytes": LIMIT}
     with pytest.raises(ConnectFailed, match="name PATH in `inherit_env`"):
-        async with open_process("no-such-program", (), {}, None, stop=stop, inherited=("HOME",), **options):
+        async with open_process(
+            "no-such-program",
+            (),
+            {},
+            None,
+            stop=StopLadder(1, 1),
+            on_stderr_line=print,
+            max_message_bytes=LIMIT,
+            inherited=("HOME",),
+        ):
             pytest.fail("it cannot be started")
 
 

@@ -19,7 +19,7 @@ from mcpmux import app
 from mcpmux.channels import opener
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.mux.breaker import DEATHS
-from mcpmux.transports.process import StopLadder
+from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.upstreams import status
 from tests.process.running import ended, is_gone
 from tests.runtime.web_world import exchange
@@ -65,10 +65,9 @@ async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypa
     monkeypatch.setattr(status, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
-    real = opener.open_process
 
     def hasty(*args, **options):
-        return real(*args, **options | {"stop": StopLadder(0.1, 0.1)})
+        return open_process(*args, **options | {"stop": StopLadder(0.1, 0.1)})
 
     monkeypatch.setattr(opener, "open_process", hasty)
     target = Stdio(sys.executable, (str(write_server(tmp_path)), str(tmp_path / "pid")))
