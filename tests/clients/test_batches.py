@@ -227,9 +227,10 @@ async def test_over_http_other_revisions_have_no_batches(revision: str):
 class Batching(ScriptedServer):
     """A server of 2025-03-26 that keeps what it has to say until it can say it together."""
 
+    seen: list[Any]  # messages, and arrays of them
+
     def __init__(self, revision: str = WITH_BATCHES) -> None:
         super().__init__(revision, tools=[{"name": "count", "inputSchema": {"type": "object"}}])
-        self.pinged: list[Json] = []
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         if method != "tools/call":
@@ -247,9 +248,6 @@ class Batching(ScriptedServer):
         told += [{"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}] if token else []
         told += [{"jsonrpc": "2.0", "id": "p", "method": "ping"}, 1]  # type: ignore[list-item]
         await self._pipe.send(json.dumps(told).encode())
-
-    def take_answer(self, message: Json) -> None:
-        self.pinged.append(message)
 
 
 class Face(HttpFace):

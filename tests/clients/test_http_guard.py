@@ -532,7 +532,7 @@ async def test_one_principal_cannot_have_all_the_sessions():
 async def test_a_task_is_bound_to_its_principal():
     """A client of 2026-07-28 over HTTP has no session that could own it."""
     servers = {"x": TaskServer(MODERN), "docs": docs()}
-    capabilities = {"extensions": {EXTENSION: {}}}
+    capabilities: Json = {"extensions": {EXTENSION: {}}}
     async with open_guarded(servers) as mux:
 
         async def ask(who: Json, method: str, params: Json, name: str) -> Json:

@@ -25,6 +25,7 @@ from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import open_sse_client_stream
 from tests.http_request import requested
 from tests.peers.client import QuietClient
+from tests.peers.http_client import request
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
@@ -290,10 +291,9 @@ async def test_a_client_that_does_not_read_is_closed():
     server = ScriptedServer(resources=[], handlers={"resources/read": read})
     async with open_site({"x": server, "docs": docs()}, stall=0.3) as site, site.stream() as (address, _):
         params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        message = {"jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params}
-        await site.send("POST", address, json.dumps(message).encode())
+        await site.send("POST", address, json.dumps(request("initialize", params, "i")).encode())
         for number in range(40):
-            message = {"jsonrpc": "2.0", "id": number, "method": "resources/read", "params": {"uri": "x+a:1"}}
+            message = request("resources/read", {"uri": "x+a:1"}, number)
             await site.send("POST", address, json.dumps(message).encode())
         await site.until_gone(address)
         await site.until_nobody_listens()

@@ -17,9 +17,9 @@ from tests.peers.revision import LEGACY, MODERN, Json, make_fields, make_greetin
 
 
 class Answer:
-    """An HTTP answer: `messages` holds the JSON-RPC messages in it, of a stream or of a body."""
+    """An HTTP answer: `messages` holds the JSON-RPC messages, or arrays of them, of a stream or of a body."""
 
-    def __init__(self, status: int, headers: dict[str, str], messages: list[Json]) -> None:
+    def __init__(self, status: int, headers: dict[str, str], messages: list[Any]) -> None:
         self.status = status
         self.headers = headers
         self.messages = messages
