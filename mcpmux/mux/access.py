@@ -13,8 +13,8 @@ import msgspec
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.override import KIND_OF, Overrides
+from mcpmux.mux.pattern import Target
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy, Rules, offers, sees
-from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND

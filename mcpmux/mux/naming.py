@@ -30,9 +30,8 @@ from mcpmux.config.report import CANDIDATES_LIMIT, closest
 from mcpmux.config.scalars import derive_prefix
 from mcpmux.config.views import RESOURCES, TEMPLATES, TOOLS, View
 from mcpmux.mux.override import Names, Overrides, overrides_of
-from mcpmux.mux.pattern import Glob, matches, rests_of
+from mcpmux.mux.pattern import EVERYTHING, Glob, NameGlob, Target, TargetGlob, matches, rests_of
 from mcpmux.mux.rewrite import JOINT, UI, Namespace
-from mcpmux.mux.spelling import EVERYTHING, NameGlob, Target, TargetGlob
 
 OF_URIS: Final = frozenset({RESOURCES, TEMPLATES})
 ANY_VIEW: Final = None

@@ -10,7 +10,7 @@ any rule, a use that no rule allows is denied.
   * A rule fits when each of its members fits: a principal's name, scopes (all of them), the upstream,
     the method, the target. An absent member fits. A rule that names principals fits no unknown client.
   * The target is a URI or name as the upstream itself has it, or as clients see it (see `naming`).
-  * A URI can be written in many ways (see `spelling`): an `allow` fits when its glob fits every reading of
+  * A URI can be written in many ways (see `pattern`): an `allow` fits when its glob fits every reading of
     the URI, a `deny` when it fits any.
   * What is unknown of a use counts against it: an `allow` that names targets does not fit a use without a
     known target, a `deny` does, with any targets.
@@ -33,8 +33,17 @@ from mcpmux.lru import Lru
 from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.override import KIND_OF, Names
-from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
-from mcpmux.mux.spelling import STAR, Target, TargetGlob, is_plain
+from mcpmux.mux.pattern import (
+    STAR,
+    Glob,
+    Target,
+    TargetGlob,
+    is_plain,
+    matches,
+    may_meet,
+    parse_glob,
+    template_glob,
+)
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 

@@ -6,7 +6,7 @@ The law
 
   * A selector fits when each of its members fits: the upstream, the kind, the name. The name is a URI, a
     template or a name as the upstream itself has it, or as clients of the view see it (see `naming`). A URI
-    can be written in many ways (see `spelling`): an `include` fits when its glob fits every reading of the
+    can be written in many ways (see `pattern`): an `include` fits when its glob fits every reading of the
     URI, an `exclude` when it fits any.
   * Everything that a template can stand for, as far as its literal text shows, may be read when the template
     is included. Excluding a template leaves that to the selectors of resources.
@@ -28,9 +28,18 @@ from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TO
 from mcpmux.lru import Lru
 from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.override import Names
-from mcpmux.mux.pattern import Glob, matches, parse_glob, template_glob
+from mcpmux.mux.pattern import (
+    EVERYTHING,
+    ExactNames,
+    Glob,
+    Target,
+    TargetGlob,
+    is_plain,
+    matches,
+    parse_glob,
+    template_glob,
+)
 from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, Decision, Rules
-from mcpmux.mux.spelling import EVERYTHING, ExactNames, Target, TargetGlob, is_plain
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 

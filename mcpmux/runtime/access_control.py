@@ -38,10 +38,9 @@ from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, re
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, fill_in
-from mcpmux.mux.pattern import matches, parse_glob
+from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
-from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Hints, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call

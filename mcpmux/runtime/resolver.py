@@ -20,9 +20,9 @@ from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
+from mcpmux.mux.pattern import Target
 from mcpmux.mux.policy import NO_RULE
 from mcpmux.mux.rewrite import Namespace, Space
-from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import Principal

@@ -24,11 +24,10 @@ from mcpmux.mux.item import mend_items
 from mcpmux.mux.merge import Walk, expose_list
 from mcpmux.mux.narrowing import BadNarrowing, read_narrowing, views_of
 from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, override_schema
-from mcpmux.mux.pattern import template_glob
+from mcpmux.mux.pattern import Target, template_glob
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
-from mcpmux.mux.spelling import Target
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m

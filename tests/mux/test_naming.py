@@ -14,10 +14,9 @@ from mcpmux.config import AccessRule
 from mcpmux.config.report import CANDIDATE_CHARACTERS, CANDIDATES_LIMIT, closest
 from mcpmux.config.views import PROMPTS, RESOURCES, TOOLS, Override, Selector, View, ViewOverride
 from mcpmux.mux.naming import Naming, naming_of
-from mcpmux.mux.pattern import matches, parse_glob, rests_of
+from mcpmux.mux.pattern import Target, matches, parse_glob, rests_of
 from mcpmux.mux.policy import Policy, policy_of
 from mcpmux.mux.rewrite import Namespace
-from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE

@@ -13,9 +13,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.pattern import matches, matches_template, may_meet, parse_glob
+from mcpmux.mux.pattern import (
+    BOTH,
+    CUTS,
+    Way,
+    is_plain,
+    matches,
+    matches_template,
+    may_meet,
+    parse_glob,
+    read,
+    readings_of,
+)
 from mcpmux.mux.policy import NO_RULE, Policy, policy_of, sees
-from mcpmux.mux.spelling import BOTH, CUTS, Way, is_plain, read, readings_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.examples import examples

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpmux.mux.spelling import (
+from mcpmux.mux.pattern import (
     BOTH,
     CUTS,
     DECODE_LIMIT,

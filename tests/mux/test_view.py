@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.views import HINTS, KINDS, Selector, View
-from mcpmux.mux.pattern import matches, parse_glob
+from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import offers, policy_of, sees
-from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Both, Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
