@@ -3,22 +3,34 @@
 Laws: a shown name leads back to the thing that it is shown for, and to no other; a renamed thing has lost its
 own name, which may then be another thing's. A view's override adds to the one in the settings of the
 upstream, and wins where both set the same member.
+
+Laws of parameters: a hidden or fixed parameter is in no schema that a client sees, and in no arguments that
+it sends, in any case of letters; arguments that the shown schema takes are sent with the fixed ones put in.
+Schemas of other shapes than an object with `properties` stay unchanged, except for the parts named here. The
+only module that knows the library for JSON Schema.
+
+A schema is untrusted text: it may refer to itself, double at each reference, or have a pattern that takes
+exponential time. So applying one has a budget of steps. A schema that needs more is left to the server.
+
+Source: "Tools" of 2026-07-28 (`inputSchema`, draft 2020-12 unless it says otherwise).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import attrs
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
-from mcpmux.config.views import PROMPTS, TOOLS, Override, View
-from mcpmux.mux.parameters import Parameters, find_bad_values, override_schema
+from mcpmux.config.views import PROMPTS, TOOLS, Override, Parameter, View
+from mcpmux.errors import McpmuxError
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_any, members_of, raw
+from mcpmux.protocol.envelope import decode_any, encode, members_of, raw
 from mcpmux.protocol.raw_json import Fields
 
 KIND_OF: Final = {
@@ -178,3 +190,241 @@ def overrides_of(
     for name, view in views.items():
         found[name] = [*common, *(own(each.upstream, each) for each in view.overrides)]
     return {name: Overrides(overrides) for name, overrides in found.items() if overrides}
+
+
+# Parameters of tools
+
+Parameters = Mapping[str, Parameter]
+
+SHOWN_CHARACTERS: Final = 300  # of a sentence about wrong arguments, which quotes them
+SIZE_LIMIT: Final = 65_536  # bytes of a schema, and of a value, that is looked into
+STEPS_LIMIT: Final = 1_000  # keywords that are applied to one value: some 50 ms
+NESTING_LIMIT: Final = 16  # of schemas in schemas from which hidden names are taken out
+MEMBERS_A_STEP: Final = 16  # members of an object or array that a keyword looks at for the price of one step
+MATCHED_CHARACTERS_A_STEP: Final = 64  # of a text that a pattern is held against
+CRAWLED_BYTES_A_STEP: Final = 64  # of a schema in which an anchor or an id is looked for
+
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_SUBSCHEMAS: Final = ("if", "then", "else", "not")
+_SUBSCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf")
+"""Keywords whose schemas apply to the same object as the schema that they stand in."""
+
+
+class BadArguments(McpmuxError):
+    """The tool as it is shown does not take these arguments; the text says why."""
+
+
+class NotJudged(McpmuxError):
+    """The schema needs too many steps or cannot be understood; the server has to judge the arguments."""
+
+
+def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+    """Return the input schema that clients see."""
+    shown = dict(schema)
+    properties, required = schema.get("properties"), schema.get("required")
+    properties = dict(properties) if isinstance(properties, dict) else {}
+    needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    for name, parameter in parameters.items():
+        if not parameter.is_shown:
+            properties.pop(name, None)
+        elif name in properties:
+            properties[name] = _override(properties[name], parameter)
+        is_optional = parameter.default is not None or parameter.required is False
+        if name in needed and (is_optional or not parameter.is_shown):
+            needed.remove(name)
+        elif parameter.required and name in properties and name not in needed:
+            needed.append(name)
+    if "properties" in schema:
+        shown["properties"] = properties
+    if "required" in schema or needed:
+        shown["required"] = needed
+    # Draft 4 forbids an empty `required`.
+    if not needed:
+        shown.pop("required", None)
+    hidden = {name for name, parameter in parameters.items() if not parameter.is_shown}
+    return _with_parts_hidden(shown, hidden, NESTING_LIMIT) if hidden else shown
+
+
+def _with_parts_hidden(schema: dict[str, Any], hidden: set[str], depth: int) -> dict[str, Any]:
+    """Return the schema with the hidden names removed from its subschemas about the same object."""
+    changed: dict[str, Any] = {}
+    for keyword in _SUBSCHEMAS:
+        if keyword in schema:
+            changed[keyword] = _hide(schema[keyword], hidden, depth)
+    for keyword in _SUBSCHEMA_LISTS:
+        if isinstance(schema.get(keyword), list):
+            changed[keyword] = [_hide(part, hidden, depth) for part in schema[keyword]]
+    return {**schema, **changed}
+
+
+def _hide(schema: object, hidden: set[str], depth: int) -> object:
+    if not isinstance(schema, dict) or depth == 0:
+        return schema
+    shown = dict(schema)
+    if isinstance(shown.get("properties"), dict):
+        shown["properties"] = {name: each for name, each in shown["properties"].items() if name not in hidden}
+    if isinstance(shown.get("required"), list):
+        shown["required"] = [name for name in shown["required"] if name not in hidden]
+    return _with_parts_hidden(shown, hidden, depth - 1)
+
+
+def _override(schema: object, parameter: Parameter) -> Any:
+    if not isinstance(schema, dict):  # `true`, which takes anything
+        schema = {}
+    said = {"description": parameter.description, "default": parameter.default}
+    return {**schema, **{key: value for key, value in said.items() if value is not None}}
+
+
+def check_arguments(arguments: Fields, schema: Mapping[str, Any], parameters: Parameters) -> None:
+    """Compare a client's arguments with the schema that it sees. `schema`: the server's own.
+
+    Raises BadArguments; NotJudged when the server has to judge.
+    """
+    hidden = {name.casefold(): name for name, parameter in parameters.items() if not parameter.is_shown}
+    properties = schema.get("properties")
+    own = properties if isinstance(properties, dict) else {}
+    for name in arguments:
+        if name in parameters and not parameters[name].is_shown:
+            raise BadArguments(f"there is no argument {name}")
+        twin = hidden.get(name.casefold())
+        # Many servers do not look at the case of a name. One that has both names does.
+        if twin is not None and not (name in own and twin in own):
+            raise BadArguments(f"there is no argument {name}, in any case of its letters")
+    try:
+        values = {name: decode_any(value) for name, value in arguments.items()}
+    except ValueError:
+        raise NotJudged("an argument is too deep, or a number too large") from None
+    mistake = find_mistake(values, override_schema(schema, parameters))
+    if mistake is not None:
+        raise BadArguments(mistake)
+
+
+def fill_in(arguments: Fields, parameters: Parameters) -> Fields:
+    """Return what the server gets for a client's arguments, each as the client wrote it."""
+    filled = dict(arguments)
+    for name, parameter in parameters.items():
+        if parameter.value is not None:
+            filled[name] = raw(parameter.value)
+        elif parameter.default is not None:
+            filled.setdefault(name, raw(parameter.default))
+    return filled
+
+
+def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
+    """Return a sentence about what is wrong with a value, and where; None when the schema takes it.
+
+    No reference is fetched: one to another document cannot be understood. Raises NotJudged.
+
+    Nothing is fetched: a reference to somewhere else cannot be understood. Raises NotJudged.
+    """
+    # Not at the top: few need it, and it is large.
+    from jsonschema.exceptions import UnknownType, best_match
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    try:
+        encoded = encode(schema)
+        if max(len(encoded), len(encode(value))) > SIZE_LIMIT:
+            raise NotJudged(f"its schema or a value has more than {SIZE_LIMIT:,} bytes")
+        # Names are matched by the library's own engine, and a schema of another draft has no budget.
+        if b'"patternProperties"' in encoded or encoded.count(b'"$schema"') > 1:
+            raise NotJudged("its schema has `patternProperties`, or parts of another draft")
+        # The library calls keywords without a context of ours, so the budget is in a context variable.
+        _budget.set([STEPS_LIMIT, len(encoded)])
+        judge = _bounded(validator_for(schema, default=Draft202012Validator))
+        # `$schema` would make the library choose its own validator class, without the budget.
+        own = {keyword: member for keyword, member in schema.items() if keyword != "$schema"}
+        error = best_match(judge(own, registry=Registry()).iter_errors(value))
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as mistake:
+        raise NotJudged("its schema is malformed") from mistake
+    except (UnknownType, Unresolvable, RecursionError) as mistake:
+        raise NotJudged("its schema cannot be understood") from mistake
+    if error is None:
+        return None
+    where = ".".join(map(str, error.absolute_path))
+    text = error.message if len(error.message) <= SHOWN_CHARACTERS else f"{error.message[:SHOWN_CHARACTERS]}…"
+    return f"{where}: {text}" if where else text
+
+
+_budget: ContextVar[list[int]] = ContextVar("_budget")
+"""[steps left, bytes of the whole schema] for the value that is being judged."""
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
+
+
+@cache  # there is one for each draft
+def _bounded(kind: Any) -> Any:
+    from jsonschema.validators import extend
+
+    return extend(kind, {name: _counted(name, keyword) for name, keyword in kind.VALIDATORS.items()})
+
+
+def _counted(name: str, keyword: Keyword) -> Keyword:
+    """Return a keyword that takes its steps from the budget before it applies."""
+    apply = _match if name == "pattern" else keyword
+
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        budget = _budget.get()
+        budget[0] -= _cost(name, value, instance, budget[1])
+        if budget[0] < 0:
+            raise NotJudged(f"its schema takes more than {STEPS_LIMIT:,} steps")
+        yield from apply(validator, value, instance, schema) or ()
+
+    return counted
+
+
+def _cost(name: str, value: Any, instance: Any, schema_bytes: int) -> int:
+    members = sum(len(each) for each in (value, instance) if isinstance(each, list | dict))
+    cost = 1 + members // MEMBERS_A_STEP
+    if name == "uniqueItems":  # each is compared with each
+        cost += members * members // MEMBERS_A_STEP
+    elif name == "pattern":
+        cost += (len(instance) if isinstance(instance, str) else 0) // MATCHED_CHARACTERS_A_STEP
+    # "#/" is a path; an anchor or an id is searched for in the whole schema.
+    elif name in _REFERENCES and not str(value).startswith("#/"):
+        cost += schema_bytes // CRAWLED_BYTES_A_STEP
+    return cost
+
+
+def _match(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    """Apply `pattern` by RE2, in time that grows with the text alone, however bad the pattern is."""
+    import re2
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(instance, str):
+        try:
+            fits = re2.search(pattern, instance)
+        except re2.error as mistake:
+            raise NotJudged(f"its schema has a pattern that mcpmux does not understand: {mistake}") from None
+        if not fits:
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[str]:
+    """Return sentences about parameters that the server lacks, and about values that it does not take."""
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    told = []
+    for name, parameter in parameters.items():
+        if name not in known:
+            told.append(f"there is no parameter {name}")
+            continue
+        for key in ("value", "default"):
+            value, own = getattr(parameter, key), known[name]
+            if value is not None and isinstance(own, dict):
+                try:
+                    mistake = find_mistake(value, {**_definitions(schema), **own})
+                except NotJudged as reason:
+                    mistake = f"not checked, the server will judge: {reason}"
+                if mistake is not None:
+                    told.append(f"`{key}` of {name}: {mistake}")
+        needed = schema.get("required")
+        if parameter.hidden and parameter.default is None and isinstance(needed, list) and name in needed:
+            told.append(f"{name} is hidden, but the server requires it; give it a `value`")
+    return told
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a schema that references inside of it may lead to."""
+    return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}

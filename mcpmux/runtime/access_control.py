@@ -35,9 +35,8 @@ from mcpmux.mux.access import (
 )
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
-from mcpmux.mux.override import KIND_OF
+from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.ownership import MadeTasks
-from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space

@@ -23,7 +23,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.item import mend_items
 from mcpmux.mux.merge import Walk, expose_list
 from mcpmux.mux.narrowing import BadNarrowing, read_narrowing, views_of
-from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, override_schema
+from mcpmux.mux.override import BadArguments, NotJudged, check_arguments, override_schema
 from mcpmux.mux.pattern import Target, template_glob
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace

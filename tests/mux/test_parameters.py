@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.views import Parameter
-from mcpmux.mux.parameters import (
+from mcpmux.mux.override import (
     SIZE_LIMIT,
     BadArguments,
     NotJudged,
