@@ -211,7 +211,8 @@ async def examine(
             counts[kind] = len(texts)
             if selection is not None:
                 method = KINDS[kind].method
-                counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
+                shown = (selection.decide(ANYONE, upstream.name, method, text) for text in texts)
+                counts[kind] = sum(decision.allowed for decision in shown)
         problems = [*listed[upstream.name].problems, *await find_undeclared(upstream)]
     except RpcError as failure:
         error = failure.in_full

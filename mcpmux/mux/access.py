@@ -1,20 +1,21 @@
 """Decide what one client may see and use in its view. Pure.
 
-Access rules and the selection of a view decide together, as one `Rules`. A refusal is the same error that a
-missing thing gets, so that a client cannot find out what exists.
+Access rules and the selections of a view decide together: what one of them refuses is refused. A refusal is
+the same error that a missing thing gets, so that a client cannot find out what exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from mcpmux.errors import Refused, RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.pattern import Target
-from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy, Rules, offers, sees
+from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, as_target
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -31,99 +32,135 @@ NOTHING: Final = Policy(())
 """Allows no use: for a view that does not admit the principal any more."""
 
 
+DECISIONS_KEPT: Final = 8192  # a hostile client may ask for new things all day
+DECISIONS_BYTES: Final = 4 * 2**20
+
+Decisions = Lru[tuple[Principal, str, str, str], str]
+"""The rule that refuses a use, "" for none, by principal, upstream, method and target.
+
+A URI with several readings takes a tenth of a millisecond to judge, and so does a name in a view that selects
+a hundred; both come again with each list and each use.
+"""
+
+
+def new_decisions() -> Decisions:
+    """Return an empty memory of decisions. What is in force, and what tools are known, must not change."""
+    return Lru(DECISIONS_KEPT, DECISIONS_BYTES)
+
+
 class InForce:
-    """The rules and names that hold in a view, "" included. `rules` is None when everything is allowed.
+    """The rules and names that hold in a view, "" included. No `rules` allow everything.
 
     `selection`: the view itself, however its client narrows it. `is_plain`: decisions need no knowledge of
     tools, and all tools have their own names. `is_searched`: tools are searched instead of listed.
     """
 
-    __slots__ = ("is_bound", "is_plain", "is_searched", "overrides", "rules", "selection")
+    __slots__ = ("is_plain", "is_searched", "overrides", "rules", "selection")
 
     def __init__(
-        self, rules: Rules | None, selection: Selection | None = None, overrides: Overrides | None = None
+        self,
+        rules: Sequence[Rules],
+        selection: Selection | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
         self.rules = rules
-        self.is_bound = selection is not None and selection.is_bound
         self.is_plain = overrides is None and (selection is None or not selection.goes_by_hints)
         self.is_searched = selection is not None and selection.is_searched
         self.selection = selection
         self.overrides = overrides
 
-    def rules_for(self, principal: Principal) -> Rules | None:
-        """Return the rules for a principal: NOTHING when the view does not admit it."""
-        if self.is_bound and self.selection is not None and not self.selection.admits(principal):
-            return NOTHING
-        return self.rules
-
 
 class Judge:
-    """What `principal` may see and use in its view. `rules` is None when that is everything."""
+    """What `principal` may see and use in its view. `is_open`: that is everything."""
 
-    __slots__ = ("is_plain", "is_searched", "overrides", "principal", "rules", "selection")
+    __slots__ = (
+        "_decisions",
+        "_rules",
+        "is_open",
+        "is_plain",
+        "is_searched",
+        "overrides",
+        "principal",
+        "selection",
+    )
 
-    def __init__(self, principal: Principal, in_force: InForce) -> None:
+    def __init__(self, principal: Principal, in_force: InForce, decisions: Decisions) -> None:
         self.principal = principal
-        self.rules = in_force.rules_for(principal)
         self.selection = in_force.selection
+        is_admitted = self.selection is None or self.selection.admits(principal)
+        self._rules = in_force.rules if is_admitted else (NOTHING,)
+        self._decisions = decisions
+        self.is_open = not self._rules
         self.overrides = in_force.overrides
         self.is_plain = in_force.is_plain
         self.is_searched = in_force.is_searched
 
-    # Uses
-
     def refused_by(self, upstream: str, method: str, target: str | Target | None) -> str | None:
-        """Return the name of the rule by which a use is refused; None when it is allowed.
+        """Return the name of the rule by which a use is refused; None when it is allowed. See Rules.decide.
 
-        `target`: a URI or name in the upstream's own words; None when it is unknown.
+        For the method of a list: whether the list shows an item.
         """
-        if self.rules is None:
+        if self.is_open:
             return None
-        allowed, rule = self.rules.decide(self.principal, upstream, method, target)
-        return None if allowed else rule
+        if not isinstance(target, str):
+            return self._refused_by(upstream, method, target)
+        key = self.principal, upstream, method, target
+        rule = self._decisions.get(key)
+        if rule is None:
+            rule = self._decisions[key] = self._refused_by(upstream, method, target) or ""
+        return rule or None
 
-    def may(self, upstream: str, method: str, target: str | None) -> bool:
-        """Return whether a use is allowed."""
+    def _refused_by(self, upstream: str, method: str, target: str | Target | None) -> str | None:
+        asked = as_target(method, target)
+        for rules in self._rules:
+            allowed, rule = rules.decide(self.principal, upstream, method, asked)
+            if not allowed:
+                return rule
+        return None
+
+    def may(self, upstream: str, method: str, target: str | Target | None) -> bool:
+        """Return whether a use is allowed, or an item of a list shown; with SOME, whether any one may be."""
         return self.refused_by(upstream, method, target) is None
 
-    def may_use(self, upstream: str, use: str) -> bool:
-        """Return whether a use of an upstream may be allowed for some target."""
-        return self.rules is None or self.rules.may_use(self.principal, upstream, use)
-
-    def candidates(self, upstreams: Collection[str], use: str, target: str | Target) -> Collection[str]:
-        """Return the upstreams where `target`, which has no prefix, may be used if they own it."""
-        if self.rules is None:
-            return upstreams
-        return [name for name in upstreams if self.refused_by(name, use, target) is None]
-
-    # What it is shown
-
     def sees(self, upstream: str) -> bool:
-        """Return whether the principal may know that there is an upstream."""
-        return self.rules is None or sees(self.rules, self.principal, upstream)
+        """Return whether the principal may use an upstream for anything, so that it may know of it."""
+        return any(self.may(upstream, use, SOME) for use in (*USES.values(), ANY_OTHER))
+
+    def offers(self, upstream: str, capability: str) -> bool:
+        """Return whether a capability of an upstream is of any use to the principal."""
+        uses = CAPABILITY_USES.get(capability)
+        return self.sees(upstream) if uses is None else any(self.may(upstream, use, SOME) for use in uses)
 
     def visible(self, list_method: str, upstreams: Iterable[str]) -> list[str]:
         """Return the upstreams to ask for a list."""
         use = USED_BY[list_method]
-        return [name for name in upstreams if self.may_use(name, use)]
+        return [name for name in upstreams if self.may(name, use, SOME)]
 
     def narrow(self, facts: Facts) -> Facts:
         """Return the servers' facts, reduced to the servers and capabilities that the principal may use."""
-        rules = self.rules
-        if rules is None:
+        if self.is_open:
             return facts
-        return [
-            (name, _narrowed(rules, self.principal, name, fact)) for name, fact in facts if self.sees(name)
-        ]
+        return [(name, self._narrowed(name, fact)) for name, fact in facts if self.sees(name)]
+
+    def _narrowed(self, upstream: str, facts: ServerFacts) -> ServerFacts:
+        offered = {
+            name: options
+            for name, options in facts.capabilities.items()
+            if name not in CAPABILITY_USES or self.offers(upstream, name)
+        }
+        # `subscribe` is an option of `resources` and no capability, so `offers` has not covered it.
+        resources = offered.get("resources")
+        if isinstance(resources, dict) and not self.may(upstream, m.RESOURCES_SUBSCRIBE, SOME):
+            offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
+        return msgspec.structs.replace(facts, capabilities=offered)
 
     def may_hear(self, change: str, upstreams: Collection[str] | None) -> bool:
         """Return whether the client may listen to a list of `upstreams` (None: of any)."""
-        rules = self.rules
         # A searched view always has its two tools, so their list may be listened to, though it is constant.
-        if rules is None or upstreams is None or (change == m.TOOLS_CHANGED and self.is_searched):
+        if self.is_open or upstreams is None or (change == m.TOOLS_CHANGED and self.is_searched):
             return True
         capability = _CAPABILITY_OF_CHANGE[change]
-        return any(offers(rules, self.principal, name, capability) for name in upstreams)
+        return any(self.offers(name, capability) for name in upstreams)
 
     def sees_change(self, change: str, upstreams: Collection[str] | None) -> bool:
         """Return whether a list that the principal sees changes with one of `upstreams` (None: any).
@@ -148,19 +185,6 @@ class Judge:
         """Return the name under which the principal knows an upstream's tool or prompt."""
         overrides = self.overrides
         return own if overrides is None else overrides.shown_name(upstream, KIND_OF[method], own)
-
-
-def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:
-    offered = {
-        name: options
-        for name, options in facts.capabilities.items()
-        if name not in CAPABILITY_USES or offers(rules, principal, upstream, name)
-    }
-    # `subscribe` is an option of `resources` and no capability, so `offers` has not covered it.
-    resources = offered.get("resources")
-    if isinstance(resources, dict) and not rules.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
-        offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
-    return msgspec.structs.replace(facts, capabilities=offered)
 
 
 # Refusals: the same errors for what a principal may not use and for what does not exist.

@@ -17,9 +17,9 @@ any rule, a use that no rule allows is denied.
 
 Lists follow. They show an item exactly when it may be used: a resource that may be read, a tool that may be
 called, a prompt that may be got. A template is shown unless no URI that it can stand for may be read, as far
-as its literal text shows (`may_use_template`): a client that may read a URI sees each template for it.
-Completions reveal what exists, so a template's are given only when everything that it stands for is allowed
-(`may_complete`). A task belongs to the use of its tool.
+as its literal text shows: a client that may read a URI sees each template for it. Completions reveal what
+exists, so a template's are given only when everything that it stands for is allowed. A task belongs to the
+use of its tool.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.override import KIND_OF, Names
 from mcpmux.mux.pattern import (
     STAR,
-    Glob,
     Target,
     TargetGlob,
-    is_plain,
     matches,
     may_meet,
     parse_glob,
@@ -61,6 +59,9 @@ ANY_OTHER: Final = "*"
 
 NO_RULE: Final = "access"
 """The rule that is named when no rule allows."""
+
+SOME: Final = Target("*")
+"""Stands for any one of all targets: a use of it is allowed when it may be allowed with some target."""
 
 USED_BY: Final = {
     m.RESOURCES_LIST: m.RESOURCES_READ,
@@ -91,7 +92,7 @@ KINDS_OF_USE: Final = {
 }
 """The kinds of things that each method uses; the first one is meant unless the use names another."""
 
-MEMORY_BYTES: Final = 4 * 2**20  # of remembered rules, and of decisions about URIs with several readings
+MEMORY_BYTES: Final = 4 * 2**20  # of remembered rules
 MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
@@ -125,8 +126,15 @@ class Rule:
 
     def fits(self, target: Target | None, upstream: str, method: str, view: str = "") -> bool:
         """Return whether it is about the target in a view: an `allow` for sure, a `deny` perhaps."""
-        if self.is_about_all or target is None:
-            return self.is_about_all or not self.allow
+        if self.is_about_all:
+            return True
+        if target is SOME:
+            return self.allow
+        if target is None:
+            return not self.allow
+        if method == m.TEMPLATES_LIST:
+            fits = self._may_fit_of if self.allow else self._covers
+            return fits(target.text, upstream)
         kind = RESOURCES if target.is_uri else KIND_OF.get(method, "")
         globs = self.globs(upstream, kind, view)
         return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in globs)
@@ -155,17 +163,16 @@ class Rule:
             ]
         return self._globs[place]
 
-    def may_allow(self, glob: Glob, upstream: str) -> bool:
-        """Return whether it may fit some URI of an upstream that `glob` stands for, as written."""
-        return self.is_about_all or any(may_meet(each.glob, glob) for each in self.globs(upstream, RESOURCES))
+    def _may_fit_of(self, template: str, upstream: str) -> bool:
+        """Return whether it may fit some URI that a template of an upstream stands for, as written."""
+        expansions = template_glob(template)
+        return any(may_meet(each.glob, expansions) for each in self.globs(upstream, RESOURCES))
 
-    def covers(self, glob: Glob, upstream: str) -> bool:
-        """Return whether it fits every URI of an upstream that `glob` stands for, as written."""
-        # Each star becomes a mark that no literal holds: only a star of the rule can match it.
-        marked = STAR.join(glob)
-        return self.is_about_all or any(
-            matches(each.glob, marked) for each in self.globs(upstream, RESOURCES)
-        )
+    def _covers(self, template: str, upstream: str) -> bool:
+        """Return whether it fits every URI that a template of an upstream stands for, as written."""
+        # Each expression becomes a mark that no literal holds: only a star of the rule can match it.
+        marked = STAR.join(template_glob(template))
+        return any(matches(each.glob, marked) for each in self.globs(upstream, RESOURCES))
 
 
 class Decision(NamedTuple):
@@ -176,39 +183,23 @@ class Decision(NamedTuple):
 
 
 class Rules(Protocol):
-    """Decisions about uses. See Policy for each."""
+    """Decisions about uses and lists."""
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
-    ) -> Decision: ...
-    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool: ...
-    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool: ...
+    ) -> Decision:
+        """Decide whether `principal` may do `method` with `target`, which is in its upstream's own words.
+
+        None stands for an unknown target, SOME for any one of all targets. For the method of a list: whether
+        it shows an item, given by its URI, template or name.
+        """
 
 
-def sees(rules: Rules, principal: Principal, upstream: str) -> bool:
-    """Return whether `principal` may use an upstream for anything, so that it may know of it."""
-    return rules.may_use(principal, upstream, *USES.values(), ANY_OTHER)
-
-
-def offers(rules: Rules, principal: Principal, upstream: str, capability: str) -> bool:
-    """Return whether a capability of an upstream is of any use to `principal`."""
-    uses = CAPABILITY_USES.get(capability)
-    return sees(rules, principal, upstream) if uses is None else rules.may_use(principal, upstream, *uses)
-
-
-def _decided(
-    denies: Sequence[Rule],
-    allows: Sequence[Rule],
-    target: Target | None,
-    upstream: str,
-    method: str,
-    view: str,
-) -> Decision:
-    # Any `deny` that fits wins, so they come first; then one `allow` is enough.
-    for rule in (*denies, *allows):
-        if rule.fits(target, upstream, method, view):
-            return Decision(rule.allow, rule.name)
-    return Decision(False, NO_RULE)
+def as_target(method: str, target: str | Target | None) -> Target | None:
+    """Return the text of a target as the kind of thing that `method` uses or lists."""
+    if not isinstance(target, str):
+        return target
+    return Target(target, is_uri=USED_BY.get(method, method) in NAMES_URIS)
 
 
 class Policy:
@@ -219,7 +210,6 @@ class Policy:
         self._known: Lru[tuple[Principal, str, str], tuple[list[Rule], list[Rule]]] = Lru(
             MEMORY_LIMIT, MEMORY_BYTES
         )
-        self._decisions: Lru[tuple[Principal, str, str, str], Decision] = Lru(MEMORY_LIMIT, MEMORY_BYTES)
 
     def _relevant(self, principal: Principal, upstream: str, method: str) -> tuple[list[Rule], list[Rule]]:
         """Return (those that allow, those that deny) of the rules that fit, leaving the target aside."""
@@ -236,50 +226,14 @@ class Policy:
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
-        """Return whether `principal` may do `method` with `target`, its upstream's word; None: unknown."""
-        allows, denies = self._relevant(principal, upstream, method)
-        if not allows and not isinstance(target, Target):
-            return Decision(False, NO_RULE)
-        if not isinstance(target, str) or method not in NAMES_URIS or is_plain(target):
-            asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
-            return _decided(denies, allows, asked, upstream, method, principal.view)
-        # A URI with many readings takes milliseconds, and comes again with each list.
-        key = (principal, upstream, method, target)
-        decision = self._decisions.get(key)
-        if decision is None:
-            decision = _decided(denies, allows, Target(target), upstream, method, principal.view)
-            self._decisions[key] = decision
-        return decision
-
-    def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
-        """Return whether a use is allowed, see `decide`."""
-        return self.decide(principal, upstream, method, target).allowed
-
-    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """Return whether some target may be allowed for one of `methods`."""
-        for method in methods:
-            allows, denies = self._relevant(principal, upstream, method)
-            if allows and not any(rule.is_about_all for rule in denies):
-                return True
-        return False
-
-    def may_use_template(self, principal: Principal, upstream: str, template: str) -> bool:
-        """Return whether a URI that a template can stand for may be allowed to be read."""
-        allows, denies = self._relevant(principal, upstream, m.RESOURCES_READ)
-        glob = template_glob(template)
-        return any(rule.may_allow(glob, upstream) for rule in allows) and not any(
-            rule.covers(glob, upstream) for rule in denies
-        )
-
-    def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
-        """Decide whether everything that a template can stand for may be revealed."""
-        return self.decide(principal, upstream, m.COMPLETE, Target(template, is_template=True))
-
-    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """Return whether a list shows an item, given by its URI, template or name; None: it has none."""
-        if list_method == m.TEMPLATES_LIST and item is not None:
-            return self.may_use_template(principal, upstream, item)
-        return self.allows(principal, upstream, USED_BY[list_method], item)
+        """See Rules."""
+        allows, denies = self._relevant(principal, upstream, USED_BY.get(method, method))
+        asked = as_target(method, target)
+        # Any `deny` that fits wins, so they come first; then one `allow` is enough.
+        for rule in (*denies, *allows) if allows else ():
+            if rule.fits(asked, upstream, method, principal.view):
+                return Decision(rule.allow, rule.name)
+        return Decision(False, NO_RULE)
 
 
 def policy_of(rules: Collection[AccessRule], naming: Naming = AS_THEY_ARE) -> Policy | None:
@@ -338,13 +292,9 @@ def explain(
     is_template: bool = False,
 ) -> Explanation:
     """Return the decision about a use, with the reasons; `target` in the upstream's own words."""
-    decision = (
-        policy.may_complete(principal, upstream, target)
-        if is_template
-        else policy.decide(principal, upstream, method, target)
-    )
     asked = Target(target, is_uri=method in NAMES_URIS)
     meant = Target(target, is_template=True) if is_template else asked
+    decision = policy.decide(principal, upstream, method, meant)
     reasons = []
     for rule in policy.rules:
         misfits = rule.misfits(principal, upstream, method) + (

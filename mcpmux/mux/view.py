@@ -15,7 +15,7 @@ The law
   * What is unknown of a thing counts against it, as in a Policy. Methods that mcpmux does not know are in a
     view that has all of the upstream.
 
-A view permits no use: an exchange in a view must be allowed by the Policy, too (`Both`).
+A view permits no use: an exchange in a view must be allowed by the Policy, too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
-from mcpmux.lru import Lru
-from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import (
     EVERYTHING,
@@ -34,12 +33,11 @@ from mcpmux.mux.pattern import (
     Glob,
     Target,
     TargetGlob,
-    is_plain,
     matches,
     parse_glob,
     template_glob,
 )
-from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, Decision, Rules
+from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, SOME, Decision, as_target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -50,10 +48,6 @@ KIND_OF_LIST: Final = {
     m.PROMPTS_LIST: PROMPTS,
     m.TASKS_LIST: TOOLS,  # a task belongs to the use of its tool
 }
-
-KEPT_LENGTH: Final = 1024  # characters of a name or URI whose decision is remembered
-DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
-DECISIONS_BYTES: Final = 2**20  # of those decisions
 
 
 class _Selected:
@@ -91,11 +85,10 @@ class Selection:
         self,
         rule: str,
         view: View,
-        kept_bytes: int = DECISIONS_BYTES,
         naming: Naming = AS_THEY_ARE,
         name: str | None = ANY_VIEW,
     ) -> None:
-        """`rule`: the name to give when it refuses something. `kept_bytes`: of remembered decisions.
+        """`rule`: the name to give when it refuses something.
 
         `name`: of the view whose clients see the names; ANY_VIEW for a selection that holds in all views.
         """
@@ -105,7 +98,6 @@ class Selection:
         self._view = view
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
-        self._decided: Lru[tuple[str, str, str], Decision] = Lru(DECISIONS_KEPT, kept_bytes)
         self._hints: dict[str, Hints] = {}  # of the tools of upstreams
         self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
@@ -132,16 +124,10 @@ class Selection:
         """Whether the annotations of the tools of any upstream matter to it."""
         return bool(self._asking)
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether it is only for some principals."""
-        return bool(self._principals)
-
     def learn(self, upstream: str, hints: Hints) -> None:
-        """Store the hints of an upstream's tools, and forget the decisions made without them."""
+        """Store the hints of an upstream's tools, and forget what was selected without them."""
         self._hints[upstream] = hints
         self._known.pop((upstream, TOOLS), None)
-        self._decided.clear()
 
     def admits(self, principal: Principal) -> bool:
         """Return whether the view exists for a principal."""
@@ -152,55 +138,25 @@ class Selection:
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
-        """Return whether `method` with `target` (the upstream's own words; None: unknown) is in the view."""
+        """See Rules. The principal does not matter."""
+        return self._yes if self._has(upstream, method, as_target(method, target)) else self._no
+
+    def _has(self, upstream: str, method: str, target: Target | None) -> bool:
         kinds = KINDS_OF_USE.get(method)
-        if kinds is None:
-            return self._yes if self._has_all_of(upstream) else self._no
-        kind = kinds[0]
-        if isinstance(target, Target) and target.is_template:
-            kind, target = TEMPLATES, Target(target.text)
-        if kind == RESOURCES:
-            kind, selected = READABLE, self._readable(upstream)
+        if method in NAMES_URIS:
+            candidates = [self._readable(upstream)]
+        elif method in KIND_OF_LIST:
+            candidates = [self._selected(upstream, KIND_OF_LIST[method])]
+        elif kinds is not None:
+            candidates = [self._selected(upstream, kind) for kind in kinds]
         else:
-            selected = self._selected(upstream, kind)
-        if target is None or selected.is_all:
-            return self._yes if selected.is_all else self._no
-        if not isinstance(target, str):
-            return self._yes if selected.has(target) else self._no
-        place = upstream, kind, target
-        return self._decided.get(place) or self._decide(selected, place, method in NAMES_URIS)
-
-    def _decide(self, selected: _Selected, place: tuple[str, str, str], is_uri: bool) -> Decision:
-        """Decide about a name or URI, and remember it unless it is long."""
-        decision = self._yes if selected.has(Target(place[2], is_uri=is_uri)) else self._no
-        if len(place[2]) <= KEPT_LENGTH:
-            self._decided[place] = decision
-        return decision
-
-    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """Return whether something may be in the view for one of `methods`."""
-        for method in methods:
-            if method not in KINDS_OF_USE:
-                if self._has_all_of(upstream):
-                    return True
-            elif method in NAMES_URIS:
-                if self._readable(upstream).is_possible:
-                    return True
-            elif any(self._selected(upstream, kind).is_possible for kind in KINDS_OF_USE[method]):
-                return True
-        return False
-
-    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """Return whether a list shows an item, given by its URI, template or name; None: it has none."""
-        kind = KIND_OF_LIST[list_method]
-        selected = self._selected(upstream, kind)
-        if item is None or selected.is_all:
-            return selected.is_all
-        is_uri = kind in OF_URIS
-        if not is_uri or is_plain(item):  # deciding takes less time than remembering
-            return selected.has(Target(item, is_uri=is_uri))
-        place = upstream, kind, item
-        return (self._decided.get(place) or self._decide(selected, place, is_uri)).allowed
+            return all(self._selected(upstream, kind).is_all for kind in KINDS)
+        if target is SOME:
+            return any(selected.is_possible for selected in candidates)
+        selected = candidates[0]
+        if target is not None and target.is_template:
+            selected, target = self._selected(upstream, TEMPLATES), Target(target.text)
+        return selected.is_all or (target is not None and selected.has(target))
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
         """Return the path of the first `include` that puts a thing in the view, "" when there is none."""
@@ -211,9 +167,6 @@ class Selection:
                 if any(target.is_in(glob) for glob in globs):
                     return f"{self._rule}.include[{number}]"
         return ""
-
-    def _has_all_of(self, upstream: str) -> bool:
-        return all(self._selected(upstream, kind).is_all for kind in KINDS)
 
     def _readable(self, upstream: str) -> _Selected:
         """Return the selection of readable resources: the selected ones, and those of selected templates."""
@@ -358,42 +311,3 @@ def find_unmatched(
             for tool in tools:
                 place, among = f"tools of {upstream.name}", (parse_glob(upstream.name),)
                 yield from naming.find_idle(place, tool, [TOOLS], among, [upstream.name], names, fits)
-
-
-def both(first: Rules | None, second: Rules | None) -> Rules | None:
-    """Return the rules that allow what both sets allow; None allows everything."""
-    if first is None or second is None:
-        return first or second
-    return Both(first, second)
-
-
-class Both:
-    """Allows what both sets of rules allow."""
-
-    def __init__(self, first: Rules, second: Rules) -> None:
-        self._first, self._second = first, second
-
-    def decide(
-        self, principal: Principal, upstream: str, method: str, target: str | Target | None
-    ) -> Decision:
-        """Decide as in Policy. The rule is the one that refuses, or the first set's."""
-        decision = self._first.decide(principal, upstream, method, target)
-        if decision.allowed:
-            other = self._second.decide(principal, upstream, method, target)
-            if not other.allowed:
-                return other
-        return decision
-
-    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
-        """Return as Policy does."""
-        return any(
-            self._first.may_use(principal, upstream, method)
-            and self._second.may_use(principal, upstream, method)
-            for method in methods
-        )
-
-    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
-        """Return as Policy does."""
-        return self._first.shows(principal, upstream, list_method, item) and self._second.shows(
-            principal, upstream, list_method, item
-        )

@@ -28,6 +28,7 @@ from mcpmux.mux.access import (
     InForce,
     Judge,
     as_refused,
+    new_decisions,
     no_item,
     no_method,
     no_resource,
@@ -40,7 +41,7 @@ from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
-from mcpmux.mux.view import Hints, Selection, both
+from mcpmux.mux.view import Hints, Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS
@@ -63,7 +64,6 @@ TURN_SECONDS: Final = 0.005  # for judging a list, until other tasks have their 
 NARROWINGS_KEPT: Final = 256  # parsed queries; a hostile client may send new ones all day
 NARROWINGS_BYTES: Final = 64 * 2**20  # of them and of their globs for each upstream
 GLOB_BYTES: Final = 1024  # of a compiled glob for one upstream's items, about
-DECISIONS_BYTES: Final = 16 * 2**10  # of the remembered decisions of one query
 
 
 class Shown(NamedTuple):
@@ -111,14 +111,15 @@ class AccessControl:
         self.policy, self.views, self._shown = policy, views, shown
         if naming.overrides != before.naming.overrides:
             self.forget_tools(None)  # schemas are kept of tools with overridden parameters only
-        whole = both(policy, common)
+        whole = tuple(rules for rules in (policy, common) if rules is not None)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
+        self._decisions = new_decisions()
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
         for name, selection in views.items():
             for upstream, (hints, _) in self._learned.items():
                 selection.learn(upstream, hints)
-            self._in_force[name] = InForce(both(whole, selection), selection, overrides.get(name))
+            self._in_force[name] = InForce((*whole, selection), selection, overrides.get(name))
         return frozenset(name for name in names if is_other or before.views.get(name) != views.get(name))
 
     @property
@@ -128,7 +129,8 @@ class AccessControl:
 
     def of(self, principal: Principal) -> Judge:
         """Return the judge of what a principal may see and use now."""
-        return Judge(principal, self._in_force.get(principal.view) or self._narrowed(principal.view))
+        in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
+        return Judge(principal, in_force, self._decisions)
 
     def _narrowed(self, view: str) -> InForce:
         """Return the rules of a view that a client has narrowed; a view that has gone contains nothing."""
@@ -137,14 +139,12 @@ class AccessControl:
         name, _, narrowing = view.partition(NARROWED)
         whole = self._in_force.get(name)
         if not narrowing or whole is None:
-            return InForce(NOTHING)
-        rules, naming = whole.rules, self._shown.naming
-        globs = 0
-        for each in views_of(narrowing):
-            globs += len(each.include)
-            rules = both(rules, Selection(f"views.{view}", each, DECISIONS_BYTES, naming, name))
-        found = InForce(rules, whole.selection, whole.overrides)
-        size = globs * max(1, len(naming.namespace.spaces)) * GLOB_BYTES + 2 * DECISIONS_BYTES
+            return InForce((NOTHING,))
+        naming, views = self._shown.naming, list(views_of(narrowing))
+        selections = [Selection(f"views.{view}", each, naming, name) for each in views]
+        found = InForce((*whole.rules, *selections), whole.selection, whole.overrides)
+        globs = sum(len(each.include) for each in views)
+        size = globs * max(1, len(naming.namespace.spaces)) * GLOB_BYTES
         self._narrowings.keep(view, found, size)
         return found
 
@@ -213,6 +213,7 @@ class AccessControl:
             for own, schema in schemas.items()
             if any(each.parameters(upstream, own) for each in self._shown.naming.overrides.values())
         }
+        self._decisions.clear()  # views may select tools by their hints
         for selection in self.views.values():
             selection.learn(upstream, hints)
 
@@ -257,15 +258,15 @@ class AccessControl:
         `names`: of the items. Other tasks get their turn in between, as a list may have many URIs, and a URI
         many spellings to judge.
         """
-        rules, method = self.of(call.principal).rules, call.method
-        if rules is None:
+        judge, method = self.of(call.principal), call.method
+        if judge.is_open:
             return [True] * len(names)
         if method == m.TASKS_LIST:
             names = [self.tool_of(key, task_id) for task_id in names]
         shown: list[bool] = []
         until = trio.current_time() + TURN_SECONDS
         for name in names:
-            shown.append(rules.shows(call.principal, upstream, method, name))
+            shown.append(judge.may(upstream, method, name))
             if trio.current_time() > until:
                 await in_task()
                 await trio.lowlevel.checkpoint()
@@ -276,7 +277,7 @@ class AccessControl:
         """Return the only upstream's answer (changed in place), without list items that are not shown."""
         judge = self.of(call.principal)
         overrides = judge.overrides
-        if overrides is None and judge.rules is None:
+        if overrides is None and judge.is_open:
             return result
         kind = m.PAGED.get(call.method)
         if kind is not None:
@@ -313,7 +314,7 @@ class AccessControl:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        is_judged = self.of(call.principal).rules is not None
+        is_judged = not self.of(call.principal).is_open
         if is_judged:
             _check_keys(ref, _JUDGED_OF_REF)
         key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
@@ -332,7 +333,7 @@ class AccessControl:
         Raises Refused.
         """
         judge = self.of(call.principal)
-        if judge.rules is None:
+        if judge.is_open:
             return None
         use = call.method
         target: str | Target | None = None

@@ -544,7 +544,7 @@ class Merger:
         else:
             page = _sifted(walk, position, found.page)
             items, names = page.items, page.texts
-            if self._access.of(call.principal).rules is not None or of_tasks:
+            if not self._access.of(call.principal).is_open or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
                         await learn_tools(self._access, upstream, call)

@@ -21,7 +21,7 @@ from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
 from mcpmux.mux.pattern import Target
-from mcpmux.mux.policy import NO_RULE
+from mcpmux.mux.policy import NO_RULE, SOME
 from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -83,7 +83,7 @@ class Resolver:
                 raise as_refused(no_resource(uri), rule)
             return (*found, {})
         # Only upstreams of which the client may use the URI: the others are not even asked.
-        asked = judge.candidates(self._registry, use, target)
+        asked = [each for each in self._registry if judge.may(each, use, target)]
         owners = await self._catalog.owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
@@ -135,7 +135,7 @@ class Resolver:
             if use == m.TOOLS_CALL and not owners.missing:
                 self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
-        if not judge.may_use(found[0], use):
+        if not judge.may(found[0], use, SOME):
             raise as_refused(no_item(NOUNS[use], name), NO_RULE)
         if namespace.is_shortened(name):
             match = partial(self._match_name, name, found[0], call)

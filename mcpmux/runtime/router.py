@@ -21,7 +21,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.access import NOUNS, Judge, as_refused, no_item, no_method, no_resource, no_task
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import KIND_OF
-from mcpmux.mux.policy import NO_RULE, Policy
+from mcpmux.mux.policy import NO_RULE, SOME, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Exchange, Notify
@@ -131,7 +131,7 @@ class Router:
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
             # Before anything reads the members: a server may read another spelling than the rules judge.
-            if self.access.of(call.principal).rules is not None:
+            if not self.access.of(call.principal).is_open:
                 self.access.check_spelling(call)
             if self.search.is_about(call):
                 return self.search.exchange(call, notify)
@@ -159,7 +159,7 @@ class Router:
         judge = self.access.of(call.principal)
         if judge.overrides is not None:
             call = self._in_own_words(call, only, judge)
-        if judge.rules is not None:
+        if not judge.is_open:
             # `for_call` may open a private session: not for a client that may not see the upstream.
             is_seen = judge.sees(only)
             key = self._registry.for_call(only, call).key if is_seen else ""
@@ -433,7 +433,7 @@ class Router:
             raise no_task()
         owner, own = found
         judge = self.access.of(call.principal)
-        if not judge.may_use(owner, m.TOOLS_CALL):
+        if not judge.may(owner, m.TOOLS_CALL, SOME):
             raise as_refused(no_task(), NO_RULE)
         upstream = self._registry.for_call(owner, call)
         # A task is judged like a call of its tool, by the rules of now. All refusals read the same.

@@ -184,8 +184,8 @@ def judge(part: Any) -> None:
         assert target.readings
         for rules in (policy, selection):
             rules.decide(ANYONE, "x", m.RESOURCES_READ, text)
-            rules.shows(ANYONE, "x", m.TEMPLATES_LIST, text)
-            rules.shows(ANYONE, "x", m.TOOLS_LIST, text)
+            rules.decide(ANYONE, "x", m.TEMPLATES_LIST, text)
+            rules.decide(ANYONE, "x", m.TOOLS_LIST, text)
         template_glob(text)
         with suppress(BadNarrowing):
             list(views_of(read_narrowing(f"tools={text}&upstreams={text}")))

@@ -15,7 +15,7 @@ from mcpmux.config.report import CANDIDATE_CHARACTERS, CANDIDATES_LIMIT, closest
 from mcpmux.config.views import PROMPTS, RESOURCES, TOOLS, Override, Selector, View, ViewOverride
 from mcpmux.mux.naming import Naming, naming_of
 from mcpmux.mux.pattern import Target, matches, parse_glob, rests_of
-from mcpmux.mux.policy import Policy, policy_of
+from mcpmux.mux.policy import SOME, Policy, policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.view import Selection, hints_of
 from mcpmux.protocol import method as m
@@ -90,11 +90,11 @@ def rule(effect: str, text: str, of: tuple[str, ...] = ()) -> Policy:
 
 def allows(policy: Policy, of: str, method: str, own: str, view: str = "") -> bool:
     who = ANYONE.within(view)
-    allowed = policy.allows(who, of, method, own)
+    allowed = policy.decide(who, of, method, own).allowed
     listed = m.TOOLS_LIST if method == m.TOOLS_CALL else m.RESOURCES_LIST
     if method in (m.TOOLS_CALL, m.RESOURCES_READ):
-        assert policy.shows(who, of, listed, own) is allowed  # lists show what may be used
-    assert policy.may_use(who, of, method) or not allowed
+        assert policy.decide(who, of, listed, own).allowed is allowed  # lists show what may be used
+    assert policy.decide(who, of, method, SOME).allowed or not allowed
     return allowed
 
 
@@ -190,7 +190,7 @@ def test_views_and_rules_read_a_name_alike(text, view, of_this):
     for of, own in product(NAMING.namespace.spaces, NAMES):
         may_be_called = allows(rule("allow", text, of_these), of, m.TOOLS_CALL, own, view)
         assert included.decide(ANYONE, of, m.TOOLS_CALL, own).allowed is may_be_called
-        assert included.shows(ANYONE, of, m.TOOLS_LIST, own) is may_be_called
+        assert included.decide(ANYONE, of, m.TOOLS_LIST, own).allowed is may_be_called
         if not allows(rule("allow", text, of_these), of, m.TOOLS_CALL, own, view):
             continue
         assert not excluded.decide(ANYONE, of, m.TOOLS_CALL, own).allowed
@@ -241,35 +241,39 @@ def test_a_prefix_of_an_upstream_that_a_rule_is_not_about_is_part_of_a_name():
 
 def test_who_may_use_one_upstream_by_its_prefix_does_not_see_the_others():
     policy = rule("allow", "notes__x")
-    assert policy.may_use(ANYONE, "notes", m.TOOLS_CALL)
-    assert not any(policy.may_use(ANYONE, "web", each) for each in (m.TOOLS_CALL, m.PROMPTS_GET))
+    assert policy.decide(ANYONE, "notes", m.TOOLS_CALL, SOME).allowed
+    assert not any(policy.decide(ANYONE, "web", each, SOME).allowed for each in (m.TOOLS_CALL, m.PROMPTS_GET))
 
 
 @pytest.mark.parametrize("name", ["w+note:///{x}", "note:///{x}"])
 def test_a_template_is_selected_in_either_spelling_with_what_it_stands_for(name):
     view = View(include=(Selector(kind="templates", name=name),))
     chosen = Selection("v", view, naming=NAMING, name="")
-    assert chosen.shows(ANYONE, "web", m.TEMPLATES_LIST, "note:///{x}")
+    assert chosen.decide(ANYONE, "web", m.TEMPLATES_LIST, "note:///{x}").allowed
     assert chosen.decide(ANYONE, "web", m.RESOURCES_READ, "note:///1").allowed
     asked = Target("note:///{x}", is_template=True)
     assert chosen.decide(ANYONE, "web", m.COMPLETE, asked).allowed
-    assert chosen.shows(ANYONE, "notes", m.TEMPLATES_LIST, "note:///{x}") is (name == "note:///{x}")
+    assert chosen.decide(ANYONE, "notes", m.TEMPLATES_LIST, "note:///{x}").allowed is (name == "note:///{x}")
 
 
 @pytest.mark.parametrize("text", ["w+note:///x", "note:///x", "*+note:///x"])
 def test_completions_of_a_template_that_may_lead_to_what_is_denied_are_refused(text):
     policy = rule("deny", text)
-    assert not policy.may_complete(ANYONE, "web", "note:///{x}").allowed
-    assert policy.may_complete(ANYONE, "web", "memo:x?{x}").allowed is (text[0] != "*")
+
+    def is_completed(template: str) -> bool:
+        return policy.decide(ANYONE, "web", m.COMPLETE, Target(template, is_template=True)).allowed
+
+    assert not is_completed("note:///{x}")
+    assert is_completed("memo:x?{x}") is (text[0] != "*")
 
 
 def test_a_selector_with_a_prefix_and_hints_is_about_the_tools_with_these_hints():
     chosen = Selection("v", View(include=(Selector(name="w__*", readOnlyHint=True),)), naming=NAMING, name="")
     for of in ("web", "notes"):
         chosen.learn(of, {"x": hints_of({"readOnlyHint": True}), "look": hints_of({})})
-    assert chosen.shows(ANYONE, "web", m.TOOLS_LIST, "x")
-    assert not chosen.shows(ANYONE, "web", m.TOOLS_LIST, "look")
-    assert not chosen.shows(ANYONE, "notes", m.TOOLS_LIST, "x")
+    assert chosen.decide(ANYONE, "web", m.TOOLS_LIST, "x").allowed
+    assert not chosen.decide(ANYONE, "web", m.TOOLS_LIST, "look").allowed
+    assert not chosen.decide(ANYONE, "notes", m.TOOLS_LIST, "x").allowed
 
 
 def test_the_only_upstream_without_a_prefix_has_its_own_names():
@@ -277,7 +281,7 @@ def test_the_only_upstream_without_a_prefix_has_its_own_names():
     naming = naming_of([only], {}, 51)
     for text in ("look", "find"):
         policy = policy_of([AccessRule(effect="allow"), AccessRule(effect="deny", targets=(text,))], naming)
-        assert policy is not None and not policy.allows(ANYONE, "only", m.TOOLS_CALL, "look")
+        assert policy is not None and not policy.decide(ANYONE, "only", m.TOOLS_CALL, "look").allowed
     assert naming.owner_of("only__look", TOOLS) is None
 
 

@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
+from mcpmux.mux.access import InForce, Judge, new_decisions
 from mcpmux.mux.pattern import (
     BOTH,
     CUTS,
+    Target,
     Way,
     is_plain,
     matches,
@@ -25,7 +27,7 @@ from mcpmux.mux.pattern import (
     read,
     readings_of,
 )
-from mcpmux.mux.policy import NO_RULE, Policy, policy_of, sees
+from mcpmux.mux.policy import NO_RULE, SOME, Policy, policy_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.examples import examples
@@ -87,6 +89,10 @@ def fits_simply(rule: AccessRule, principal: Principal, upstream: str, method: s
     )
 
 
+def judge(principal: Principal, *rules: Policy) -> Judge:
+    return Judge(principal, InForce(rules), new_decisions())
+
+
 def is_in(patterns: tuple[str, ...] | list[str], text: str) -> bool:
     return any(matches(parse_glob(pattern), text) for pattern in patterns)
 
@@ -105,7 +111,7 @@ def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(give
         fitting = [r for r in given_rules if fits_simply(r, principal, upstream, method)]
         fitting = [r for r in fitting if not r.targets or is_in(r.targets, target)]
         effects = {rule.effect for rule in fitting}
-        assert made.allows(principal, upstream, method, target) == (effects == {"allow"})
+        assert made.decide(principal, upstream, method, target).allowed == (effects == {"allow"})
 
 
 @few
@@ -113,8 +119,8 @@ def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(give
 def test_one_more_rule_moves_access_one_way_only(given_rules, more, target):
     before, after = policy(*given_rules), policy(*given_rules, more)
     for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
-        was = before.allows(principal, upstream, method, target)
-        now = after.allows(principal, upstream, method, target)
+        was = before.decide(principal, upstream, method, target).allowed
+        now = after.decide(principal, upstream, method, target).allowed
         assert (now >= was) if more.effect == "allow" else (now <= was)
 
 
@@ -126,8 +132,8 @@ def test_what_no_rule_allows_is_denied(given_rules, target):
     )
     for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
         assert made.decide(principal, upstream, method, target) == (False, NO_RULE)
-        assert not made.may_use(principal, upstream, method)
-        assert not sees(made, principal, upstream)
+        assert not made.decide(principal, upstream, method, SOME).allowed
+        assert not judge(principal, made).sees(upstream)
 
 
 @few
@@ -137,10 +143,10 @@ def test_lists_show_exactly_what_may_be_used(given_rules, target):
     used_by = {m.RESOURCES_LIST: m.RESOURCES_READ, m.TOOLS_LIST: m.TOOLS_CALL, m.PROMPTS_LIST: m.PROMPTS_GET}
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
         for list_method, use in used_by.items():
-            shown = made.shows(principal, upstream, list_method, target)
-            assert shown == made.allows(principal, upstream, use, target)
-            assert made.may_use(principal, upstream, use) or not shown
-            assert sees(made, principal, upstream) or not shown
+            shown = made.decide(principal, upstream, list_method, target).allowed
+            assert shown == made.decide(principal, upstream, use, target).allowed
+            assert made.decide(principal, upstream, use, SOME).allowed or not shown
+            assert judge(principal, made).sees(upstream) or not shown
 
 
 TEMPLATES = ["file:///{x}", "file:///a/{x}", "m:{x}b", "{+x}", "m:a{?q}", "file:///{a}/{b}", "file:///a"]
@@ -156,8 +162,8 @@ def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rul
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
-        if made.allows(principal, upstream, m.RESOURCES_READ, uri):
-            assert made.shows(principal, upstream, m.TEMPLATES_LIST, template)
+        if made.decide(principal, upstream, m.RESOURCES_READ, uri).allowed:
+            assert made.decide(principal, upstream, m.TEMPLATES_LIST, template).allowed
 
 
 @few
@@ -167,8 +173,8 @@ def test_a_template_is_completed_only_when_all_that_it_stands_for_is_allowed(giv
         return
     made = policy(*given_rules)
     for principal, upstream in product(PRINCIPALS, UPSTREAMS):
-        if made.may_complete(principal, upstream, template).allowed:
-            assert made.allows(principal, upstream, m.COMPLETE, uri)
+        if made.decide(principal, upstream, m.COMPLETE, Target(template, is_template=True)).allowed:
+            assert made.decide(principal, upstream, m.COMPLETE, uri).allowed
 
 
 @given(globs, globs, texts)
@@ -236,7 +242,7 @@ def is_below(path: str, folder: str) -> bool:
 def test_an_allowed_folder_cannot_be_left(start, path):
     made = policy(AccessRule(effect="allow", targets=("file:///public/*",)))
     uri = start + path
-    if made.allows(ANYONE, "docs", m.RESOURCES_READ, uri):
+    if made.decide(ANYONE, "docs", m.RESOURCES_READ, uri).allowed:
         assert all(is_below(opened, "/public") for opened in files_meant(uri)), files_meant(uri)
 
 
@@ -253,7 +259,7 @@ def test_a_denied_folder_cannot_be_entered(start, path):
     )
     uri = start + path
     if any(is_below(opened, "/secret") for opened in files_meant(uri)):
-        assert not made.allows(ANYONE, "docs", m.RESOURCES_READ, uri)
+        assert not made.decide(ANYONE, "docs", m.RESOURCES_READ, uri).allowed
 
 
 @given(st.sampled_from(STARTS), paths)
@@ -301,25 +307,26 @@ def test_a_remembered_decision_is_the_one_of_a_first_look(asked):
         AccessRule(effect="allow", principals=("ben",)),
         AccessRule(effect="deny", targets=("file:///secret/*",), name="no"),
     )
-    made = policy(*rules)
+    made, decisions = policy(*rules), new_decisions()
     for name, start, path in [*asked, *asked]:
-        question = Principal(name), "docs", m.RESOURCES_READ, start + path
-        assert made.decide(*question) == policy(*rules).decide(*question)
+        principal, use = Principal(name), ("docs", m.RESOURCES_READ, start + path)
+        remembered = Judge(principal, InForce((made,)), decisions).refused_by(*use)
+        assert remembered == judge(principal, policy(*rules)).refused_by(*use)
 
 
 def test_a_uri_that_is_encoded_without_end_is_not_allowed():
     made = policy(AccessRule(effect="allow", targets=("m:*",)))
-    assert made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:%252541")
-    assert not made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:%2525252541")
+    assert made.decide(ANYONE, "docs", m.RESOURCES_READ, "m:%252541").allowed
+    assert not made.decide(ANYONE, "docs", m.RESOURCES_READ, "m:%2525252541").allowed
 
 
 @pytest.mark.parametrize("uri", ["m:%2525252541", "m:" + "a%20" * 100_000])
 def test_a_uri_that_is_not_looked_into_is_denied_where_something_is(uri):
     everything = AccessRule(effect="allow")
-    assert policy(everything).allows(ANYONE, "docs", m.RESOURCES_READ, uri)
+    assert policy(everything).decide(ANYONE, "docs", m.RESOURCES_READ, uri).allowed
     made = policy(everything, AccessRule(effect="deny", targets=("m:secret",), name="no"))
     assert made.decide(ANYONE, "docs", m.RESOURCES_READ, uri) == (False, "no")
-    assert made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:" + "a" * 100_000)
+    assert made.decide(ANYONE, "docs", m.RESOURCES_READ, "m:" + "a" * 100_000).allowed
 
 
 FINE = [
@@ -338,39 +345,44 @@ FINE = [
 
 @pytest.mark.parametrize(("glob", "uri"), FINE)
 def test_a_uri_that_is_written_like_its_rule_is_allowed(glob, uri):
-    assert policy(AccessRule(effect="allow", targets=(glob,))).allows(ANYONE, "d", m.RESOURCES_READ, uri)
+    made = policy(AccessRule(effect="allow", targets=(glob,)))
+    assert made.decide(ANYONE, "d", m.RESOURCES_READ, uri).allowed
 
 
 def test_names_of_tools_are_no_uris():
     made = policy(AccessRule(effect="allow", targets=("a/../b", "50%25")))
-    assert made.allows(ANYONE, "d", m.TOOLS_CALL, "a/../b")
-    assert made.allows(ANYONE, "d", m.TOOLS_CALL, "50%25")
-    assert not made.allows(ANYONE, "d", m.TOOLS_CALL, "b")
+    assert made.decide(ANYONE, "d", m.TOOLS_CALL, "a/../b").allowed
+    assert made.decide(ANYONE, "d", m.TOOLS_CALL, "50%25").allowed
+    assert not made.decide(ANYONE, "d", m.TOOLS_CALL, "b").allowed
 
 
 def test_an_unknown_target_counts_against_the_use():
     some_only = policy(AccessRule(effect="allow", targets=("a",)))
-    assert not some_only.allows(ALICE, "d", m.TOOLS_CALL, None)
+    assert not some_only.decide(ALICE, "d", m.TOOLS_CALL, None).allowed
     all_but = policy(AccessRule(effect="allow"), AccessRule(effect="deny", targets=("a",)))
-    assert not all_but.allows(ALICE, "d", m.TOOLS_CALL, None)
-    assert policy(AccessRule(effect="allow")).allows(ALICE, "d", m.TOOLS_CALL, None)
+    assert not all_but.decide(ALICE, "d", m.TOOLS_CALL, None).allowed
+    assert policy(AccessRule(effect="allow")).decide(ALICE, "d", m.TOOLS_CALL, None).allowed
 
 
 def test_nobody_is_no_principal_by_any_name():
     made = policy(AccessRule(effect="allow", principals=("*",)))
-    assert made.allows(BOB, "d", m.TOOLS_CALL, "x")
-    assert not made.allows(ANYONE, "d", m.TOOLS_CALL, "x")
+    assert made.decide(BOB, "d", m.TOOLS_CALL, "x").allowed
+    assert not made.decide(ANYONE, "d", m.TOOLS_CALL, "x").allowed
 
 
 def test_the_memory_of_rules_is_bounded(monkeypatch):
     monkeypatch.setattr("mcpmux.mux.policy.MEMORY_LIMIT", 4)
     made = policy(AccessRule(effect="allow", principals=("*",)))
     for number in range(20):
-        assert made.allows(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x")
+        assert made.decide(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x").allowed
         assert len(made._known) <= 4
 
 
 def test_a_refused_completion_names_the_rule_that_denies_it():
-    made = policy(AccessRule(effect="deny", name="no-welcome", targets=("note:///welcome",)))
-    assert made.may_complete(ALICE, "d", "note:///{x}") == (False, "no-welcome")
-    assert made.may_complete(ALICE, "d", "file:///{x}") == (False, NO_RULE)
+    made = policy(
+        AccessRule(effect="allow", targets=("memo:*",)),
+        AccessRule(effect="deny", name="no-welcome", targets=("note:///welcome",)),
+    )
+    note, file = (Target(text, is_template=True) for text in ("note:///{x}", "file:///{x}"))
+    assert made.decide(ALICE, "d", m.COMPLETE, note) == (False, "no-welcome")
+    assert made.decide(ALICE, "d", m.COMPLETE, file) == (False, NO_RULE)

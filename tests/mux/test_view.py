@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.views import HINTS, KINDS, Selector, View
+from mcpmux.mux.access import InForce, Judge, new_decisions
 from mcpmux.mux.pattern import Target, matches, parse_glob
-from mcpmux.mux.policy import offers, policy_of, sees
-from mcpmux.mux.view import Both, Selection, hints_of
+from mcpmux.mux.policy import SOME, Rules, policy_of
+from mcpmux.mux.view import Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.examples import examples
@@ -44,6 +45,11 @@ def selection(*include: Selector, exclude: tuple[Selector, ...] = ()) -> Selecti
     return Selection("views.coding", View(include=include, exclude=exclude))
 
 
+def judge(*rules: Rules) -> Judge:
+    """The judge of an unknown client where all these rules are in force."""
+    return Judge(ANYONE, InForce(rules), new_decisions())
+
+
 def fits_simply(selector: Selector, upstream: str, kind: str, item: str) -> bool:
     """What the words of the settings say."""
     return (
@@ -71,7 +77,7 @@ def test_a_list_shows_what_an_include_fits_and_no_exclude(view):
                     fits_simply(each, upstream, kind, item) for each in view.include
                 )
                 wanted = wanted and not any(fits_simply(each, upstream, kind, item) for each in view.exclude)
-                assert chosen.shows(ANYONE, upstream, listed, item) is wanted
+                assert chosen.decide(ANYONE, upstream, listed, item).allowed is wanted
 
 
 @few
@@ -81,7 +87,7 @@ def test_what_is_listed_can_be_used_and_what_is_not_cannot(view):
     for upstream in UPSTREAMS:
         for kind, (listed, _, items) in ITEMS.items():
             for item in items:
-                is_shown = chosen.shows(ANYONE, upstream, listed, item)
+                is_shown = chosen.decide(ANYONE, upstream, listed, item).allowed
                 if kind != "resources":
                     assert has(chosen, upstream, kind, item) is is_shown
                 elif is_shown:
@@ -95,15 +101,15 @@ def test_whoever_may_use_something_is_told_that_there_is_something(view):
     for upstream in UPSTREAMS:
         for kind, (_, use, items) in ITEMS.items():
             if any(has(chosen, upstream, kind, item) for item in items):
-                assert chosen.may_use(ANYONE, upstream, use)
-                assert sees(chosen, ANYONE, upstream)
+                assert chosen.decide(ANYONE, upstream, use, SOME).allowed
+                assert judge(chosen).sees(upstream)
 
 
 def test_what_an_included_template_stands_for_can_be_read_and_is_not_listed():
     chosen = selection(Selector(kind="templates", name="file:///a/{name}"))
     assert has(chosen, "docs", "resources", "file:///a/1")
     assert not has(chosen, "docs", "resources", "file:///b/1")
-    assert not chosen.shows(ANYONE, "docs", m.RESOURCES_LIST, "file:///a/1")
+    assert not chosen.decide(ANYONE, "docs", m.RESOURCES_LIST, "file:///a/1").allowed
 
 
 @pytest.mark.parametrize("uri", ["file:///a/../b/1", "file:///%62/1", "file:///a/%2e%2e/b/1", "FILE:///b/1"])
@@ -124,9 +130,9 @@ def test_an_excluded_template_is_not_completed():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_view_of_one_kind_has_no_capability_of_another(kind):
     chosen = selection(Selector(kind=kind))
-    offered = {name for name in ("tools", "prompts", "resources") if offers(chosen, ANYONE, "docs", name)}
+    offered = {name for name in ("tools", "prompts", "resources") if judge(chosen).offers("docs", name)}
     assert offered == {kind.replace("templates", "resources")}
-    assert offers(chosen, ANYONE, "docs", "completions") is (kind in ("prompts", "templates"))
+    assert judge(chosen).offers("docs", "completions") is (kind in ("prompts", "templates"))
 
 
 def test_methods_that_are_not_known_are_in_a_view_of_the_whole_upstream_only():
@@ -171,14 +177,14 @@ def test_tools_that_only_read_are_selected_once_they_are_known():
     chosen = selection(Selector(readOnlyHint=True))
     assert chosen.asks_hints("docs")
     assert not has(chosen, "docs", "tools", "search")
-    assert chosen.may_use(ANYONE, "docs", m.TOOLS_CALL)  # there may be some
+    assert chosen.decide(ANYONE, "docs", m.TOOLS_CALL, SOME).allowed  # there may be some
     chosen.learn("docs", TOOL_HINTS)
     assert {name for name in (*NAMES, "a*", "abc") if has(chosen, "docs", "tools", name)} == {"search", "a*"}
     assert not has(chosen, "docs", "prompts", "search")
     assert not has(chosen, "web", "tools", "search")
     chosen.learn("docs", {})
     assert not has(chosen, "docs", "tools", "search")
-    assert not chosen.may_use(ANYONE, "docs", m.TOOLS_CALL)
+    assert not chosen.decide(ANYONE, "docs", m.TOOLS_CALL, SOME).allowed
 
 
 def test_a_list_of_tools_by_annotations_costs_no_more_for_each_of_many():
@@ -219,20 +225,20 @@ def test_a_view_permits_nothing(view, effect, target):
     policy = policy_of((*rules, AccessRule(effect=effect, targets=(target,))))
     assert policy is not None
     chosen = Selection("views.coding", view)
-    both = Both(policy, chosen)
+    both = judge(policy, chosen)
     for upstream in UPSTREAMS:
         for kind, (listed, use, items) in ITEMS.items():
             for item in items:
                 named = Target(item, is_template=True) if kind == "templates" else item
                 allowed = [rules.decide(ANYONE, upstream, use, named).allowed for rules in (policy, chosen)]
-                assert both.decide(ANYONE, upstream, use, named).allowed is all(allowed)
-                shown = [rules.shows(ANYONE, upstream, listed, item) for rules in (policy, chosen)]
-                assert both.shows(ANYONE, upstream, listed, item) is all(shown)
+                assert both.may(upstream, use, named) is all(allowed)
+                shown = [rules.decide(ANYONE, upstream, listed, item).allowed for rules in (policy, chosen)]
+                assert both.may(upstream, listed, item) is all(shown)
 
 
 def test_the_rule_that_refuses_is_named():
     policy = policy_of([AccessRule(effect="allow", name="all"), AccessRule(effect="deny", targets=("read",))])
     assert policy is not None
-    both = Both(policy, selection(Selector(name="search*")))
-    found = {name: both.decide(ANYONE, "docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
-    assert found == {"search": (True, "all"), "read": (False, "access[1]"), "x": (False, "views.coding")}
+    both = judge(policy, selection(Selector(name="search*")))
+    found = {name: both.refused_by("docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
+    assert found == {"search": None, "read": "access[1]", "x": "views.coding"}
