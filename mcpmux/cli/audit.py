@@ -26,20 +26,20 @@ from mcpmux.traffic.audit.record import MEMBERS
 from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, Sightings, parse_filter
 from mcpmux.transports.byte_stream import reason_of
 
-# The keys of filters for records: their members. `status` is the outcome as `show` prints it. A member that
-# is a list fits if one of its items does.
+# The keys of filters for records: their members. A member that is a list fits if one of its items does.
 
 _ALIASES = {
     "upstreams": ("upstream", "server"),
     "ms": ("duration", "latency"),
     "target": ("uri", "name", "tool"),
     "principal": ("who", "user"),
+    "outcome": ("status",),
 }
 _SORTS = {
     "exchange": "exchange",
     **dict.fromkeys(("seq", "code", "torn", "refused", "late", "lost"), "number"),
     **dict.fromkeys(("file", "v", "more_targets"), "number"),
-    **dict.fromkeys(("failed", "keyed"), "flag"),
+    "keyed": "flag",
     **dict.fromkeys(("asked", "answered"), "size"),
     **dict.fromkeys(("since", "until"), "since"),
     "ms": "duration",
@@ -48,22 +48,7 @@ _SORTS = {
 _TIMES = ("since", "until", "time")
 
 
-def status_of(record: Mapping[str, Any]) -> str | None:
-    """The outcome of an exchange in one word; None for a record of anything else."""
-    if record.get("kind") != "exchange":
-        return None
-    if record.get("decision") == "refused":
-        return "refused"
-    if record.get("outcome") != "answered":
-        return str(record.get("outcome"))
-    if record.get("code") is not None:
-        return "error"
-    return "tool-error" if record.get("failed") else str(record.get("result") or "ok")
-
-
 def _value(name: str, record: Mapping[str, Any]) -> Any:
-    if name == "status":
-        return status_of(record)
     if name in _TIMES:
         return str(record.get("time"))[:TIME_LENGTH]
     found = record.get("targets" if name == "target" and not record.get(name) else name)
@@ -75,7 +60,7 @@ def _value(name: str, record: Mapping[str, Any]) -> Any:
 
 KEYS = {
     alias: Key(name, aliases, _SORTS.get(name, "text"), "", partial(_value, name))
-    for name in ("v", "seq", "prev", "hash", *MEMBERS, "status", "until")
+    for name in ("v", "seq", "prev", "hash", *MEMBERS, "until")
     for aliases in [_ALIASES.get(name, ())]
     for alias in (name, *aliases)
 }
@@ -171,15 +156,15 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     """Print all records, or those that fit a filter. They are not verified.
 
     PATH is the folder, or one file of it. A filter is written as for `mcpmux traffic`. Its keys are the
-    members of records: kind, principal, view, client, method, target, upstream, decision, rule, status (as
-    printed), outcome, code, ms, asked, answered, trace, since, until …
+    members of records: kind, principal, view, client, method, target, upstream, decision, rule, outcome,
+    code, ms, asked, answered, trace, since, until …
 
     \b
     Examples:
       mcpmux audit show /var/log/mcpmux/audit
-      mcpmux audit show /var/log/mcpmux/audit upstream=docs 'status!=ok'
+      mcpmux audit show /var/log/mcpmux/audit upstream=docs 'outcome!=ok'
       mcpmux audit show /var/log/mcpmux/audit 'principal=corp:* method=tools/* ms>200' since=1h
-      mcpmux audit show /var/log/mcpmux/audit failed --json
+      mcpmux audit show /var/log/mcpmux/audit outcome=tool_error --json
     """
     try:
         wanted = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS)
@@ -254,12 +239,12 @@ def describe(record: Mapping[str, Any]) -> str:
 
 
 def describe_end(record: Mapping[str, Any]) -> str:
-    status, ms = str(status_of(record)), record.get("ms")
-    if status == "refused":
-        status = f"refused by {record.get('rule')}"
+    outcome, ms = str(record.get("outcome")), record.get("ms")
+    if record.get("decision") == "refused":
+        outcome = f"refused by {record.get('rule')}"
     elif record.get("code") is not None:
-        status = f"{status} {record['code']}"
-    return f"{status}  {format_ms(ms)}" if isinstance(ms, int | float) else status
+        outcome = f"{outcome} {record['code']}"
+    return f"{outcome}  {format_ms(ms)}" if isinstance(ms, int | float) else outcome
 
 
 def count(number: int, noun: str) -> str:

@@ -37,6 +37,7 @@ from mcpmux.cli.traffic_source import (
 )
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.traffic.outcome import statuses_of
 from mcpmux.traffic.reading.filters import Filter, FilterError, body_texts
 from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.summary import (
@@ -45,7 +46,6 @@ from mcpmux.traffic.reading.summary import (
     Summarizer,
     Targets,
     passages,
-    statuses_of,
 )
 from mcpmux.traffic.record import ANSWERS, Record, cut, encode_record
 from mcpmux.transports.byte_stream import reason_of

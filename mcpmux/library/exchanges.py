@@ -17,7 +17,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.telemetry.metrics import outcome_of
+from mcpmux.traffic.outcome import outcome_of
 from mcpmux.transports.inline import AT_ONCE
 
 

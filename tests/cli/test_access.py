@@ -105,7 +105,7 @@ CASES = [
     (
         ["--principal", "alice", "--method", "complete", "--uri", "notes+note:///{x}"],
         1,
-        "refused: note:///{x} of notes, by no-welcome",
+        "refused: note:///{x} of notes, no rule allows it",
     ),
 ]
 

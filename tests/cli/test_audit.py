@@ -180,9 +180,9 @@ def test_records_are_shown_on_a_line_each(invoke: Invoke, directory: Path) -> No
     assert first.startswith(f"{time}  1  open  run=run  version=")
     assert middle == [
         f"{time}  2  desk  resources/read  docs+memo:1  → docs  ok  12.5 ms",
-        f"{time}  3  desk  tools/call  docs__search  → docs  tool-error  12.5 ms",
+        f"{time}  3  desk  tools/call  docs__search  → docs  tool_error  12.5 ms",
         f"{time}  4  desk  tools/call  docs__write  → docs  refused by no-writes  12.5 ms",
-        f"{time}  5  desk  tools/call  evil\\x1b[31m  → docs  error -32602  12.5 ms",
+        f"{time}  5  desk  tools/call  evil\\x1b[31m  → docs  invalid_params -32602  12.5 ms",
         f"{time}  6  desk  prompts/get  x  → docs  timeout -31002  12.5 ms",
         f"{time}  7  desk  tools/call  ask  → docs  input_required  12.5 ms",
     ]
@@ -198,15 +198,14 @@ def test_who_was_authenticated_stands_before_what_the_client_calls_itself() -> N
 
 CHOSEN = {
     ("method=tools/call", "decision=refused"): [4],
-    ("failed=true",): [3],
-    ("failed=false kind=exchange",): [2, 4, 5, 6, 7],
+    ("outcome=tool_error",): [3],
     ("code=-32602",): [5],
     ("upstreams=docs", "outcome=timeout"): [6],
     ("trace=x",): [],
     ("trace= kind=exchange",): [2, 3, 4, 5, 6, 7],
     ("target~DOCS",): [2, 3, 4],
     ("status!=ok",): [3, 4, 5, 6, 7],
-    ("status=tool-error|refused|input_required",): [3, 4, 7],
+    ("status=tool_error|refused|input_required",): [3, 4, 7],
     ("duration>=12.5ms duration<0.1s",): [2, 3, 4, 5, 6, 7],
     ("upstream=docs", "tool=ask"): [7],
     ("since=2027-01-15", "until=2027-01-16", "seq<=2"): [1, 2],

@@ -62,14 +62,14 @@ def test_grep_takes_a_filter_in_one_word_or_several(invoke: Invoke, folder: str)
         result = invoke("traffic", "grep", "", folder, *words)
         assert [line.split("  ")[-2] for line in result.stdout.splitlines()] == ["10.0 ms", "20.0 ms"]
         assert "error -32602" in result.stdout
-        assert "tool-error" in result.stdout
+        assert "tool_error" in result.stdout
 
 
 def test_grep_of_exchanges_is_one_line_each(invoke: Invoke, folder: str):
     args = ["traffic", "grep", "", folder, "--by", "exchange"]
     lines = invoke(*args).stdout.splitlines()
     assert [line.split()[1] for line in lines] == ["#1", "#2", "#3", "#4"]
-    assert "claude-ai  resources/read git+file:///b.md  → git  error -32602  10.0 ms" in lines[1]
+    assert "claude-ai  resources/read git+file:///b.md  → git  error -32602 invalid_params  " in lines[1]
     assert "open" in lines[3]
     assert invoke(*args, "uri=file:///b.md").stdout.splitlines() == [lines[1]]
     args[2] = "needle"

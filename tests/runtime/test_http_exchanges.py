@@ -227,7 +227,7 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
             for number in range(5):
                 assert "result" in (await found.ask(*READ, number)).last
                 record = json.loads(written[-1])
-                assert (record["method"], record["outcome"]) == ("resources/read", "answered")
+                assert (record["method"], record["outcome"]) == ("resources/read", "ok")
             assert found.has_no_task
             assert len(memory.of_kind(SpanKind.SERVER)) == len(memory.of_kind(SpanKind.CLIENT)) == 5
             error = (await found.ask("tools/call", {"name": "nothing"}, 5)).last["error"]  # it waits, too

@@ -74,8 +74,7 @@ def test_a_record_says_who_asked_what_and_how_it_went():
         "trace": TRACE,
         "decision": "allowed",
         "upstreams": ["docs"],
-        "outcome": "answered",
-        "failed": True,
+        "outcome": "tool_error",
         "ms": 250.0,
         "asked": len(raw(params)),
         "answered": len(raw(result)),
@@ -83,19 +82,19 @@ def test_a_record_says_who_asked_what_and_how_it_went():
 
 
 OUTCOMES: dict[str, tuple[Fields | BaseException, dict[str, Any]]] = {
-    "result": (fields({"a": 1}), {"outcome": "answered", "answered": 7}),
-    "nothing": ({}, {"outcome": "answered", "answered": 2}),
+    "result": (fields({"a": 1}), {"outcome": "ok", "answered": 7}),
+    "nothing": ({}, {"outcome": "ok", "answered": 2}),
     "question": (
         fields({"resultType": "input_required"}),
-        {"outcome": "answered", "result": "input_required", "answered": 31},
+        {"outcome": "input_required", "answered": 31},
     ),
-    "error": (RpcError(-32602, "no", 1), {"outcome": "answered", "code": -32602, "answered": 39}),
+    "error": (RpcError(-32602, "no", 1), {"outcome": "invalid_params", "code": -32602, "answered": 39}),
     "upstream away": (RpcError(UPSTREAM_UNAVAILABLE, ""), {"outcome": "unavailable", "code": -31001}),
     "upstream slow": (RpcError(UPSTREAM_TIMEOUT, ""), {"outcome": "timeout", "code": -31002}),
     "client away": (TransportClosed("x"), {"outcome": "broken", "error": "TransportClosed"}),
     "refused": (
         Refused(-32600, "no", "no-writes"),
-        {"outcome": "answered", "code": -32600, "decision": "refused", "rule": "no-writes"},
+        {"outcome": "refused", "code": -32600, "decision": "refused", "rule": "no-writes"},
     ),
 }
 
@@ -104,7 +103,7 @@ OUTCOMES: dict[str, tuple[Fields | BaseException, dict[str, Any]]] = {
 def test_outcomes_are_told_apart(outcome, expected):
     record = record_of(exchange_of(call_of("tools/call", name="x")), outcome)
     assert expected.items() <= record.items()
-    assert not {"code", "failed", "result", "error", "rule"} - expected.keys() & record.keys()
+    assert not {"code", "error", "rule"} - expected.keys() & record.keys()
 
 
 async def test_a_cancelled_exchange_is_told_from_a_broken_one():
@@ -299,7 +298,7 @@ async def test_a_cancelled_exchange_leaves_a_record_even_when_the_disk_is_slow(a
             await trio.sleep(5)
             nursery.cancel_scope.cancel()
     outcomes = {record["exchange"]: record["outcome"] for record in world.disk.of_kind("exchange")}
-    assert outcomes == {1: "answered", 2: "cancelled"}
+    assert outcomes == {1: "ok", 2: "cancelled"}
 
 
 @pytest.mark.parametrize("end", ["slow", "full"])
@@ -336,7 +335,7 @@ async def test_with_begin_all_nothing_is_done_before_its_record_is_on_the_disk(a
         assert scope.cancelled_caught
     kinds = [(record["kind"], record["exchange"]) for record in world.disk.records[:-1]]
     assert sorted(kinds) == [("begin", 1), ("begin", 2), ("exchange", 1), ("exchange", 2)]
-    assert {record["outcome"] for record in world.disk.of_kind("exchange")} == {"answered", "cancelled"}
+    assert {record["outcome"] for record in world.disk.of_kind("exchange")} == {"ok", "cancelled"}
 
 
 async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):

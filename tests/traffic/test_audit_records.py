@@ -21,7 +21,7 @@ from mcpmux.traffic.audit.record import (
     TARGETS_LIMIT,
     TEXT_LIMIT,
     RecordMaker,
-    _encode_caller,
+    _clean_names,
     trace_id,
 )
 from mcpmux.traffic.observer import Exchange
@@ -79,6 +79,9 @@ def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, An
         cleaned = text if text is None else REDACTOR.clean(text)
         return cleaned if cleaned is None or len(cleaned) <= limit else cleaned[: limit - 1] + "…"
 
+    outcome = "input_required" if result.get("resultType") == "input_required" else "ok"
+    if call.method == "tools/call" and result.get("isError") is True:
+        outcome = "tool_error"
     members = {
         "time": NOW,
         "kind": "exchange",
@@ -96,16 +99,11 @@ def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, An
         "trace": trace_id(meta.get("traceparent")) or trace_id(exchange.headers.get("traceparent")),
         "decision": "allowed",
         "upstreams": exchange.upstreams or None,
-        "outcome": "answered",
-        "failed": (call.method == "tools/call" and result.get("isError") is True) or None,
-        "result": None,
+        "outcome": outcome,
         "ms": round(seconds * 1e6) / 1000,
         "asked": len(raw(body)),
         "answered": len(raw(result)),
     }
-    kind = result.get("resultType")
-    if isinstance(kind, str) and kind != "complete":
-        members["result"] = kind if len(kind) <= NAME_LIMIT else kind[: NAME_LIMIT - 1] + "…"
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -165,7 +163,7 @@ def test_nothing_of_strangers_is_kept_without_end():
     for number in range(2 * CALLERS_KEPT + 1):
         name = f"n{number}"
         assert said_by(maker, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
-    assert 0 < _encode_caller.cache_info().currsize <= CALLERS_KEPT
+    assert 0 < _clean_names.cache_info().currsize <= CALLERS_KEPT
 
 
 def test_bytes_that_are_no_text_are_no_target():

@@ -21,6 +21,7 @@ from mcpmux.config import Admin, Audit, Capture, Config, Limits
 from mcpmux.config.model import RateLimit
 from mcpmux.errors import Refused
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.traffic import outcome
 from mcpmux.traffic.telemetry import metrics
 from mcpmux.traffic.telemetry.prometheus import render
 from tests.cluster.replicas import open_replicas
@@ -38,7 +39,7 @@ OF_PROMETHEUS = {
 }
 # Words of `outcome_of`: for errors by their codes, for a result, a refusal, and a failure of mcpmux.
 ENDS: tuple[Fields | BaseException, ...] = ({}, Refused(-32602, "x", "rule"), OSError())
-OUTCOMES = {*metrics._CLASSES.values(), *(metrics.outcome_of("ping", end) for end in ENDS)}
+OUTCOMES = {*outcome.CODES.values(), *(outcome.outcome_of("ping", end) for end in ENDS)}
 VALUES: Mapping[str, Set[str]] = {"outcome": OUTCOMES, "method": metrics.METHODS}
 NOT_SHOWN = {"mcpmux_upstream_connects_total", "mcpmux_cache_entries"}  # reconnects and bytes say more
 METRICS = ("mcpmux_", "ALERTS", "up")

@@ -131,7 +131,7 @@ def test_a_table_has_a_row_for_each_message():
     play.call(failed=True)
     rows = list(csv.DictReader(io.StringIO("".join(to_csv(play.records)), newline="")))
     assert [row["seq"] for row in rows] == [str(each.seq) for each in play.records]
-    assert [row["outcome"] for row in rows] == ["", "", "error", "error", "", "tool-error"]
+    assert [row["outcome"] for row in rows] == ["", "", *["error invalid_params"] * 2, "", "tool_error"]
     assert rows[3]["code"] == "-32602"
     assert rows[2] == {
         **dict.fromkeys(COLUMNS, ""),
@@ -146,7 +146,7 @@ def test_a_table_has_a_row_for_each_message():
         "upstream": "docs",
         "method": "resources/read",
         "id": "101",
-        "outcome": "error",
+        "outcome": "error invalid_params",
         "code": "-32602",
         "ms": "10.0",
         "size": str(play.records[2].size),

@@ -58,7 +58,7 @@ def test_an_exchange_is_one_row_with_its_messages_on_both_legs():
 
 ENDS = [
     ({"result": {}}, "ok", None),
-    ({"result": {"isError": True}}, "tool-error", None),
+    ({"result": {"isError": True}}, "tool_error", None),
     ({"error": {"code": -32602, "message": "no"}}, "error", -32602),
 ]
 
@@ -279,7 +279,7 @@ FILTERS = [
     ("method=tools/call", [1, 3]),
     ("upstream=search", [2]),
     ("status!=ok", [2, 3]),
-    ("status=error|tool-error", [2, 3]),
+    ("status=error|tool_error", [2, 3]),
     ("duration>200ms", [1]),
     ("uri~*.md", [2]),
     ("client=example-client", [1, 2, 3]),

@@ -13,8 +13,9 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.outcome import outcome_of
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics, outcome_of
+from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
 
 
 class Play:

@@ -11,7 +11,7 @@ import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mcpmux.channels.tap import Leg
-from mcpmux.traffic.telemetry.metrics import TOOL_ERROR
+from mcpmux.traffic.outcome import TOOL_ERROR
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer

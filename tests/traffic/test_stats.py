@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpmux.traffic.outcome import ERROR, TOOL_ERROR
 from mcpmux.traffic.reading import stats
 from mcpmux.traffic.reading.stats import CLIENTS, HTTP, OTHERS, SLOTS, Stats, Timeline
-from mcpmux.traffic.reading.summary import ERROR, TOOL_ERROR
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
 

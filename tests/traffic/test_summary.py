@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpmux.traffic.outcome import http_words, statuses_of
 from mcpmux.traffic.reading import summary
 from mcpmux.traffic.reading.summary import (
     ExchangeSummary,
     Summarizer,
     Targets,
-    http_words,
     pair_up,
     passages,
-    statuses_of,
 )
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
@@ -52,7 +51,7 @@ def test_exchanges_end_in_the_order_of_their_answers():
     other.read(error=-32002)
     mixed = [*one.records[:2], *other.records, *one.records[2:]]
     assert [each.exchange for each in ended(mixed)] == [2, 1]
-    assert ended(mixed)[0].statuses == ("error",)
+    assert ended(mixed)[0].statuses[0] == "error"
     assert ended(mixed)[0].code == -32002
 
 
@@ -169,7 +168,7 @@ def test_an_upstream_that_took_too_long_is_given_up_and_the_client_has_an_error(
     )
     play.now += 5
     play.say()
-    assert [each.statuses for each in ended(play.records)] == [("error",)]
+    assert [each.statuses for each in ended(play.records)] == [("error", "timeout")]
 
 
 def test_an_exchange_that_waits_for_another_upstream_is_open_still():
@@ -320,8 +319,8 @@ STATUSES: list[tuple[dict[str, Any], str]] = [
     ({"kind": "result"}, "ok"),
     ({"kind": "result", "status": 200}, "ok"),
     ({"kind": "result", "status": 503}, "http-503 http-5xx"),
-    ({"kind": "result", "failed": True}, "tool-error"),
-    ({"kind": "result", "failed": True, "status": 404}, "tool-error http-404 http-4xx"),
+    ({"kind": "result", "failed": True}, "tool_error"),
+    ({"kind": "result", "failed": True, "status": 404}, "tool_error http-404 http-4xx"),
     ({"kind": "error", "status": 200}, "error"),
     ({"kind": "error", "status": 400}, "error http-400 http-4xx"),
     ({"kind": "invalid"}, "invalid"),

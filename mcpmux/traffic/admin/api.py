@@ -57,6 +57,7 @@ from mcpmux.traffic.admin.route import (
 from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
+from mcpmux.traffic.outcome import OK
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, Key
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.message import HeaderFields
@@ -292,7 +293,7 @@ class Api:
             if row.first.method == m.LISTEN:  # its duration is the client's choice
                 continue
             if row.ms is not None and row.exchange:
-                calls.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
+                calls.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != OK))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
                     method = view.redactor.redact_name(seen.method) or ""

@@ -27,6 +27,7 @@ import trio
 from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import BATCH, Exchange, Observation
+from mcpmux.traffic.outcome import CANCELLED, OPEN, word_of
 from mcpmux.traffic.record import ANSWERS
 from mcpmux.transports.inline import AT_ONCE
 
@@ -36,6 +37,7 @@ SHORT: Final = 2048  # characters of the target and the method of a message whos
 OWN_SHARE: Final = 8  # the ring of mcpmux's own requests has this part of the limits, in addition
 SHARE: Final = 8  # one row may take this part of the memory, one message half of that
 ROW_MESSAGES: Final = 2000  # of one row; a listen lasts for days
+NOTE: Final = "note"  # the status of a notification
 RECENT: Final = 16_384  # messages that a reader may be behind; some seconds of a flood
 
 
@@ -56,7 +58,7 @@ class StoredMessage:
 class Row:
     """One line of the list, begun by `first`. `shown`: its redacted texts, after the first reading.
 
-    `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
+    `status`: a word of `outcome`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
     `redacted`: whether its first message holds a secret. `view`: of its exchange's client.
     `marked` and `note`: set by a user of the inspector.
@@ -66,7 +68,7 @@ class Row:
         self.number, self.exchange, self.first = number, first.exchange, first
         self.messages: list[StoredMessage] = []
         self.upstreams: tuple[str, ...] = ()
-        self.status = "open"
+        self.status = OPEN
         self.code: int | None = None
         self.ms: float | None = None
         self.http: int | None = None
@@ -97,13 +99,12 @@ class Row:
         if observed.kind in ANSWERS:
             is_back = observed.leg is first.leg and observed.direction != first.direction
             if observed is first or (is_back and observed.id == first.id):  # an unexpected answer is a row
-                word = "ok" if observed.kind == "result" else "error"
-                self.status = "tool-error" if observed.failed else word
+                self.status = word_of(observed.kind, observed.failed) or NOTE
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
         elif observed is first and observed.kind != "request":
-            self.status = "note" if observed.kind == "notification" else "invalid"
-        elif observed.method == m.CANCELLED and observed.leg is first.leg and self.status == "open":
-            self.status = "cancelled"
+            self.status = word_of(observed.kind, observed.failed) or NOTE
+        elif observed.method == m.CANCELLED and observed.leg is first.leg and self.status == OPEN:
+            self.status = CANCELLED
 
     def shorten(self) -> None:
         """Drop the older half of the messages, but not the first."""
@@ -210,8 +211,8 @@ class LiveRing:
     def cut_off(self, exchange: int) -> None:
         """Mark an exchange as cancelled that has ended without an answer, so that it has no last message."""
         row = self._growing.get(exchange)
-        if row is not None and row.status == "open":
-            row.status = "cancelled"
+        if row is not None and row.status == OPEN:
+            row.status = CANCELLED
             self._tell_again(row)
 
     def mark(self, row: Row, marked: bool, note: str) -> None:

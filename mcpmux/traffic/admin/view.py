@@ -17,11 +17,12 @@ import trio
 
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.protocol.envelope import decode_any
-from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
+from mcpmux.traffic.admin.ring import NOTE, LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.line import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
+from mcpmux.traffic.outcome import TOOL_ERROR, words_of
 from mcpmux.traffic.reading.filters import Filter
-from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
+from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import VERSION, Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -219,8 +220,8 @@ class LiveView:
     def _exchange_summary(self, row: Row) -> ExchangeSummary:
         shown, first = self.summary(row), row.first
         seen = [stored.observed for stored in row.messages]
-        session, http = first.leg.session, http_words(row.http)
-        is_word = row.status != "note" and not (row.status == "ok" and http)
+        session = first.leg.session
+        word = row.status if row.status != NOTE else None
         begun = Record(
             v=VERSION,
             run=self._run.name,
@@ -247,9 +248,9 @@ class LiveView:
             peer=tuple({message.leg.peer: None for message in seen}),
             transport=tuple({message.leg.transport: None for message in seen}),
             status=row.http,
-            statuses=(row.status, *http) if is_word else http,
+            statuses=words_of(word, row.code, row.http),
             code=row.code,
-            failed=row.status == "tool-error",
+            failed=row.status == TOOL_ERROR,
             ms=row.ms,
             redacted=1 if row.redacted else None,
             marked=row.marked,

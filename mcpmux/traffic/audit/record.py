@@ -29,10 +29,8 @@ which may take days, or for every request (`begin = "all"`). A `begin` without i
 | `decision` | `allowed` or `refused` |
 | `rule` | rule that refused it; `audit` when this log could not be written |
 | `upstreams` | configured names of those that were asked for it, in this order |
-| `outcome` | `answered`; `unavailable`, `timeout`: an upstream did not answer; `cancelled`; `broken` |
+| `outcome` | how it ended, in a word of `traffic/outcome` |
 | `code` | JSON-RPC error code of the answer |
-| `failed` | true for a tool's result with `isError` |
-| `result` | `resultType` of the answer when it is not `complete` |
 | `error` | kind of the exception that broke it |
 | `ms` | duration in milliseconds |
 | `asked`, `answered` | size of `params` and of `result` or `error` in bytes of JSON, without the envelope |
@@ -52,35 +50,62 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from json.encoder import encode_basestring as _quote
 from typing import Any, Final
 
 import msgspec
-import trio
 
 from mcpmux.channels.tap import name_in
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta, target_in
-from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import raw, text_of, value_of
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.envelope import raw, text_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, cut, listened_uris, second_of
+from mcpmux.traffic.outcome import BROKEN, outcome_of
+from mcpmux.traffic.record import MICROS, cut, listened_uris, micros_of, second_of
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 
-class AuditRecord:
-    """One record without its place in the chain, encoded except for the value of `target`, if it has one.
+class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """One record, with its members in their order, without its place in the chain."""
 
-    `before`: an object with the members before it; `behind`: the members behind it, and the object's end.
-    """
+    time: str
+    kind: str
+    run: str
+    exchange: int | None = None
+    principal: str | None = None
+    view: str | None = None
+    peer: str | None = None
+    client: str | None = None
+    transport: str | None = None
+    revision: str | None = None
+    method: str | None = None
+    target: str | None = None
+    targets: list[str] | None = None
+    more_targets: int | None = None
+    trace: str | None = None
+    decision: str | None = None
+    rule: str | None = None
+    upstreams: list[str] | None = None
+    outcome: str | None = None
+    code: int | None = None
+    error: str | None = None
+    version: str | None = None
+    file: int | None = None
+    keyed: bool | None = None
+    torn: int | None = None
+    fragment: str | None = None
+    since: str | None = None
+    reason: str | None = None
+    refused: int | None = None
+    late: int | None = None
+    lost: int | None = None
+    ms: float | None = None
+    asked: int | None = None
+    answered: int | None = None
 
-    __slots__ = ("before", "behind", "target")
 
-    def __init__(self, before: str, target: str | None, behind: str) -> None:
-        self.before, self.target, self.behind = before, target, behind
-
+MEMBERS: Final = AuditRecord.__struct_fields__
 
 TEXT_LIMIT: Final = 2048  # characters of a target
 NAME_LIMIT: Final = 200  # characters of a client's name or a method
@@ -88,18 +113,9 @@ TARGETS_LIMIT: Final = 50  # URIs of a listen
 FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
 CALLERS_KEPT: Final = 256  # whose members are redacted once: 4 MiB at most, as methods are bounded
 
-_MEMBERS: Final = (
-    "time kind run exchange principal view peer client transport revision method target targets more_targets "
-    "trace decision rule upstreams outcome code failed result error version file keyed torn fragment since "
-    "reason refused late lost ms asked answered"
-)
-MEMBERS: Final = _MEMBERS.split()
-
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
-_UPSTREAM_OUTCOMES: Final = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
-_COMPLETE: Final = Raw(b'"complete"')
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -139,118 +155,80 @@ class RecordMaker:
 
     def now(self) -> str:
         """Return the time in the log's format."""
-        micros = _whole(self._wall() * MICROS)
+        micros = micros_of(self._wall())
         if not 0 <= micros - self._second < MICROS:
             self._second = micros - micros % MICROS
             self._second_text = second_of(micros // MICROS)
         return f"{self._second_text}.{str(MICROS + micros - self._second)[1:]}Z"
 
-    def _opening(self, kind: str) -> str:
-        return f'{{"time":"{self.now()}","kind":"{kind}","run":"{self._run}"'
-
     def plain(self, kind: str, **members: Any) -> AuditRecord:
-        """Return a record with these members, except those that are None."""
-        present = {name: value for name, value in members.items() if value is not None}
-        return AuditRecord(self._opening(kind) + _members(present), None, "}")
+        """Return a record of a kind with these members."""
+        return AuditRecord(time=self.now(), kind=kind, run=self._run, **members)
 
     def begin(self, exchange: Exchange) -> AuditRecord:
         """Return the record of a request before it is worked on."""
-        head, target, tail = self._asked(exchange, "begin")
-        return AuditRecord(head, target, tail + ',"decision":"allowed"}')
-
-    def _asked(self, exchange: Exchange, kind: str) -> tuple[str, str | None, str]:
-        """Return a record's members before its target, that target, and those behind it up to `decision`."""
         leg, call, headers = exchange.leg, exchange.call, exchange.headers
-        rules, principal = self._redactor.current, call.principal.name
-        client = leg.name or name_in(call.meta.get(CLIENT_INFO))
-        who = f',"principal":{_quote(principal)}' if principal else ""
-        if call.principal.view:
-            who += f',"view":{_quote(cut(rules.clean(call.principal.view), NAME_LIMIT))}'
-        caller = _encode_caller(rules, client, leg.transport, leg.revision, call.method)
-        head = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
-        target = target_in(call.params)
-        # Redacted before it is cut: half of a secret may not be recognisable.
-        if target is not None and len(target) > TEXT_LIMIT:
-            target = cut(rules.clean(target), TEXT_LIMIT)
-        tail = ""
+        rules, view = self._redactor.current, call.principal.view
+        name = leg.name or name_in(call.meta.get(CLIENT_INFO))
+        client, method = _clean_names(rules, name, call.method)
+        record = AuditRecord(
+            time=self.now(),
+            kind="begin",
+            run=self._run,
+            exchange=exchange.number,
+            principal=call.principal.name or None,
+            view=cut(rules.clean(view), NAME_LIMIT) if view else None,
+            peer=leg.peer,
+            client=client,
+            transport=leg.transport,
+            revision=leg.revision,
+            method=method,
+            target=target_in(call.params),
+            decision="allowed",
+        )
+        # Redacted before it is cut: half of a secret may not be recognisable. Short ones follow in `encode`.
+        if record.target is not None and len(record.target) > TEXT_LIMIT:
+            record.target = cut(rules.clean(record.target), TEXT_LIMIT)
         if call.method == m.LISTEN and (uris := listened_uris(call.params)):
-            targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
-            tail = _members({"targets": targets})
-            if len(uris) > TARGETS_LIMIT:
-                tail += f',"more_targets":{len(uris) - TARGETS_LIMIT}'
+            record.targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
+            record.more_targets = max(0, len(uris) - TARGETS_LIMIT) or None
         if "traceparent" in call.meta or "traceparent" in headers:
             trace = trace_id(text_of(call.meta.get("traceparent"))) or trace_id(headers.get("traceparent"))
-            tail += f',"trace":"{trace}"' if trace is not None else ""
-        return head, target, tail
+            record.trace = trace
+        return record
 
     def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> AuditRecord:
         """Return the record of an exchange that has ended."""
-        head, target, tail = self._asked(exchange, "exchange")
+        record = self.begin(exchange)
+        record.kind = "exchange"
+        record.upstreams = exchange.upstreams or None
+        record.outcome = outcome_of(exchange.call.method, outcome)
+        record.ms = micros_of(seconds) / 1000
+        record.asked = params_size(exchange.call)
         if isinstance(outcome, Refused):
-            tail += f',"decision":"refused","rule":{_quote(outcome.rule)}'
-        else:
-            tail += ',"decision":"allowed"'
-        if exchange.upstreams:
-            tail += f',"upstreams":[{",".join([_quote(upstream) for upstream in exchange.upstreams])}]'
-        answered = ""
-        if not isinstance(outcome, BaseException):
-            tail += f',"outcome":"answered"{_facts(exchange.call.method, outcome)}'
-            answered = f',"answered":{size(outcome)}'
-        elif isinstance(outcome, RpcError):
-            word = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-            tail += f',"outcome":"{word}","code":{outcome.code}'
+            record.decision, record.rule = "refused", outcome.rule
+        if isinstance(outcome, RpcError):
             data = {"data": outcome.data} if outcome.data is not None else {}
-            answered = f',"answered":{len(raw({"code": outcome.code, "message": outcome.message, **data}))}'
-        elif isinstance(outcome, trio.Cancelled):
-            tail += ',"outcome":"cancelled"'
-        else:
-            tail += f',"outcome":"broken","error":"{type(outcome).__name__}"'
-        micros, request_bytes = _whole(seconds * MICROS), params_size(exchange.call)
-        ms = f"{micros // 1000}.{str(1000 + micros % 1000)[1:]}"
-        return AuditRecord(head, target, f'{tail},"ms":{ms},"asked":{request_bytes}{answered}}}')
+            record.code = outcome.code
+            record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
+        elif not isinstance(outcome, BaseException):
+            record.answered = size(outcome)
+        elif record.outcome == BROKEN:
+            record.error = type(outcome).__name__
+        return record
 
     def encode(self, records: Sequence[AuditRecord]) -> list[bytes]:
         """Return redacted records for `chain.seal`."""
         rules = self._redactor.current  # one scan of all targets costs less than one of each
         targets = [record.target for record in records if record.target is not None]
-        is_clean = rules.leaves_text_unchanged("\n".join(targets))
-        encoded = []
-        for record in records:
-            target = record.target
-            if target is None:
-                encoded.append(f"{record.before}{record.behind}".encode())
-                continue
-            if not is_clean:
-                target = cut(rules.clean(target), TEXT_LIMIT)
-            encoded.append(f'{record.before},"target":{_quote(target)}{record.behind}'.encode())
-        return encoded
-
-
-def _whole(number: float) -> int:
-    """Return the nearest integer to a number that is not negative; `round` costs many times as much here."""
-    return int(number + 0.5)
-
-
-def _facts(method: str, result: Fields) -> str:
-    """Return a record's members about a result, if it is an unusual one."""
-    failed, kind, facts = result.get("isError"), result.get("resultType"), ""
-    if failed is not None and method == m.TOOLS_CALL and value_of(failed) is True:
-        facts = ',"failed":true'
-    if kind is not None and kind != _COMPLETE and (text := text_of(kind)) is not None:
-        facts += f',"result":{_quote(cut(text, NAME_LIMIT))}'
-    return facts
-
-
-def _members(members: dict[str, Any]) -> str:
-    """Return the members of an object, each behind a comma."""
-    return f",{_encode(members)[1:-1].decode()}" if members else ""
+        if not rules.leaves_text_unchanged("\n".join(targets)):
+            for record in records:
+                if record.target is not None:
+                    record.target = cut(rules.clean(record.target), TEXT_LIMIT)
+        return [_encode(record) for record in records]
 
 
 @lru_cache(CALLERS_KEPT)
-def _encode_caller(
-    rules: RuleSet, client: str | None, transport: str, revision: str | None, method: str
-) -> str:
-    """Return the members of a caller's records from `client` to `method`."""
-    client, method = client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)
-    facts = {"client": client, "transport": transport, "revision": revision, "method": method}
-    return _members({name: text for name, text in facts.items() if text is not None})
+def _clean_names(rules: RuleSet, client: str | None, method: str) -> tuple[str | None, str]:
+    """Return the name of a client and a method, redacted and cut."""
+    return client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)

@@ -17,7 +17,7 @@ export function shown(answer, onRead) {
     result.structuredContent === undefined ? "" : h("div", {}, h("h4", {}, "Structured content"), tree(result.structuredContent)),
   ];
   return h("section", { class: "answer", "data-failed": failed },
-    h("h3", {}, h("span", { class: "chip", "data-status": error ? "error" : failed ? "tool-error" : "ok" }, words), " ", h("span", { class: "hint" }, format.duration(ms))),
+    h("h3", {}, h("span", { class: "chip", "data-status": error ? "error" : failed ? "tool_error" : "ok" }, words), " ", h("span", { class: "hint" }, format.duration(ms))),
     parts, h("details", { class: "whole", open: !error && parts.every((each) => !each) }, h("summary", {}, error ? "The error as it came" : "The result as it came"), tree(error ?? result)));
 }
 

@@ -27,7 +27,7 @@ export function size(bytes) {
   return `${(bytes / 1024 / 1024).toFixed(1)} MiB`;
 }
 
-const WORDS = { "ok": "OK", "error": "Error", "tool-error": "Tool error", "open": "Open", "cancelled": "Cancelled", "invalid": "Invalid", "note": "Note" };
+const WORDS = { "ok": "OK", "error": "Error", "tool_error": "Tool error", "open": "Open", "cancelled": "Cancelled", "invalid": "Invalid", "note": "Note" };
 
 export function status(row) {
   const word = WORDS[row.status] ?? row.status;

@@ -66,7 +66,7 @@ export function lanesOf(messages) {
       const key = `${direction === "in" ? "out" : "in"} ${id}`;
       const bar = lane.open.get(key);
       lane.open.delete(key);
-      if (bar) Object.assign(bar, { end: message.at, to: index, status: message.record.failed ? "tool-error" : kind === "result" ? "ok" : "error" });
+      if (bar) Object.assign(bar, { end: message.at, to: index, status: message.record.failed ? "tool_error" : kind === "result" ? "ok" : "error" });
       else lane.marks.push({ at: message.at, index, method: method ?? kind });
     } else {
       lane.marks.push({ at: message.at, index, method: method ?? kind });

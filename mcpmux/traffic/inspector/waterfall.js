@@ -13,7 +13,7 @@ const NARROWEST = 3; // pixels, so that it can be hit
 const TICK = 130; // pixels between two times at least
 const DRAGGED = 4; // pixels, from where on a click chooses a span
 const SHORTEST_MS = 0.05;
-const COLOURS = { error: "--error", invalid: "--error", "tool-error": "--warn", open: "--open", cancelled: "--muted", note: "--muted" };
+const COLOURS = { error: "--error", invalid: "--error", tool_error: "--warn", open: "--open", cancelled: "--muted", note: "--muted" };
 
 export class Waterfall {
   /** `rows`: see rows.js; `list` shows them: see list.js. */

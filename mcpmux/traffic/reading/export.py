@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 from mcpmux.printable import spreadsheet_cell
-from mcpmux.traffic.reading.summary import Pair, pair_up, statuses_of
+from mcpmux.traffic.outcome import statuses_of
+from mcpmux.traffic.reading.summary import Pair, pair_up
 from mcpmux.traffic.record import Record
 
 COLUMNS: tuple[str, ...] = ("time", "run", "seq", "exchange", "kind", "leg", "direction", "peer", "upstream")

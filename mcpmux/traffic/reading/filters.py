@@ -33,7 +33,8 @@ from attrs import define
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.naming import likely_own, likely_shown
 from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
-from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, http_words, statuses_of
+from mcpmux.traffic.outcome import BAD_HTTP, CANCELLED, MESSAGE_WORDS, OK, OPEN, http_words, statuses_of
+from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import Record
 
 OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
@@ -199,15 +200,14 @@ def _read_time(text: str, now: datetime) -> str:
 _FAILED = "; `failed` stands for every kind of failure"
 _STATUS_HINTS = {
     **dict.fromkeys(("fail", "failed", "failure", "errors", "bad"), _FAILED),
-    **dict.fromkeys(("iserror", "toolerror", "toolfailed"), "; a result with isError is tool-error"),
-    "timeout": "; code=-31002 finds upstreams that took too long",
+    **dict.fromkeys(("iserror", "toolerror", "toolfailed"), "; a result with isError is tool_error"),
 }
 
 
 def _read_status(text: str, _now: datetime) -> str:
     lowered = text.lower()
-    if lowered in WORDS:
-        return lowered
+    if (word := lowered.replace("-", "_")) in MESSAGE_WORDS:
+        return word
     if _HTTP_STATUS.fullmatch(lowered):
         return "http-" + lowered.removeprefix("http-")
     hint = (
@@ -215,7 +215,9 @@ def _read_status(text: str, _now: datetime) -> str:
         if _CODE.fullmatch(text)
         else _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
     )
-    raise ValueError(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
+    raise ValueError(
+        f"expected one of {', '.join(MESSAGE_WORDS)}, or an HTTP status such as 404 or 4xx{hint}"
+    )
 
 
 _EQUAL = ("=", "!=")
@@ -244,7 +246,7 @@ def _statuses(subject: Subject) -> tuple[str, ...]:
 
 
 def _has_failed(subject: Subject) -> bool:
-    return next(iter(_statuses(subject)), "ok") not in ("ok", "open", "cancelled")
+    return next(iter(_statuses(subject)), OK) not in (OK, OPEN, CANCELLED)
 
 
 def _time(subject: Subject) -> str:
@@ -292,8 +294,8 @@ _TABLE = (
     Key("upstream", ("server",), "text", "name of the upstream", lambda s: s.upstream),
     Key("uri", ("name", "target"), "text", "URI or name that the method is about, on either leg", _spellings),
     Key("client", (), "text", "what the client calls itself", lambda s: s.client),
-    Key("status", (), "status", "ok, error, tool-error, invalid, 404, 5xx", _statuses),
-    Key("failed", (), "flag", "a flag: error, tool-error, invalid, or HTTP 4xx 5xx", _has_failed),
+    Key("status", (), "status", "ok, error, timeout, tool_error, invalid, 404, 5xx", _statuses),
+    Key("failed", (), "flag", "a flag: error, tool_error, invalid, or HTTP 4xx 5xx", _has_failed),
     Key("duration", ("ms", "latency"), "duration", "of an answer, since its request", lambda s: s.ms),
     Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
     Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
@@ -364,7 +366,7 @@ def _hint_for(word: str) -> str | None:
     lowered = word.lower()
     if lowered in _CONNECTIVES:
         return _CONNECTIVES[lowered].format(word)
-    if lowered in WORDS:
+    if lowered in MESSAGE_WORDS:
         return f"did you mean `status={lowered}`?"
     if _CODE.fullmatch(word):
         return f"did you mean `code={word}`?"

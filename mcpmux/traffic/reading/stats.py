@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, NamedTuple
 
+from mcpmux.traffic.outcome import ERROR, OK, TOOL_ERROR, statuses_of
 from mcpmux.traffic.reading.histogram import Histogram
-from mcpmux.traffic.reading.summary import ERROR, OK, TOOL_ERROR, statuses_of
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 SLOTS = 120  # of a timeline

@@ -23,40 +23,8 @@ from attrs import define, field
 
 from mcpmux.lru import Lru, weigh
 from mcpmux.protocol import method as m
+from mcpmux.traffic.outcome import CANCELLED, OPEN, statuses_of
 from mcpmux.traffic.record import ANSWERS, Record
-
-# The status of a message:
-#
-# | status | of |
-# | --- | --- |
-# | `ok` | a result without an HTTP status of 400 or more |
-# | `tool-error` | the result of a tool call with `isError` |
-# | `error` | a JSON-RPC error |
-# | `invalid` | a message that is not JSON-RPC |
-# | `http-404`, `http-4xx` | a message with that HTTP status, of 400 or more; besides another |
-# | `cancelled`, `open` | an exchange that its client has cancelled, or that has no answer so far |
-#
-# Requests and notifications have none, unless they came with such an HTTP status.
-
-OK, TOOL_ERROR, ERROR, INVALID = "ok", "tool-error", "error", "invalid"
-CANCELLED, OPEN = "cancelled", "open"
-BAD_HTTP = 400
-
-WORDS = (OK, ERROR, TOOL_ERROR, INVALID, CANCELLED, OPEN)
-_WORD_OF_KIND = {"result": OK, "error": ERROR, "invalid": INVALID}
-
-
-def statuses_of(record: Record) -> tuple[str, ...]:
-    """Return the words of the table for a message, the most important first."""
-    http = http_words(record.status)
-    word = TOOL_ERROR if record.failed else _WORD_OF_KIND.get(record.kind)
-    return http if word is None or (word == OK and http) else (word, *http)
-
-
-def http_words(status: int | None, least: int = BAD_HTTP) -> tuple[str, ...]:
-    """Return the words for an HTTP status of `least` or more."""
-    return () if status is None or status < least else (f"http-{status}", f"http-{status // 100}xx")
-
 
 OPEN_LIMIT = 20_000  # exchanges, requests or targets; some 20 MB
 OPEN_BYTES = 256 * 2**20  # of those: exchanges without bodies, requests with theirs

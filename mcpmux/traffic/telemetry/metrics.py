@@ -14,14 +14,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import trio
-
-from mcpmux.errors import Refused, RpcError
-from mcpmux.protocol import codes
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import text_of, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import BATCH, Exchange, Observation
+from mcpmux.traffic.outcome import CODES, ERROR, OK, TOOL_ERROR, outcome_of
 from mcpmux.transports.inline import AT_ONCE
 
 SECONDS: Final[Sequence[float]] = (
@@ -117,8 +113,8 @@ class Metrics:
             _add(self.notifications_total, (leg.side, observed.direction, method_label(observed.method)), 1)
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
             method = method_label(observed.method)
-            answered = TOOL_ERROR if observed.failed else OK
-            outcome = answered if observed.code is None else _CLASSES.get(observed.code, ERROR)
+            answer = TOOL_ERROR if observed.failed else OK
+            outcome = answer if observed.code is None else CODES.get(observed.code, ERROR)
             _add(self.upstream_requests_total, (leg.upstream, method, outcome), 1)
             if method != m.LISTEN:
                 _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
@@ -145,47 +141,9 @@ def method_label(method: str | None) -> str:
     return method if method is not None and method in METHODS else OTHER
 
 
-# The outcome of an exchange, in one word of a few, for counting. Pure.
-
-OK: Final = "ok"  # a result
-TOOL_ERROR: Final = "tool_error"  # a tool's result with `isError`
-
-ERROR: Final = "error"  # of any other code
-_AS_IN_CODES: Final = (
-    *("parse_error", "invalid_request", "method_not_found", "invalid_params", "internal_error"),
-    *("header_mismatch", "unsupported_version", "busy"),
-)
-_CLASSES: Final = {
-    **{getattr(codes, word.upper()): word for word in _AS_IN_CODES},
-    codes.RESOURCE_NOT_FOUND: "not_found",  # of the legacy revisions
-    codes.MISSING_CLIENT_CAPABILITY: "missing_capability",
-    codes.UPSTREAM_UNAVAILABLE: "unavailable",
-    codes.UPSTREAM_TIMEOUT: "timeout",  # it did not answer
-}
-
 METHODS: Final = frozenset(
     value
     for name, value in vars(m).items()
     if name.isupper() and isinstance(value, str) and value != m.MISSED
 )
 """Every method of the protocol; any other is arbitrary text."""
-
-
-def outcome_of(method: str, outcome: Fields | BaseException) -> str:
-    """Return the word for an exchange's result or exception."""
-    if not isinstance(outcome, BaseException):
-        if method == m.TOOLS_CALL and is_tool_error(outcome):
-            return TOOL_ERROR
-        kind = outcome.get("resultType")
-        return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
-    if isinstance(outcome, Refused):  # by a rule of mcpmux
-        return "refused"
-    if isinstance(outcome, RpcError):
-        return _CLASSES.get(outcome.code, ERROR)
-    # "cancelled": by the client, or by a stop. "broken": a bug of mcpmux.
-    return "cancelled" if isinstance(outcome, trio.Cancelled) else "broken"
-
-
-def is_tool_error(result: Fields) -> bool:
-    """Return whether a result has `isError`."""
-    return "isError" in result and value_of(result["isError"]) is True

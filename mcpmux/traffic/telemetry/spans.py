@@ -37,9 +37,10 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.capture.line import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.outcome import TOOL_ERROR, is_tool_error
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
+from mcpmux.traffic.telemetry.metrics import METHODS
 
 Attributes = dict[str, str | int]  # of a span
 
