@@ -103,7 +103,9 @@ class Mux:
         self._parts = 1  # the number of replicas among which the limits of upstreams are divided
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
-        self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
+        self.hub = NotificationHub(
+            registry.space, merging.change_window, self._poke, self._access, registry.lists_changed
+        )
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in self._settings})
         self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery, marks=self.marks)

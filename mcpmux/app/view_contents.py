@@ -25,9 +25,9 @@ from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import learn_tools, walk
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.upstreams.lists import walk
 from mcpmux.upstreams.upstream import Upstream
 
 TOKEN_CHARACTERS = 4  # of JSON for each token: a simple estimate, near enough to compare views
@@ -84,7 +84,7 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
     found, kind = [], KIND_OF_LIST[call.method]
     is_listed = kind != TOOLS or not access.of(call.principal).is_searched
     selection = access.views.get(call.principal.view.partition(NARROWED)[0])
-    await learn_tools(access, upstream, call)
+    await access.learn_tools(upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = await access.shown(call, upstream.name, upstream.key, page.texts)
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))

@@ -122,6 +122,13 @@ class Judge:
         """Return whether a use is allowed, or an item of a list shown; with SOME, whether any one may be."""
         return self.refused_by(upstream, method, target) is None
 
+    def goes_by_tools(self, upstream: str) -> bool:
+        """Return whether an upstream's tools must be known to decide about them, or to check arguments."""
+        selection, overrides = self.selection, self.overrides
+        if selection is not None and selection.asks_hints(upstream):
+            return True
+        return overrides is not None and overrides.has_parameters(upstream)
+
     def sees(self, upstream: str) -> bool:
         """Return whether the principal may use an upstream for anything, so that it may know of it."""
         return any(self.may(upstream, use, SOME) for use in (*USES.values(), ANY_OTHER))

@@ -197,7 +197,10 @@ class Namespace:
     def match_name(self, name: str, upstream: str, candidates: Iterable[str]) -> str | None:
         """Return the upstream's own name among `candidates` that is exposed as `name`, or None."""
         space = self.spaces[upstream]
-        return next((own for own in candidates if space.expose_name(own) == name), None)
+        # The head alone rules nearly all out, so that few names have to be hashed.
+        head = name[: -_HASH_DIGITS - 1].partition(JOINT)[2] if self.is_shortened(name) else ""
+        likely = (own for own in candidates if own.startswith(head))
+        return next((own for own in likely if space.expose_name(own) == name), None)
 
 
 class ForeignMark(McpmuxError):

@@ -98,7 +98,7 @@ class Selection:
         self._view = view
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
-        self._hints: dict[str, Hints] = {}  # of the tools of upstreams
+        self.hints: dict[str, Hints] = {}  # of the tools of upstreams
         self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
     def __eq__(self, other: object) -> bool:
@@ -125,8 +125,8 @@ class Selection:
         return bool(self._asking)
 
     def learn(self, upstream: str, hints: Hints) -> None:
-        """Store the hints of an upstream's tools, and forget what was selected without them."""
-        self._hints[upstream] = hints
+        """Decide by these hints of an upstream's tools from now on."""
+        self.hints[upstream] = hints
         self._known.pop((upstream, TOOLS), None)
 
     def admits(self, principal: Principal) -> bool:
@@ -163,7 +163,7 @@ class Selection:
         target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
         for number, selector in enumerate(self._view.include):
             if _is_about(selector, upstream, kind):
-                globs = self._included(selector, upstream, kind, self._hints.get(upstream, {}))
+                globs = self._included(selector, upstream, kind, self.hints.get(upstream, {}))
                 if any(target.is_in(glob) for glob in globs):
                     return f"{self._rule}.include[{number}]"
         return ""
@@ -188,7 +188,7 @@ class Selection:
         return selected
 
     def _select(self, upstream: str, kind: str) -> _Selected:
-        known = self._hints.get(upstream)
+        known = self.hints.get(upstream)
         included, excluded = (
             [each for each in selectors if _is_about(each, upstream, kind)]
             for selectors in (self._view.include, self._view.exclude)

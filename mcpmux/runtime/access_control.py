@@ -9,7 +9,6 @@ A task may be used by those who may use its tool, so MadeTasks remembers which t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import compress
@@ -34,6 +33,7 @@ from mcpmux.mux.access import (
     no_resource,
     no_task,
 )
+from mcpmux.mux.listing import Listing
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
 from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_arguments, fill_in
@@ -41,15 +41,17 @@ from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
-from mcpmux.mux.view import Hints, Selection
+from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS
-from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.lists import known_listing, learn_listing
+from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
@@ -94,30 +96,26 @@ class AccessControl:
         self.views = EVERYTHING.views
         self._shown = EVERYTHING
         self._has_views = False  # stays true: a client may outlive the view that it is in
-        self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream; until a time of trio's
-        self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
         self._not_judged: set[tuple[str, str]] = set()  # tools with overridden parameters, once logged
-        self.forgotten = 0  # the number of changes of lists of tools
         self.adopt(policy, shown)
 
     def adopt(self, policy: Policy | None, shown: Shown) -> frozenset[str]:
         """Put rules and views into force. Return the names of the views in which something has changed."""
-        before, (views, common, naming), overrides = self._shown, shown, shown.naming.overrides
+        before, views, common, overrides = self._shown, shown.views, shown.common, shown.naming.overrides
         names = {"", *before.views, *views}
         is_other = policy is not self.policy or common != before.common
         is_other = is_other or overrides.get("") != before.naming.overrides.get("")
         self._has_views = self._has_views or bool(views)
         self.is_open = not (policy or common or overrides or self._has_views)
         self.policy, self.views, self._shown = policy, views, shown
-        if naming.overrides != before.naming.overrides:
-            self.forget_tools(None)  # schemas are kept of tools with overridden parameters only
         whole = tuple(rules for rules in (policy, common) if rules is not None)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._decisions = new_decisions()
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
+        learned = next((each.hints for each in before.views.values()), {})  # all views know the same
         for name, selection in views.items():
-            for upstream, (hints, _) in self._learned.items():
+            for upstream, hints in learned.items():
                 selection.learn(upstream, hints)
             self._in_force[name] = InForce((*whole, selection), selection, overrides.get(name))
         return frozenset(name for name in names if is_other or before.views.get(name) != views.get(name))
@@ -150,29 +148,28 @@ class AccessControl:
 
     # Overrides of what upstreams say
 
-    def filled_in(self, judge: Judge, upstream: str, own: str, sent: Raw) -> Raw | None:
+    def filled_in(self, judge: Judge, upstream: Upstream, own: str, sent: Raw) -> Raw | None:
         """Return the arguments to send to an upstream's tool instead of `sent`; None to leave them unchanged.
 
         The tool must have been learned. Raises RpcError for arguments that its shown schema does not allow.
         """
-        overrides = judge.overrides
-        parameters = overrides.parameters(upstream, own) if overrides is not None else {}
+        overrides, name = judge.overrides, upstream.name
+        parameters = overrides.parameters(name, own) if overrides is not None else {}
         if not parameters:
             return None
         try:
             arguments = decode_fields(sent)
         except ValueError:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object') from None
-        schema = value_of(self._schemas.get(upstream, {}).get(own))
         try:
-            check_arguments(arguments, schema if isinstance(schema, dict) else {}, parameters)
+            check_arguments(arguments, upstream.listings[m.TOOLS_LIST].schema(own), parameters)
         except BadArguments as mistake:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {mistake}") from None
         except NotJudged as reason:
-            if (upstream, own) not in self._not_judged:
-                self._not_judged.add((upstream, own))
+            if (name, own) not in self._not_judged:
+                self._not_judged.add((name, own))
                 what = "arguments are not checked: the server will judge"
-                log.warning(what, upstream=upstream, tool=own, reason=str(reason))
+                log.warning(what, upstream=name, tool=own, reason=str(reason))
         return raw(fill_in(arguments, parameters))
 
     def overridden(
@@ -189,41 +186,29 @@ class AccessControl:
         shown = overrides.apply(space.upstream, kind, names, fields, space.expose_name)
         return list(compress(names, shown)), [raw(item) for item in compress(fields, shown)]
 
-    # Tools that views select by their annotations
+    # Tools that views select by their annotations, or whose arguments are checked
 
-    def has_to_learn(self, judge: Judge, upstream: str, clock: Callable[[], float]) -> bool:
-        """Return whether the tools of an upstream have to be known before a view decides about them.
-
-        `clock`: tells what time it is, as in `learn`.
-        """
-        selection, overrides = judge.selection, judge.overrides
-        goes_by_hints = selection is not None and selection.asks_hints(upstream)
-        if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
+    def knows_tools(self, judge: Judge, upstream: Upstream) -> bool:
+        """Return whether an upstream's tools are known as far as a judge goes by them; take them over."""
+        if not judge.goes_by_tools(upstream.name):
+            return True
+        if (known := known_listing(upstream, m.TOOLS_LIST)) is None:
             return False
-        return upstream not in self._learned or self._learned[upstream][1] <= clock()
+        self._learn(upstream, known)
+        return True
 
-    def learn(self, upstream: str, hints: Hints, schemas: Mapping[str, Raw], until: float) -> None:
-        """Remember an upstream's tools. `hints`: by name. `schemas`: input schemas by name.
+    async def learn_tools(self, upstream: Upstream, call: Call) -> None:
+        """Learn an upstream's tools if what the client of a call may see depends on them. Raises RpcError."""
+        if not self.knows_tools(self.of(call.principal), upstream):
+            listing, _ = await learn_listing(upstream, m.TOOLS_LIST, call)
+            self._learn(upstream, listing)
 
-        `until`: trio's time until which they are valid, unless they are forgotten before.
-        """
-        self._learned[upstream] = hints, until
-        self._schemas[upstream] = {
-            own: schema
-            for own, schema in schemas.items()
-            if any(each.parameters(upstream, own) for each in self._shown.naming.overrides.values())
-        }
-        self._decisions.clear()  # views may select tools by their hints
-        for selection in self.views.values():
-            selection.learn(upstream, hints)
-
-    def forget_tools(self, upstream: str | None) -> None:
-        """Mark the tools of an upstream (None: of all) as changed. They are learned again at the next use."""
-        self.forgotten += 1
-        for name in [upstream] if upstream is not None else list(self._learned):
-            # The hints stay, as a view must decide by something until they are learned again.
-            if name in self._learned:
-                self._learned[name] = self._learned[name][0], -math.inf
+    def _learn(self, upstream: Upstream, listing: Listing) -> None:
+        changed = [each for each in self.views.values() if each.hints.get(upstream.name) != listing.hints]
+        if changed:
+            self._decisions.clear()
+        for selection in changed:
+            selection.learn(upstream.name, listing.hints)
 
     def enter(
         self, principal: Principal, view: str, query: str, upstreams: Collection[str]

@@ -1,4 +1,4 @@
-"""Merge the upstreams' lists, and find the owner of a name or URI without a prefix.
+"""Merge the upstreams' lists.
 
 A merged list is combined from many upstreams' pages, fetched at the same time.
 
@@ -13,11 +13,10 @@ part is not for all. It is dropped as soon as a part is.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
 from operator import and_
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 import trio
@@ -25,30 +24,27 @@ import trio
 from mcpmux.channels.channel import ignore_event
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
-from mcpmux.lru import Lru
 from mcpmux.mux.cache import MERGED, PLAIN, CacheKey, Freshness, like, size_of, ttl_of
 from mcpmux.mux.item import Problem, some_of
-from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
+from mcpmux.mux.merge import PAGE_LIMIT, Walk
 from mcpmux.mux.override import KIND_OF
-from mcpmux.mux.pattern import matches_template
 from mcpmux.mux.rewrite import NAMED_BY, expose_item
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
-from mcpmux.mux.view import hints_of
 from mcpmux.protocol.call import META, Call, Exchange, Notify
 from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     UPSTREAM_UNAVAILABLE,
 )
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, raw, text_of, value_of
-from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST, TOOLS_LIST
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.envelope import members_of, raw, text_of
+from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST, TOOLS_LIST
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.transports.inline import in_task, together
 from mcpmux.transports.waiting import Deadline, limited
+from mcpmux.upstreams.lists import NAME_CHARACTERS, find_page, report, sifted
 from mcpmux.upstreams.registry import UpstreamRegistry
-from mcpmux.upstreams.response_cache import HINTS, CachedPage, CacheStore, Page, aged
+from mcpmux.upstreams.response_cache import CachedPage, CacheStore, aged
 from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
@@ -64,9 +60,8 @@ log = structlog.get_logger()
 LEFT_OUT: Final = "dev.mcpmux/upstreams"
 ITEMS: Final = "dev.mcpmux/items"
 TOLD_LIMIT: Final = 20  # problems of one upstream's items in one answer, which goes to a model's context
-REPORTED_LIMIT: Final = 1000  # problems of one upstream in the log
-NAME_CHARACTERS: Final = 200  # of a name in a report; a server may list longer ones
 REMOVED: Final = "removed"  # the state of an upstream that is not configured any more
+_COMPLETE: Final = raw("complete")
 
 Reasons = Mapping[str, str]
 """A sentence for each missing upstream, by its name."""
@@ -98,277 +93,6 @@ def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: 
     missing = describe(registry, reasons)
     sentences = "; ".join(each["reason"] for each in missing.values())
     return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
-
-
-# One upstream's lists, page by page.
-
-_COMPLETE: Final = raw("complete")
-_NOTHING: Final = Page([], [], None, {})
-
-
-async def find_page(
-    upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None, *, anew: bool
-) -> CachedPage:
-    """Return one page of an upstream's list, as clients see it; an empty one if it has no such list.
-
-    It comes from the cache, from a fetch of the same page that is under way, or from a new fetch; with `anew`
-    always from a new one. It must not be changed. Raises RpcError, or Overdue at `deadline`.
-    """
-    method = call.method
-    kind = PAGED[method]
-
-    async def fetch() -> Page:
-        params = {} if cursor is None else {"cursor": raw(cursor)}
-        try:
-            result = await upstream.exchange(call.with_params(params), ignore_event, deadline)
-            listed = expose_list(method, result[kind.items], upstream.space)
-        except RpcError as error:
-            if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
-                return _NOTHING
-            raise
-        except (KeyError, ValueError):
-            raise upstream.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list") from None
-        hints: Fields = {}
-        for key in HINTS:
-            if key in result:
-                hints[key] = result[key]
-        report(upstream, method, listed.problems)
-        size = 2 * len(memoryview(result[kind.items]))
-        following = text_of(result.get("nextCursor"))
-        return Page(listed.names, listed.items, following, hints, size, listed.problems)
-
-    if upstream.connection is None:
-        await in_task()
-        with limited(deadline):
-            await upstream.settled()
-    connection, memory = upstream.connection, upstream.memory
-    offered = connection is None or connection.facts.offers(kind.capability)  # unknown without a connection
-    # Without a memory a combined page must not be cached (`until` None): nothing would drop it on a change.
-    if memory is None or anew:
-        return CachedPage(await fetch() if offered else _NOTHING, None, personal=True)
-    if not offered:
-        return CachedPage(_NOTHING, math.inf, personal=False)
-    return await memory.page(call, cursor, fetch, deadline)
-
-
-def report(upstream: Upstream, method: str, problems: Iterable[Problem]) -> None:
-    """Log each problem of a list once."""
-    for problem in problems:
-        told = method, problem
-        if told in upstream.reported or len(upstream.reported) >= REPORTED_LIMIT:
-            continue
-        upstream.reported.add(told)
-        what = "item of a list left out" if problem.left_out else "list mended"
-        if upstream.space.transparent:
-            what = "list passed on with a mistake"
-        log.warning(
-            what,
-            upstream=upstream.name,
-            method=method,
-            item=problem.name and problem.name[:NAME_CHARACTERS],
-            problem=problem.text,
-        )
-
-
-def _sifted(walk: Walk, position: Position, page: Page) -> Page:
-    """Return the page at `position` without items that were on earlier pages."""
-    is_new = walk.sift(position, page.texts)
-    if is_new is None:
-        return page
-    return page._replace(texts=list(compress(page.texts, is_new)), items=list(compress(page.items, is_new)))
-
-
-class Walked(NamedTuple):
-    """All pages of a list, within its limits. `again`: some pages were cached.
-
-    `problems`: of items, or of the list. `cut`: why the list was cut, None if it was not.
-    """
-
-    pages: list[Page]
-    again: bool
-    problems: list[Problem]
-    cut: str | None
-
-    @property
-    def texts(self) -> list[str]:
-        """The upstream's own names or URIs of the items, without those that have none."""
-        return [text for page in self.pages for text in page.texts if text is not None]
-
-
-async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
-    """Return an upstream's whole list. `anew`: without the cache. Raises RpcError."""
-    steps, limit = Walk([Position(upstream.name)], sys.maxsize), upstream.config.max_list_items
-    pages: list[Page] = []
-    problems: list[Problem] = []
-    again = False
-    while not steps.done:
-        [position] = steps.wanted
-        found = await find_page(upstream, call, position.cursor, None, anew=anew)
-        again = again or found.again
-        page = _sifted(steps, position, found.page)
-        steps.take_page(position, page.items, page.following, limit)
-        steps.end_round()
-        room = limit - position.items
-        if len(page.texts) > room:
-            page = page._replace(texts=page.texts[:room], items=page.items[:room])
-        pages.append(page)
-        problems += page.problems
-    problems += steps.problems.get(upstream.name, ())
-    report(upstream, call.method, problems)
-    return Walked(pages, again, some_of(problems), steps.failures.get(upstream.name))
-
-
-# Tools that a view selects by their annotations, or whose arguments it checks.
-
-TOOLS_KNOWN_SECONDS: Final = 60.0  # until tools are learned again: servers may not announce changes
-
-
-async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
-    """Learn an upstream's tools if the view of a call decides by their annotations. Raises RpcError."""
-    if not access.has_to_learn(access.of(call.principal), upstream.name, trio.current_time):
-        return
-    hints: dict[str, dict[str, bool]] = {}
-    schemas: dict[str, Raw] = {}
-    before, seconds = access.forgotten, upstream.config.list_timeout
-    await in_task()
-    with trio.move_on_after(seconds):
-        for page in (await walk(upstream, call.on_behalf(TOOLS_LIST, {}))).pages:
-            for name, item in zip(page.texts, page.items, strict=True):
-                if name is not None:
-                    fields = decode_fields(item)
-                    hints[name] = hints_of(value_of(fields.get("annotations")))
-                    schemas[name] = fields.get("inputSchema", EMPTY_OBJECT)
-        # A change reported while the list was fetched: what was learned may be outdated already.
-        is_new = access.forgotten != before
-        until = -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS
-        access.learn(upstream.name, hints, schemas, until)
-        return
-    raise upstream.late(TOOLS_LIST, seconds)
-
-
-# The owners of names and URIs, looked up in the upstreams' lists.
-
-NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
-NAMES_BYTES: Final = 4 * 2**20  # of them
-
-
-class Owners(NamedTuple):
-    """The owners of a URI or a name. `missing`: the upstreams that could not be asked, with the reason.
-
-    `all_meant`: no upstream was left out because of access rules.
-    """
-
-    names: list[str]
-    missing: dict[str, str]
-    all_meant: bool
-
-
-OwnName = Callable[[str, str], str | None]
-"""Return an upstream's own name (upstream, name for clients) of an item; None if it has no such item."""
-
-
-def _as_it_is(_upstream: str, name: str) -> str | None:
-    return name
-
-
-class Catalog:
-    """Looks items up in the upstreams' lists: first in cached ones, then in lists fetched anew."""
-
-    def __init__(self, registry: UpstreamRegistry) -> None:
-        self._registry = registry
-        # Own names by upstream, view, shortened name.
-        self._names: Lru[tuple[str, str, str], str] = Lru(NAMES_KEPT, NAMES_BYTES)
-
-    def forget(self) -> None:
-        """Forget all names, as other ones may be shown from now on."""
-        self._names.clear()
-
-    async def owners_of(
-        self,
-        text: str,
-        call: Call,
-        asked: Collection[str],
-        list_method: str = RESOURCES_LIST,
-        own_name: OwnName = _as_it_is,
-    ) -> Owners:
-        """Return those of `asked` that list a URI or name; if none does, those with a template for the URI.
-
-        `own_name` translates the name for each upstream. An upstream that does not answer in time is
-        `missing`, and no owner.
-        """
-        await in_task()
-        owners, again = await self._search(text, call, asked, list_method, own_name, anew=False)
-        if again and not owners.names:
-            owners, _ = await self._search(text, call, asked, list_method, own_name, anew=True)
-        return owners
-
-    async def _search(
-        self,
-        text: str,
-        call: Call,
-        asked: Collection[str],
-        list_method: str,
-        own_name: OwnName,
-        *,
-        anew: bool,
-    ) -> tuple[Owners, bool]:
-        """Return the owners, and whether any of the lists was cached."""
-        listed: set[str] = set()
-        templated: set[str] = set()
-        missing: dict[str, str] = {}
-        again = False
-
-        async def claim(upstream: Upstream) -> None:
-            nonlocal again
-            try:
-                walked = await self._walk(upstream, list_method, call, anew=anew)
-                again = again or walked.again
-                if own_name(upstream.name, text) in walked.texts:
-                    listed.add(upstream.name)
-                elif list_method == RESOURCES_LIST:  # it may be one of a template
-                    walked = await self._walk(upstream, TEMPLATES_LIST, call, anew=anew)
-                    again = again or walked.again
-                    if any(matches_template(template, text) for template in walked.texts):
-                        templated.add(upstream.name)
-            except RpcError as error:
-                missing[upstream.name] = error.message
-
-        async with trio.open_nursery() as nursery:
-            for name in asked:
-                nursery.start_soon(claim, self._registry.for_call(name, call))
-        owners = listed or templated
-        names = [name for name in asked if name in owners]
-        return Owners(names, missing, len(asked) == len(self._registry)), again
-
-    async def find_name(
-        self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]
-    ) -> str | None:
-        """Return what `find` finds for `name` among the names in one upstream's list of tools or prompts.
-
-        Raises RpcError.
-        """
-        # A shortened name depends on the own name only, so it stays valid until overrides change, even if the
-        # list changes.
-        place = owner, call.principal.view, name
-        known = self._names.get(place)
-        if known is not None:
-            return known
-        await in_task()
-        upstream = self._registry.for_call(owner, call)
-        walked = await self._walk(upstream, list_method, call)
-        found = find(walked.texts)
-        if found is None and walked.again:
-            found = find((await self._walk(upstream, list_method, call, anew=True)).texts)
-        if found is not None:
-            self._names[place] = found
-        return found
-
-    async def _walk(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Walked:
-        seconds = upstream.config.list_timeout
-        with trio.move_on_after(seconds):
-            return await walk(upstream, call.on_behalf(list_method, {}), anew=anew)
-        upstream.failed()
-        raise upstream.late(list_method, seconds)
 
 
 # Combined pages
@@ -542,12 +266,12 @@ class Merger:
             upstream.failed()
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
-            page = _sifted(walk, position, found.page)
+            page = sifted(walk, position, found.page)
             items, names = page.items, page.texts
             if not self._access.of(call.principal).is_open or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
-                        await learn_tools(self._access, upstream, call)
+                        await self._access.learn_tools(upstream, call)
                     except RpcError as error:
                         walk.take_failure(position, error.message)
                         return

@@ -184,19 +184,23 @@ class NotificationHub:
         window: float,
         on_wanted: Callable[[str], None],
         access: AccessControl | None = None,
+        on_lists: Callable[[str, str | None], None] = lambda _method, _upstream: None,
     ) -> None:
         """`space_of` returns the space of an upstream by its key, None when it has gone.
 
         `window`: seconds in which list changes are gathered before they are delivered. `on_wanted` is called
-        with an upstream's key when its set of wanted URIs has changed. Attributes: `on_list_change` is called
-        at once with an upstream's name and the method when the upstream reports a list change. `settle` is
-        awaited before a delivery: other processes must drop their caches first.
+        with an upstream's key when its set of wanted URIs has changed; `on_lists` with the method and the
+        upstream's name (None: perhaps all) when a list may have changed, before clients are notified.
+        Attributes: `on_list_change` is called at once with an upstream's name and the method when the
+        upstream reports a list change. `settle` is awaited before a delivery: other processes must drop their
+        caches first.
         """
         self.subscriptions: Subscriptions[ClientOutbox] = Subscriptions()
         self._access = access if access is not None else AccessControl()
         self._space_of = space_of
         self.window = window
         self._on_wanted = on_wanted
+        self._on_lists = on_lists
         self.personal = Personal()
         self.told: Lru[ResourceKey, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
         """The last delivery of a subscribed URI, by (session's key, URI), or of a list, by ("", method)."""
@@ -483,8 +487,7 @@ class NotificationHub:
 
     def tell_list_change(self, method: str, upstream: str | None = None) -> None:
         """Report that a list, or an upstream's part of it, may have changed. Delivered after the window."""
-        if method == m.TOOLS_CHANGED:
-            self._access.forget_tools(upstream)
+        self._on_lists(method, upstream)
         if upstream is None:
             self._changed[method] = None
         elif (changed := self._changed.setdefault(method, set())) is not None:

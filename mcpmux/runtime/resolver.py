@@ -4,43 +4,53 @@ Promises: a name with a prefix belongs to that prefix's upstream, even if others
 belongs to the only upstream that has it, and if several have it the refusal names them all; no client learns
 of an item that it may not use.
 
-Apps call tools by names without a prefix, over and over. So the owner of such a name is remembered until a
-list of tools changes, for TOOLS_KNOWN_SECONDS at most.
+Apps call tools by names without a prefix, over and over. Their owner is found in what is known of the
+upstreams' lists, without a request while all of those are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
 from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
-from mcpmux.lru import Lru
 from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
-from mcpmux.mux.pattern import Target
+from mcpmux.mux.pattern import Target, matches_template
 from mcpmux.mux.policy import NO_RULE, SOME
 from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import (
-    NAMES_BYTES,
-    NAMES_KEPT,
-    TOOLS_KNOWN_SECONDS,
-    Catalog,
-    Merger,
-    Owners,
-    Reasons,
-    incomplete,
-    learn_tools,
-)
+from mcpmux.runtime.merger import Merger, Reasons, incomplete
 from mcpmux.runtime.visible_names import VisibleNames
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.lists import known_listing, names_of
 from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.upstream import Upstream
+
+
+class Owners(NamedTuple):
+    """The owners of a URI or a name. `missing`: the upstreams that could not be asked, with the reason.
+
+    `all_meant`: no upstream was left out because of access rules.
+    """
+
+    names: list[str]
+    missing: dict[str, str]
+    all_meant: bool
+
+
+OwnName = Callable[[str, str], str | None]
+"""Return an upstream's own name (upstream, name for clients) of an item; None if it has no such item."""
+
+
+def _as_it_is(_upstream: str, name: str) -> str | None:
+    return name
 
 
 class Resolver:
@@ -51,15 +61,7 @@ class Resolver:
     ) -> None:
         self.namespace = namespace
         self._registry, self._access, self._merger = registry, access, merger
-        self._catalog = Catalog(registry)
         self.visible = VisibleNames(registry, access)
-        # The only owner of a tool, by its name: (upstream, until when that holds, changes of lists before).
-        self._owners: Lru[tuple[Principal, str], tuple[str, float, int]] = Lru(NAMES_KEPT, NAMES_BYTES)
-
-    def forget(self) -> None:
-        """Forget what was found, as other names may be shown from now on."""
-        self._catalog.forget()
-        self._owners.clear()
 
     async def resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         """Return (upstream, its own URI, upstreams that may own it too but could not be asked).
@@ -84,7 +86,7 @@ class Resolver:
             return (*found, {})
         # Only upstreams of which the client may use the URI: the others are not even asked.
         asked = [each for each in self._registry if judge.may(each, use, target)]
-        owners = await self._catalog.owners_of(uri, call, asked)
+        owners = await self._owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
 
@@ -124,52 +126,100 @@ class Resolver:
                 await self._learn_all(call)
             owns = {each: judge.own_name(use, each, name) for each in self._registry}
             asked = [each for each, own in owns.items() if own is not None and judge.may(each, use, own)]
-            key, changes = (call.principal, name), access.forgotten
-            owner, until, before = self._owners.get(key, ("", 0.0, 0))
-            if use == m.TOOLS_CALL and owner in asked and before == changes and trio.current_time() < until:
-                return owner, owns[owner] or name, {}
-            find = partial(judge.own_name, use)
-            owners = await self._catalog.owners_of(name, call, asked, listed, find)
+            owners = await self._owners_of(name, call, asked, listed, partial(judge.own_name, use))
             owner = self._sole(owners, name, no_item(NOUNS[use], name), Space.expose_name)
-            # A missing upstream may own it too: then the next call must ask again.
-            if use == m.TOOLS_CALL and not owners.missing:
-                self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
         if not judge.may(found[0], use, SOME):
             raise as_refused(no_item(NOUNS[use], name), NO_RULE)
         if namespace.is_shortened(name):
-            match = partial(self._match_name, name, found[0], call)
-            own = await self._catalog.find_name(listed, found[0], name, call, match)
+            own = await self._long_name(name, found[0], listed, call)
         else:
             own = judge.own_name(use, *found)
         if own is None:
             raise no_item(NOUNS[use], name)
         found = found[0], own
         if use == m.TOOLS_CALL:
-            await learn_tools(access, self._registry.for_call(found[0], call), call)
+            await access.learn_tools(self._registry.for_call(found[0], call), call)
         rule = judge.refused_by(found[0], use, found[1])
         if rule is not None:
             raise as_refused(no_item(NOUNS[use], name), rule)
         return (*found, {})
 
-    def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
-        """Return the upstream's own name among `candidates` that is exposed as `name`, or None."""
-        judge = self._access.of(call.principal)
-        shown = [judge.shown_name(call.method, owner, own) for own in candidates]
+    async def _long_name(
+        self, name: str, owner: str, list_method: str, call: Call, *, anew: bool = False
+    ) -> str | None:
+        """Return the upstream's own name that is exposed as `name`, a shortened one; None if it has none."""
+        judge, upstream = self._access.of(call.principal), self._registry.for_call(owner, call)
+        names, again = await names_of(upstream, list_method, call, anew=anew)
+        shown = [judge.shown_name(call.method, owner, own) for own in names]
         found = self.namespace.match_name(name, owner, shown)
-        return None if found is None else judge.own_name(call.method, owner, found)
+        if found is None:
+            return await self._long_name(name, owner, list_method, call, anew=True) if again else None
+        return judge.own_name(call.method, owner, found)
+
+    async def _owners_of(
+        self,
+        text: str,
+        call: Call,
+        asked: Collection[str],
+        list_method: str = m.RESOURCES_LIST,
+        own_name: OwnName = _as_it_is,
+        *,
+        anew: bool = False,
+    ) -> Owners:
+        """Return those of `asked` that list a URI or name; if none does, those with a template for the URI.
+
+        `own_name` translates the name for each upstream. `anew`: what is remembered of their lists is not
+        enough, as it had no owner. An upstream that does not answer in time is `missing`, and no owner.
+        """
+        listed: set[str] = set()
+        templated: set[str] = set()
+        missing: dict[str, str] = {}
+        again = False
+
+        async def claim(upstream: Upstream) -> None:
+            nonlocal again
+            try:
+                names, remembered = await names_of(upstream, list_method, call, anew=anew)
+                again = again or remembered
+                if own_name(upstream.name, text) in names:
+                    listed.add(upstream.name)
+                elif list_method == m.RESOURCES_LIST:  # it may be one of a template
+                    names, remembered = await names_of(upstream, m.TEMPLATES_LIST, call, anew=anew)
+                    again = again or remembered
+                    if any(matches_template(template, text) for template in names):
+                        templated.add(upstream.name)
+            except RpcError as error:
+                missing[upstream.name] = error.message
+
+        sessions = [self._registry.for_call(name, call) for name in asked]
+        if not anew and all(known_listing(session, list_method) for session in sessions):
+            for session in sessions:  # without a task: most calls come here
+                await claim(session)
+        else:
+            await in_task()
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(claim, session)
+        owners = listed or templated
+        if again and not owners:
+            return await self._owners_of(text, call, asked, list_method, own_name, anew=True)
+        return Owners([name for name in asked if name in owners], missing, len(asked) == len(self._registry))
 
     async def _learn_all(self, call: Call) -> None:
         """Learn the tools of all upstreams for which the view of a call decides by annotations."""
-        judge = self._access.of(call.principal)
-        names = [name for name in self._registry if self._access.has_to_learn(judge, name, trio.current_time)]
+        judge, access = self._access.of(call.principal), self._access
+        if judge.is_plain:
+            return
+        asked = [self._registry.for_call(name, call) for name in self._registry if judge.goes_by_tools(name)]
+        unknown = [upstream for upstream in asked if not access.knows_tools(judge, upstream)]
 
-        async def learn(name: str) -> None:
+        async def learn(upstream: Upstream) -> None:
             with suppress(RpcError):  # an upstream that cannot be learned is left out by the view
-                await learn_tools(self._access, self._registry.for_call(name, call), call)
+                await access.learn_tools(upstream, call)
 
-        if names:
+        if unknown:
             await in_task()
             async with trio.open_nursery() as nursery:
-                for name in names:
-                    nursery.start_soon(learn, name)
+                for upstream in unknown:
+                    nursery.start_soon(learn, upstream)

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-import trio
-
 from mcpmux.channels.questions import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
@@ -33,7 +31,7 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.interests import Interests
-from mcpmux.runtime.merger import Merger, learn_tools, mention
+from mcpmux.runtime.merger import Merger, mention
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.round_trips import RoundTrips
@@ -164,14 +162,14 @@ class Router:
             is_seen = judge.sees(only)
             key = self._registry.for_call(only, call).key if is_seen else ""
             if is_seen and call.method in _ABOUT_TOOLS:
-                await learn_tools(self.access, self._registry.for_call(only, call), call)
+                await self.access.learn_tools(self._registry.for_call(only, call), call)
             if (answer := self.access.admit(call, only, key)) is not None:
                 return answer
         upstream = self._registry.for_call(only, call)
         if judge.overrides is not None and call.method == m.TOOLS_CALL:
-            await learn_tools(self.access, upstream, call)
+            await self.access.learn_tools(upstream, call)
             sent = call.params.get("arguments", EMPTY_OBJECT)
-            arguments = self.access.filled_in(judge, only, call.required("name"), sent)
+            arguments = self.access.filled_in(judge, upstream, call.required("name"), sent)
             if arguments is not None:
                 call = call.with_params({**call.params, "arguments": arguments})
         try:
@@ -291,7 +289,6 @@ class Router:
     def adopt(self, policy: Policy | None, shown: Shown) -> None:
         """Put access rules and views into force; see `AccessControl.adopt`."""
         changed = self.access.adopt(policy, shown)
-        self.resolver.forget()
         self._merger.forget()
         self._hub.rules_changed(self._registry, changed)
 
@@ -389,7 +386,10 @@ class Router:
                 if known is None:
                     return self._refuse(no_item(NOUNS[call.method], name), name, call, KIND_OF[call.method])
                 own = known
-                if self.access.has_to_learn(judge, owner, trio.current_time):
+                # `for_call` may open a private session: not for a client that may not see the upstream.
+                if judge.may(owner, call.method, SOME) and not self.access.knows_tools(
+                    judge, self._registry.for_call(owner, call)
+                ):
                     return self._find_and_use(name, call, notify)
             rule = judge.refused_by(owner, call.method, own)
             if rule is not None:
@@ -398,17 +398,17 @@ class Router:
         return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        params = call.params.copy()
+        upstream, params = self._registry.for_call(owner, call), call.params.copy()
         params["name"] = Raw(encode(own))
         if call.method == m.TOOLS_CALL and "arguments" in params:
             namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:
             judge = self.access.of(call.principal)
-            filled = self.access.filled_in(judge, owner, own, params.get("arguments", EMPTY_OBJECT))
+            filled = self.access.filled_in(judge, upstream, own, params.get("arguments", EMPTY_OBJECT))
             if filled is not None:
                 params["arguments"] = filled
-        return self._routed(call, owner, params, notify)
+        return self._ask(upstream, call.with_params(params), notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_name(name, call, call.method)
@@ -438,7 +438,7 @@ class Router:
         upstream = self._registry.for_call(owner, call)
         # A task is judged like a call of its tool, by the rules of now. All refusals read the same.
         tool = self.access.tool_of(upstream.key, own)
-        await learn_tools(self.access, upstream, call)
+        await self.access.learn_tools(upstream, call)
         rule = judge.refused_by(owner, m.TOOLS_CALL, tool)
         if rule is not None:
             raise as_refused(no_task(), rule)

@@ -46,10 +46,10 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import walk
 from mcpmux.runtime.notification_hub import Personal
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline
+from mcpmux.upstreams.lists import known_listing, learn_listing
 from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
@@ -395,19 +395,12 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
 
 
 async def _support_of(upstream: Upstream, call: Call) -> str | None:
-    """Return the task support that the tool of a call states. The list is fetched once per connection."""
+    """Return the task support that the tool of a call states; None for a tool that is not listed."""
     name = call.text("name") or ""
-    connection = upstream.connection
-    if connection is None:
-        return None
-    if name not in connection.task_support:
-        pages = (await walk(upstream, call.on_behalf(m.TOOLS_LIST, {}), anew=True)).pages
-        connection.task_support = {
-            tool or "": tasks.support_in(members_of(item))
-            for page in pages
-            for tool, item in zip(page.texts, page.items, strict=True)
-        }
-    return connection.task_support.get(name)
+    listing = known_listing(upstream, m.TOOLS_LIST)
+    if listing is None or name not in listing.items:
+        listing, _ = await learn_listing(upstream, m.TOOLS_LIST, call, anew=True)
+    return listing.task_support(name)
 
 
 async def _settle(upstream: Upstream, call: Call) -> Deadline:

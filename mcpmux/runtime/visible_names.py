@@ -29,8 +29,8 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.merger import learn_tools, walk
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.lists import names_of
 from mcpmux.upstreams.registry import UpstreamRegistry
 
 log = structlog.get_logger()
@@ -115,13 +115,13 @@ class VisibleNames:
                 upstream = self._registry.for_call(name, asked)
                 if connected and upstream.connection is None:
                     return
-                with trio.fail_after(upstream.config.list_timeout):
-                    texts = (await walk(upstream, asked)).texts[: CANDIDATES_LIMIT if connected else None]
-                    if asked.method == m.TOOLS_LIST:
-                        await learn_tools(self._access, upstream, asked)
+                names, _ = await names_of(upstream, asked.method, asked)
+                texts = list(names)[: CANDIDATES_LIMIT if connected else None]
+                if asked.method == m.TOOLS_LIST:
+                    await self._access.learn_tools(upstream, asked)
                 shown = await self._access.shown(asked, name, upstream.key, texts)
                 found.setdefault(name, {})[kind] = list(compress(texts, shown))
-            except (RpcError, trio.TooSlowError):
+            except RpcError:
                 is_whole = False
 
         async with trio.open_nursery() as nursery:

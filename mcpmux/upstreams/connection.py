@@ -58,7 +58,6 @@ class Connection:
         self._client_info = client_info
         self.facts = facts
         self.makes_tasks = offers_tasks(facts)
-        self.task_support: dict[str, str] = {}  # by tool, from the last list that was fetched for it
         self.closed = channel.closed
         self._sure_until = -math.inf
 

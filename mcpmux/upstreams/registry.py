@@ -34,6 +34,7 @@ from mcpmux.config import Http, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
+from mcpmux.mux.cache import CHANGES
 from mcpmux.mux.merge import UNKNOWN
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
@@ -199,6 +200,13 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     def sessions(self) -> list[Upstream]:
         """Return all sessions: shared ones, era sessions and private ones."""
         return list(self._by_key.values())
+
+    def lists_changed(self, change: str, name: str | None) -> None:
+        """Take note that lists of an upstream (None: of all) may have changed. `change`: the notification."""
+        for session in self.sessions():
+            for method in CHANGES[change] if name in (None, session.name) else ():
+                if method in session.listings:
+                    session.listings[method].changed()
 
     def for_replica(self, key: str) -> Upstream | None:
         """Return the session with that key if it serves clients of all replicas; None without a connection.

@@ -40,6 +40,7 @@ from mcpmux.errors import MORE, McpmuxError, RpcError, TransportClosed, Transpor
 from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
 from mcpmux.mux.item import Problem
+from mcpmux.mux.listing import Listing
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
@@ -114,7 +115,7 @@ class UpstreamStatus:
 
     `name`: the configured one. `connection`: set while it is ready or failing. `reason`: why it is not, in
     words; `quoted`: the server's words about that, for the operator. `last_error`: the last failure, with
-    them. `connects` counts connections.
+    them. `connects` counts connections. `listings`: what is known of its lists, by method.
     """
 
     def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
@@ -128,6 +129,7 @@ class UpstreamStatus:
         self.since = trio.current_time()  # when the present `state` began
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.reported: set[tuple[str, Problem]] = set()  # by list; all sessions with the server share it
+        self.listings = {m.TOOLS_LIST: Listing(), m.PROMPTS_LIST: Listing()}
         self.unasked_logs = 0  # log messages during modern calls that had not asked for any
         self.in_flight = 0  # exchanges without an answer so far
         self._idle: trio.Event | None = None  # set by the last exchange, while `idle` waits for it

@@ -627,6 +627,8 @@ class Upstream(UpstreamStatus):
         if self._is_news:
             # After `_settled`: a client that is notified may ask for the lists at once.
             self._is_news = False
+            for listing in self.listings.values():
+                listing.changed()
             self._on_change(self.name, connection.facts.capabilities)
 
     def _lost_with(self, withdrawn: Notification) -> Notification:

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from mcpmux.config.views import Override, Selector, View, ViewOverride
+from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.merge import BEGINS_AGAIN
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from mcpmux.transports.inline import BUNCH
 from tests.peers.revision import Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
@@ -139,7 +139,7 @@ async def test_whose_a_tool_is_is_remembered_for_a_minute_or_until_a_list_change
 
         assert await lists_of_two_calls() == 1
         assert await lists_of_two_calls() == 0
-        await trio.sleep(TOOLS_KNOWN_SECONDS)
+        await trio.sleep(KNOWN_SECONDS)
         assert await lists_of_two_calls() == 1
         servers["docs"].lists["tools/list"] = "tools", [tool]
         await servers["docs"].notify("notifications/tools/list_changed")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mcpmux.config import AccessRule
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.views import ITEM, KINDS, Override, Parameter, Selector, View, ViewOverride
+from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.narrowing import (
     MOST_GLOBS,
     NARROWED,
@@ -24,9 +25,9 @@ from mcpmux.mux.narrowing import (
     read_narrowing,
     views_of,
 )
+from mcpmux.mux.rewrite import Namespace
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
-from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from tests.http_request import requested
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
@@ -177,7 +178,7 @@ async def test_a_tool_is_judged_by_what_is_said_of_it_now(autojump_clock):
         await reader.refusal("tools/call", {"name": "docs__look"})
         await reader.request("tools/call", {"name": "docs__wipe"})
         server.annotate(look={"readOnlyHint": True})  # and says nothing of it
-        await trio.sleep(TOOLS_KNOWN_SECONDS + 1)
+        await trio.sleep(KNOWN_SECONDS + 1)
         await reader.refusal("tools/call", {"name": "docs__wipe"})
         await reader.request("tools/call", {"name": "docs__look"})
 
@@ -191,6 +192,32 @@ async def test_the_list_is_asked_for_once_and_not_at_each_call(autojump_clock):
         for _ in range(5):
             await reader.request("tools/call", {"name": "docs__look"})
         assert len(server.asked("tools/list")) == 1
+
+
+async def test_one_list_serves_all_that_depends_on_the_tools_of_a_server(autojump_clock):
+    server, long = TaskServer(LEGACY), "long" * 15
+    tools: list[Json] = [
+        *(server.lists["tools/list"][1] or []),
+        {"name": long, "inputSchema": {"type": "object"}},
+        {"name": "find", "inputSchema": SEARCH},
+    ]
+    server.lists["tools/list"] = "tools", [tool | {"annotations": {"readOnlyHint": True}} for tool in tools]
+    settings = {"docs": {"overrides": (Override(name="find", parameters=PARAMETERS),)}}
+    servers = {"docs": server, "vault": Annotated(MODERN)}
+    async with open_world(servers, views=READING, settings=settings) as world:
+        reader, anyone = await client_of(world, READER, MODERN), await client_of(world, ANYONE, MODERN)
+        await reader.request("tools/call", {"name": "docs__may"})  # by its hints, and its support of tasks
+        await reader.request("tools/call", {"name": "may"})  # by its owner
+        await reader.request(
+            "tools/call", {"name": Namespace({"docs": "docs"}).spaces["docs"].expose_name(long)}
+        )
+        await anyone.request("tools/call", {"name": "docs__find", "arguments": {"query": "x"}})
+        error = await anyone.refusal("tools/call", {"name": "docs__find"})
+        assert "'query' is a required property" in error["message"]
+        error = await reader.refusal("tools/call", {"name": "docs__mai"})
+        assert "did you mean `docs__may`" in error["message"]
+        assert server.calls_of("tools/call")[2]["name"] == long
+        assert server.pages == {("tools/list", None): 1}
 
 
 async def test_a_tool_of_which_nothing_can_be_known_is_not_called(autojump_clock):
