@@ -101,17 +101,16 @@ class Space:
     def __init__(
         self, upstream: str, prefix: str, reserved: frozenset[str], name_limit: int = NAME_LIMIT
     ) -> None:
-        """`reserved`: every text that clients read as a prefix; empty for a transparent upstream."""
+        """`reserved`: every text that clients read as a prefix; empty for a transparent upstream.
+
+        `transparent`, an attribute: whether nothing is rewritten for this upstream.
+        """
         self.upstream = upstream
         self.prefix = prefix
         self._name_limit = name_limit
         self._reserved = reserved
+        self.transparent = not reserved
         self.changes: Changes = {URI: self.expose_uri, NAME: self.expose_name, TASK: self.expose_task}
-
-    @property
-    def transparent(self) -> bool:
-        """Whether nothing is rewritten for this upstream."""
-        return not self._reserved
 
     def expose_uri(self, uri: str) -> str:
         """Return the URI (or URI template) that clients see for the upstream's `uri`."""

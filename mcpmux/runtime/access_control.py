@@ -9,8 +9,7 @@ A task may be used by those who may use its tool, so MadeTasks remembers which t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from operator import and_
 from types import MappingProxyType
@@ -23,22 +22,16 @@ from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.access import (
     NOTHING,
-    NOUNS,
     InForce,
     Judge,
-    as_refused,
     new_decisions,
-    no_item,
-    no_method,
-    no_resource,
-    no_task,
 )
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
 from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.ownership import MadeTasks
-from mcpmux.mux.pattern import Target, matches, parse_glob
+from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
 from mcpmux.mux.view import Selection
@@ -311,40 +304,6 @@ class AccessControl:
             kind = text_of(ref["type"])
             raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
         return ref, key, named
-
-    def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
-        """Return the answer to a call to the only upstream if that need not be asked, else None.
-
-        Raises Refused.
-        """
-        judge = self.of(call.principal)
-        if judge.is_open:
-            return None
-        use = call.method
-        target: str | Target | None = None
-        refusal: Callable[[], RpcError] = partial(no_method, use)
-        if use in m.PAGED:
-            if judge.visible(use, [upstream]):
-                return None
-            empty = {"resultType": raw("complete"), m.PAGED[use].items: raw([])}
-            return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
-        if use == m.RESOURCES_READ:
-            target = call.text("uri") or ""
-            refusal = partial(no_resource, target)
-        elif use in NOUNS and use != m.COMPLETE:
-            target = call.text("name") or ""
-            refusal = partial(no_item, NOUNS[use], target)
-        elif use in m.ABOUT_ONE_TASK:
-            use, target, refusal = m.TOOLS_CALL, self.tool_of(key, call.text(TASK_ID)), no_task
-        elif use == m.COMPLETE:
-            _, member, named = self.read_ref(call)
-            target, refusal = named, partial(no_item, NOUNS[use], named)
-            if member == "uri":
-                target, refusal = Target(named, is_template=True), partial(no_resource, named)
-        rule = judge.refused_by(upstream, use, target)
-        if rule is not None:
-            raise as_refused(refusal(), rule)
-        return None
 
 
 def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:

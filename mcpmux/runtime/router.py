@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
 from mcpmux.channels.questions import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
-from mcpmux.mux.access import NOUNS, Judge, as_refused, no_item, no_method, no_resource, no_task
+from mcpmux.mux.access import NOUNS, as_refused, no_item, no_method, no_resource, no_task
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, SOME, Policy
@@ -41,10 +40,7 @@ from mcpmux.runtime.url_visits import UrlVisits
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import UpstreamRegistry
-from mcpmux.upstreams.response_cache import REMEMBERED
 from mcpmux.upstreams.upstream import Upstream
-
-_ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
 Settle = Callable[[], Awaitable[None]]
 
@@ -136,10 +132,9 @@ class Router:
         return self._dispatch(call, notify)
 
     def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        only = self.resolver.namespace.transparent
-        if only is not None and call.method != m.DISCOVER:
+        only, route = self.resolver.namespace.transparent, self._routes.get(call.method)
+        if only is not None and (route is None or call.method in m.PAGED):
             return self._pass_on(only, call, notify)
-        route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
         return route(call, notify)
@@ -153,64 +148,37 @@ class Router:
         return answer
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
-        """Answer a call when there is one upstream and its names are used unchanged."""
-        judge = self.access.of(call.principal)
-        if judge.overrides is not None:
-            call = self._in_own_words(call, only, judge)
-        if not judge.is_open:
-            # `for_call` may open a private session: not for a client that may not see the upstream.
-            is_seen = judge.sees(only)
-            key = self._registry.for_call(only, call).key if is_seen else ""
-            if is_seen and call.method in _ABOUT_TOOLS:
-                await self.access.learn_tools(self._registry.for_call(only, call), call)
-            if (answer := self.access.admit(call, only, key)) is not None:
-                return answer
+        """Answer a list, or a call of a method that mcpmux does not know, in the words of the only upstream.
+
+        A list of one upstream need not be merged, so its pages and cursors stay as they are.
+        """
+        judge, kind = self.access.of(call.principal), m.PAGED.get(call.method)
+        if kind is None and (rule := judge.refused_by(only, call.method, None)) is not None:
+            raise as_refused(no_method(call.method), rule)
+        if kind is not None and not judge.visible(call.method, [only]):
+            empty = {"resultType": raw("complete"), kind.items: raw([])}
+            return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
         upstream = self._registry.for_call(only, call)
-        if judge.overrides is not None and call.method == m.TOOLS_CALL:
+        ask = partial(self._ask, upstream, call)
+        if call.method in (m.TOOLS_LIST, m.TASKS_LIST):
             await self.access.learn_tools(upstream, call)
-            sent = call.params.get("arguments", EMPTY_OBJECT)
-            arguments = self.access.filled_in(judge, upstream, call.required("name"), sent)
-            if arguments is not None:
-                call = call.with_params({**call.params, "arguments": arguments})
-        try:
-            if call.method in m.ABOUT_TASKS:
-                result = await self._tasks.exchange(upstream, call, notify)
-            elif upstream.memory is not None and call.method in REMEMBERED:
-                result = await upstream.memory.answer(upstream, call, notify)
-            else:
-                result = await upstream.exchange(call, notify)
-        except RpcError as error:
-            return await self._visits.after_error(upstream, call, notify, error)
-        if call.legacy and "inputRequests" in result:
-            self._visits.note(upstream, call, result)
-        if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._round_trips.given_out(call, upstream, result)
+        if upstream.memory is not None and call.method in m.LISTS:
+            result = await upstream.memory.list(call, ask, notify, upstream)
+        else:
+            result = await ask(notify)
         return await self.access.sift_result(call, only, upstream.key, result)
 
-    def _in_own_words(self, call: Call, only: str, judge: Judge) -> Call:
-        """Return a call with the only upstream's own name of the item that it names. Raises RpcError."""
-        if call.method not in NOUNS:
-            return call
-        ref = None
-        if call.method == m.COMPLETE:
-            ref, key, name = self.access.read_ref(call)
-            if key == "uri":
-                return call
-        else:
-            name = call.required("name")
-        own = judge.own_name(call.method, only, name)
-        if own is None:
-            raise no_item(NOUNS[call.method], name)
-        if ref is not None:
-            return call.with_params({**call.params, "ref": raw({**ref, "name": raw(own)})})
-        return call.with_params({**call.params, "name": raw(own)})
-
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Send a call with an upstream's own names to it. Return its answer with clients' names, signed."""
+        """Send a call with an upstream's own names to it. Return its answer with clients' names, signed.
+
+        The answer of the only upstream, whose names are unchanged, stays as it is.
+        """
+        space = upstream.space
 
         async def expose(event: Event) -> None:
-            params = rewrite.expose_event(event.method, event.params, upstream.space)
-            await notify(Event(event.method, params))
+            if not space.transparent:
+                event = Event(event.method, rewrite.expose_event(event.method, event.params, space))
+            await notify(event)
 
         try:
             if call.method in m.ABOUT_TASKS and not (
@@ -226,13 +194,16 @@ class Router:
                 raise await self._in_clients_words(final, upstream, call) from None
         if call.legacy and "inputRequests" in result:
             self._visits.note(upstream, call, result)
-        result = rewrite.expose_result(call.method, result, upstream.space)
+        if not space.transparent:
+            result = rewrite.expose_result(call.method, result, space)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
             result = self._round_trips.given_out(call, upstream, result)
-        return self._signature.put_on(result)
+        return result if space.transparent else self._signature.put_on(result)
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
         """Return an upstream's error with clients' names. `call`: with the upstream's own names."""
+        if upstream.space.transparent:
+            return error
         named = rewrite.named_in(call.method, call.params)
         if named is None:
             return rewrite.expose_error(error, upstream.space)
@@ -356,22 +327,22 @@ class Router:
             rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
             if rule is not None:
                 return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
-        return self._hinted(self._read_from(owner, own, call, notify), uri, call)
+        return self._read_from(owner, own, uri, call, notify)
 
-    def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        params = call.params.copy()
-        params["uri"] = Raw(encode(own))
-        call = call.with_params(params)
+    def _read_from(self, owner: str, own: str, uri: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+        if own != uri:  # else the client's bytes stay
+            call = call.with_params({**call.params, "uri": Raw(encode(own))})
         upstream = self._registry.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
-            return self._ask(upstream, call, notify)
-        return upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
+            answer: Awaitable[Fields] = self._ask(upstream, call, notify)
+        else:
+            answer = upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
+        return answer if upstream.space.transparent else self._hinted(answer, uri, call)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_uri(uri, call, m.RESOURCES_READ)
-        answer = await self._hinted(self._read_from(owner, own, call, notify), uri, call)
-        result = mention(answer, self._registry, missing)
-        return self.access.confined(result)
+        answer = await self._read_from(owner, own, uri, call, notify)
+        return self.access.confined(mention(answer, self._registry, missing))
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
@@ -395,12 +366,13 @@ class Router:
             if rule is not None:
                 refusal = as_refused(no_item(NOUNS[call.method], name), rule)
                 return self._refuse(refusal, name, call, KIND_OF[call.method])
-        return self._use_from(owner, own, call, notify)
+        return self._use_from(owner, own, name, call, notify)
 
-    def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def _use_from(self, owner: str, own: str, name: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         upstream, params = self._registry.for_call(owner, call), call.params.copy()
-        params["name"] = Raw(encode(own))
-        if call.method == m.TOOLS_CALL and "arguments" in params:
+        if own != name:
+            params["name"] = Raw(encode(own))
+        if call.method == m.TOOLS_CALL and "arguments" in params and not upstream.space.transparent:
             namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:
@@ -412,19 +384,20 @@ class Router:
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_name(name, call, call.method)
-        return mention(await self._use_from(owner, own, call, notify), self._registry, missing)
+        return mention(await self._use_from(owner, own, name, call, notify), self._registry, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
+        only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
+        if only is not None and judge.is_open and judge.overrides is None:
+            return await self._ask(self._registry.for_call(only, call), call, notify)
         ref, key, named = self.access.read_ref(call)
         if key == "uri":
             owner, own, _ = await self.resolver.resolve_uri(named, call, m.COMPLETE)
         else:
             owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
-        ref[key] = raw(own)
-        return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
-
-    def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
-        return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
+        upstream = self._registry.for_call(owner, call)
+        call = call.with_params({**call.params, "ref": raw({**ref, key: raw(own)})})
+        return await self._ask(upstream, call, notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.resolver.namespace
@@ -447,5 +420,6 @@ class Router:
             named = namespace.resolve_task(task_id)
             return named[1] if named is not None and named[0] == owner else task_id
 
-        params = {**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
-        return await self._routed(call, owner, params, notify)
+        if not upstream.space.transparent:
+            call = call.with_params({**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)})
+        return await self._ask(upstream, call, notify)

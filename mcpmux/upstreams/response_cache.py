@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -68,17 +67,12 @@ AskServer = Callable[[Notify], Awaitable[Fields]]
 
 EVERYBODY: Final[tuple[Audience]] = (None,)
 
-REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
-"""Methods that may be answered from the cache."""
-
 
 class AskedUpstream(Protocol):
     """The upstream to ask. `patience`: seconds for an exchange; `late`: the error after those."""
 
     name: str
     watch: Watch | None
-
-    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]: ...
 
     def patience(self, method: str) -> float: ...
 
@@ -218,24 +212,19 @@ class ResponseCache:
             self._passing = PASSED
         return not self.modern  # older revisions have no `cacheScope`, so nothing is public
 
-    def answer(self, upstream: AskedUpstream, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Return the upstream's answer to a read or a list, with its own names. Raises RpcError."""
-        if call.method != m.RESOURCES_READ:
-            return self._list(upstream, call, notify)
-        uri = call.text("uri")
-        if uri is None or self.passes():
-            return upstream.exchange(call, notify)
-        return self.read(call, uri, partial(upstream.exchange, call), notify, upstream)
+    async def list(self, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream) -> Fields:
+        """Return a page of a list as the server sends it: from the cache, an exchange under way, or by `ask`.
 
-    async def _list(self, upstream: AskedUpstream, call: Call, notify: Notify) -> Fields:
+        Raises RpcError.
+        """
         cursor = text_of(call.params.get("cursor"))
         if len(call.params) > 1 or (call.params and cursor is None) or call.wants_progress:
-            return await upstream.exchange(call, notify)
+            return await ask(notify)
         if upstream.watch is not None:
             upstream.watch.routed(upstream.name)
 
         async def fetch() -> Page:
-            return Page([], [], None, await upstream.exchange(call, notify))
+            return Page([], [], None, await ask(notify))
 
         seconds = upstream.patience(call.method)
         try:

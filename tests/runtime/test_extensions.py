@@ -9,7 +9,7 @@ import trio
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from tests.peers.revision import CAPABILITIES, Json
-from tests.peers.server import ScriptedServer
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 
@@ -73,6 +73,20 @@ async def test_unknown_methods_reach_the_only_server(up: str, down: str, autojum
             await client.initialize(down)
             await client.drain()
         assert (await client.request("vendor/echo", {"a": 1.0}))["said"] == {"a": 1.0}
+
+
+@pytest.mark.parametrize("up", [LEGACY, MODERN])
+async def test_what_the_only_server_refuses_is_in_its_own_words(up: str, autojump_clock):
+    async def refuse(_server: ScriptedServer, params: Json, _message: Json) -> Json:
+        raise RpcFailure(-32602, f"Unknown tool: {params['name']}", {"uri": "memo:1", "x": [1.0]})
+
+    tools = [{"name": "find", "inputSchema": {"type": "object"}}]
+    server = ScriptedServer(up, tools=tools, handlers={"tools/call": refuse})
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        error = await world.client().refusal("tools/call", {"name": "fine"})  # no hint either
+        assert error["message"] == "Unknown tool: fine"
+        assert error["data"] == {"uri": "memo:1", "x": [1.0]}
+        assert server.pages == {}
 
 
 async def test_unknown_methods_are_refused_where_it_is_unclear_whose_they_are(autojump_clock):
