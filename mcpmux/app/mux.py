@@ -43,7 +43,7 @@ from mcpmux.runtime.tasks import Tasks
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.tls import TlsContexts
-from mcpmux.transports.waiting import ReadinessPoller, available
+from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.upstreams.connection import Eras
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
@@ -79,7 +79,7 @@ class Mux:
         trace: Trace | None,
         marks: Marks | None,
         generations: Generations | None,
-        poller: ReadinessPoller | None,
+        poller: ReadinessPoller,
         nursery: trio.Nursery,
         replicas: Replicas | None = None,
     ) -> None:
@@ -376,7 +376,7 @@ async def open_mux(
     No task runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
-        poller = await stack.enter_async_context(open_readiness_poller()) if available else None
+        poller = await stack.enter_async_context(open_readiness_poller())
         nursery = await stack.enter_async_context(trio.open_nursery())
         mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery, replicas)
         nursery.start_soon(mux.hub.run, name="notification")

@@ -36,7 +36,7 @@ from mcpmux.transports.http.message import ResponseParser, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.sse import SseDecoder
-from mcpmux.transports.waiting import ReadinessPoller, available
+from mcpmux.transports.waiting import ReadinessPoller
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
 LAST_ID = 9_999_999
@@ -309,7 +309,7 @@ class HttpPool:
 async def open_connector(upstream: Upstream, at_once: int) -> AsyncIterator[Connector | None]:
     """For the pools of all sessions; None where that is not plain HTTP without a proxy."""
     target = upstream.target
-    if isinstance(target, Http) and available:
+    if isinstance(target, Http):
         origin = HttpOrigin.from_url(target.url)
         if not origin.secure and choose_proxy(origin, target.proxy) is None:
             async with open_readiness_poller() as poller:

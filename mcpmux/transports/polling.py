@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import trio
 
@@ -13,11 +13,7 @@ from mcpmux.transports.waiting import ReadinessPoller
 @asynccontextmanager
 async def open_readiness_poller() -> AsyncIterator[ReadinessPoller]:
     """Open a poller and run it in the background. It calls no function any more once this is left."""
-    poller = ReadinessPoller()
-    try:
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
+        with closing(ReadinessPoller(nursery)) as poller:
             nursery.start_soon(poller.run, name="readiness poller")
             yield poller
-            nursery.cancel_scope.cancel()
-    finally:
-        poller.close()

@@ -2,7 +2,8 @@
 
 Promises of the poller: a plain function of each watched descriptor is called as long as there is something to
 read, and never after `forget`; a call that fails stops only its own descriptor; other tasks get their turn
-soon. Linux only (epoll); see `available`.
+soon. One epoll waits for all (Linux only). Where there is none, or it watches too much already, a task
+waits for each descriptor, and all other code stays the same.
 
 Why: a wait in trio costs several times as much as receiving, and under load dozens of descriptors are ready
 at once. With few of them, an answer often comes sooner than a process falls asleep and is woken. So the
@@ -18,8 +19,8 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -37,7 +38,7 @@ MOST_MISSES: Final = 6  # that are counted: each doubles the waits without linge
 FEW: Final = 8  # busy connections; with more of them one is ready all the time
 COUNTED_WAITS: Final = 64  # after which the busy connections are counted anew
 
-available = sys.platform == "linux"
+has_epoll = sys.platform == "linux"
 
 
 def clock() -> Callable[[], float]:
@@ -54,11 +55,15 @@ def clock() -> Callable[[], float]:
 
 
 class ReadinessPoller:
-    """The watched descriptors, and the function to call for each."""
+    """The watched descriptors, and the function to call for each. Made by `open_readiness_poller`."""
 
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._epoll = select.epoll() if has_epoll else None
         self._told: dict[int, Callable[[], None]] = {}
+        self._apart: dict[int, trio.CancelScope] = {}  # of tasks that wait for one descriptor each
+        # Shielded: tasks that are cancelled may still have something to receive, such as a last answer.
+        self._running = trio.CancelScope(shield=True)
         self._busy: set[int] = set()  # descriptors that were ready lately
         self._waits = 0
         self._gives_way = False
@@ -69,16 +74,30 @@ class ReadinessPoller:
         return f"<ReadinessPoller of {len(self._told)}>"
 
     def watch(self, descriptor: int, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever there is something to read, from now on.
-
-        Raises OSError, and watches nothing, if the system watches too much already.
-        """
-        self._epoll.register(descriptor, select.EPOLLIN)
+        """Call `tell` whenever there is something to read, from now on."""
         self._told[descriptor] = tell
+        if self._epoll is not None:
+            with suppress(OSError):  # the system watches too much already
+                self._epoll.register(descriptor, select.EPOLLIN)
+                return
+        self._apart[descriptor] = scope = trio.CancelScope(shield=True)
+        self._nursery.start_soon(self._watch_apart, descriptor, scope, name="readiness of one")
+
+    async def _watch_apart(self, descriptor: int, scope: trio.CancelScope) -> None:
+        with scope:
+            # Forgotten, also before this task has run, a descriptor may be closed or watched anew by now.
+            while not scope.cancel_called:
+                await trio.lowlevel.wait_readable(descriptor)
+                if not scope.cancel_called:
+                    self._tell([(descriptor, 0)])
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor. Must be called before the descriptor is closed."""
-        if self._told.pop(descriptor, None) is not None:
+        if self._told.pop(descriptor, None) is None:
+            return
+        if (scope := self._apart.pop(descriptor, None)) is not None:
+            scope.cancel(reason="forgotten")
+        elif self._epoll is not None:
             self._epoll.unregister(descriptor)
 
     def give_way(self) -> None:
@@ -86,34 +105,40 @@ class ReadinessPoller:
         self._gives_way = True
 
     async def run(self) -> None:
-        """Call the functions of ready descriptors until cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._epoll)
-            self._gives_way = False
-            self._waits += 1
-            if self._waits % COUNTED_WAITS == 0:
-                self._busy.clear()
-            told = self._tell_ready()
-            while told < MOST_LINGERED and not self._gives_way and self._linger():
-                told += self._tell_ready()
+        """Call the functions of ready descriptors until `close`."""
+        if self._epoll is None:
+            return
+        with self._running, self._epoll as epoll:
+            while True:
+                await trio.lowlevel.wait_readable(epoll)
+                self._gives_way = False
+                self._waits += 1
+                if self._waits % COUNTED_WAITS == 0:
+                    self._busy.clear()
+                told = self._tell_ready(epoll)
+                while told < MOST_LINGERED and not self._gives_way and self._linger(epoll):
+                    told += self._tell_ready(epoll)
 
-    def _tell_ready(self) -> int:
+    def _tell_ready(self, epoll: select.epoll) -> int:
         """Serve ready descriptors until none is left or other tasks must have a turn; return the number."""
         told = 0
-        while told < MOST_AT_ONCE and (ready := self._epoll.poll(0, MOST_AT_ONCE - told)):
+        while told < MOST_AT_ONCE and (ready := epoll.poll(0, MOST_AT_ONCE - told)):
             told += len(ready)
-            for descriptor, _ in ready:
-                self._busy.add(descriptor)
-                tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
-                try:
-                    if tell is not None:
-                        tell()
-                except Exception:  # the wall around one descriptor: a mistake of ours
-                    log.exception("what was received could not be taken")
-                    self.forget(descriptor)
+            self._tell(ready)
         return told
 
-    def _linger(self) -> bool:
+    def _tell(self, ready: Sequence[tuple[int, int]]) -> None:
+        for descriptor, _ in ready:
+            self._busy.add(descriptor)
+            tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
+            try:
+                if tell is not None:
+                    tell()
+            except Exception:  # the wall around one descriptor: a mistake of ours
+                log.exception("what was received could not be taken")
+                self.forget(descriptor)
+
+    def _linger(self, epoll: select.epoll) -> bool:
         """Wait for LINGER_SECONDS without sleeping; return whether a descriptor is ready."""
         if self._pause or len(self._busy) > FEW:
             self._pause = max(0, self._pause - 1)
@@ -121,7 +146,7 @@ class ReadinessPoller:
         until = perf_counter() + LINGER_SECONDS
         while perf_counter() < until:
             os.sched_yield()  # other processes that want the processor, often the server, get it meanwhile
-            if self._epoll.poll(0, 1):
+            if epoll.poll(0, 1):
                 self._misses = 0
                 return True
         self._misses = min(self._misses + 1, MOST_MISSES)
@@ -129,9 +154,11 @@ class ReadinessPoller:
         return False
 
     def close(self) -> None:
-        """Close the poller, which must not run any more."""
+        """Call no function any more, and stop running."""
+        self._running.cancel(reason="closed")
+        for descriptor in list(self._apart):
+            self.forget(descriptor)
         self._told.clear()
-        self._epoll.close()
 
 
 SWEEP_SECONDS = 0.1  # by which a deadline may be kept late

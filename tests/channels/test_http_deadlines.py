@@ -22,7 +22,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline, available
+from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
 from tests.inline import run_inline
 from tests.peers.revision import LEGACY
 from tests.peers.web import event
@@ -170,7 +170,7 @@ async def served_by(script, way="carried", **limits):
         nursery.cancel_scope.cancel()
 
 
-WAYS = ["carried", "posted"] if available else ["carried"]
+WAYS = ["carried", "posted"]
 
 
 @pytest.fixture(params=WAYS)

@@ -13,7 +13,6 @@ from mcpmux.channels.opener import ChannelOpener
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.waiting import available
 from tests.peers.http_server import open_http_face
 from tests.runtime.world import World
 
@@ -28,7 +27,7 @@ class HttpWorld(World):
         """A channel to the scripted server of that name, which has a port for as long as that lasts."""
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
-        assert server is not None and available
+        assert server is not None
         async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
             url, scope = await nursery.start(_serve, server)
             self._pipes[upstream.name] = scope

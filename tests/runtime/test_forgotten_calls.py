@@ -13,7 +13,7 @@ from tests.runtime import http_world
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.test_exchanges import TOOL
-from tests.runtime.test_http_exchanges import HTTP, LEGACY, LINUX, Placed
+from tests.runtime.test_http_exchanges import HTTP, LEGACY, Placed
 
 COUNT = 4
 
@@ -39,7 +39,6 @@ class Forgetful(http_server.HttpFace):
         await super()._handle(request, reply)
 
 
-@LINUX
 async def test_calls_on_their_way_are_all_repeated_in_the_next_session(monkeypatch):
     server = Placed(LEGACY, HTTP)
     server.gate.set()

@@ -29,7 +29,6 @@ from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.waiting import available
 from mcpmux.upstreams.response_cache import DOUBTS
 from tests.peers.http_client import Answer, HttpClient, request
 from tests.peers.revision import Json
@@ -181,10 +180,7 @@ def revision(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-LINUX = pytest.mark.skipif(not available, reason="Linux only")
-
-
-@pytest.fixture(params=[STREAM, *(pytest.param(way, marks=LINUX) for way in (HTTP, EVENTS))])
+@pytest.fixture(params=[STREAM, HTTP, EVENTS])
 def server(request: pytest.FixtureRequest, revision: str) -> Placed:
     return Placed(revision, request.param)
 
@@ -474,7 +470,6 @@ async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeyp
 
 
 @pytest.mark.interpreted
-@LINUX
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, era, monkeypatch):
     server = Placed(revision, HTTP)

@@ -18,12 +18,9 @@ from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.waiting import available
 from tests.peers.revision import Json
 from tests.peers.web import SSE, Web, event, initialize
 from tests.runtime.web_world import open_web
-
-pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 
 DONE: Json = {"content": [{"type": "text", "text": "done"}]}
 OF_OTHERS: Json = {"id": 4711, "result": {"content": []}}

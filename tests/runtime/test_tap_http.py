@@ -16,7 +16,6 @@ from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.waiting import available
 from tests.channels.test_tap import Witness
 from tests.peers.http_client import HttpClient, request
 from tests.peers.http_server import HttpFace, open_http_face
@@ -202,7 +201,6 @@ def check_apart(witness: Witness, count: int) -> None:
         assert (theirs[0].target or "").startswith(f"{theirs[1].leg.upstream}+")
 
 
-@pytest.mark.skipif(not available, reason="Linux only")
 @WITNESSES
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 @pytest.mark.parametrize("down", [LEGACY, MODERN])

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.transports.waiting import available
+from mcpmux.transports import waiting
 from tests.transports import ways
 
 SLOW = pytest.mark.slow
 
 
-@pytest.fixture(params=[ways.TOGETHER, pytest.param(ways.ALONE, marks=SLOW)] if available else [ways.ALONE])
+WAYS = [pytest.param(True, id="epoll"), pytest.param(False, id="trio", marks=SLOW)]
+
+
+@pytest.fixture(params=WAYS if waiting.has_epoll else WAYS[1:])
 def received(request, monkeypatch):
-    """A server's connections are received for together, or each by its own task."""
-    monkeypatch.setattr(ways, "received", request.param)
-    return request.param
+    """One epoll waits for all connections, or trio for each, as on systems without it."""
+    monkeypatch.setattr(waiting, "has_epoll", request.param)
 
 
 @pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="tls", marks=SLOW)])

@@ -9,10 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import available
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
-
-LINUX = pytest.mark.skipif(not available, reason="Linux only")
 
 PART = b"3\r\nabc\r\n"
 END = b"0\r\n\r\n"
@@ -24,7 +21,7 @@ async def read_all_but_the_end(pool):
     response.finish()
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=LINUX)], ids=["looked for", "received for"])
+@pytest.fixture(params=[False, True], ids=["looked for", "received for"])
 def watched(request):
     """As `scripted`; there may be a reception. Nothing ends what takes too long but the test."""
 
@@ -156,7 +153,6 @@ async def test_stream_that_does_not_end_in_time_is_closed(watched):
         assert await read(pool) == b"ok"
 
 
-@LINUX
 @pytest.mark.parametrize("rest", [END, b"what?\r\n", None], ids=["ends", "nonsense", "breaks off"])
 async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
     let = trio.Event()

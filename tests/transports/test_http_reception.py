@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -18,14 +16,14 @@ from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import ReadinessPoller, available
+from mcpmux.transports.waiting import ReadinessPoller
 from tests.http_request import requested
 from tests.transports import ways
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until
 
-pytestmark = [pytest.mark.skipif(not available, reason="Linux only"), pytest.mark.usefixtures("secured")]
+pytestmark = pytest.mark.usefixtures("secured")
 PATIENCE = 30
 LEARNED = 3  # requests on a connection after which its head is known
 
@@ -121,10 +119,10 @@ async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
 async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, monkeypatch):
     tell_ready = ReadinessPoller._tell_ready
 
-    def sweep_first(poller):
+    def sweep_first(poller, epoll):
         for connection in clerk.connections:
             connection.sweep()
-        return tell_ready(poller)
+        return tell_ready(poller, epoll)
 
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
@@ -134,30 +132,6 @@ async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, mon
         await trio.testing.wait_all_tasks_blocked(0.01)
         answer.come(b"<first>")
         await receive_until(stream, b"<later>")
-
-
-@pytest.mark.interpreted
-async def test_clients_are_served_when_the_system_watches_too_much_already(clerk, monkeypatch):
-    def watch(_poller, _descriptor, _tell):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(ReadinessPoller, "watch", watch)
-    async with serving_inline(clerk.handle) as server:
-        for _ in range(2):
-            async with await server.connect() as stream:
-                await learn(stream, clerk)
-
-
-@pytest.mark.interpreted
-async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(monkeypatch):
-    def watch(_poller, _descriptor, _tell):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    async with pooled(is_gone, is_gone) as pool:
-        monkeypatch.setattr(ReadinessPoller, "watch", watch)
-        assert pool.post("POST", "/", (), b"", idempotent=True, hear=list) is None
-        async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
-            assert await response.read() == b"ok"
 
 
 @pytest.mark.interpreted

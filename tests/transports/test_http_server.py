@@ -54,7 +54,7 @@ async def serving(handler, *, inline=False, **limits):
             refuse=refuse,
             stopping=running.stopping,
             limits=Limits(**limits),
-            poller=poller if ways.received == ways.TOGETHER else None,
+            poller=poller,
             inline=inline,
             tls=(lambda: ways.contexts()[0]) if ways.secured else None,
             task_status=task_status,

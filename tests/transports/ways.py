@@ -8,10 +8,6 @@ from functools import cache
 import trio
 import trustme
 
-from mcpmux.transports.waiting import available
-
-TOGETHER, ALONE = "together", "alone"
-received = TOGETHER if available else ALONE
 secured = False
 
 

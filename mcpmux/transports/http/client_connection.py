@@ -68,13 +68,15 @@ class HttpConnection:
     def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
         """Send a small request without waiting, and let the poller receive the response.
 
-        `take_over` lets a task go on with it. Return False, closing the stream, if that is impossible or only
-        a part was sent: the server cannot act on a part.
+        `take_over` lets a task go on with it. Return False, closing the stream, if only a part was sent: the
+        server cannot act on a part. So it is if the stream has something to receive already.
         """
         byte_stream = self.byte_stream
-        if self._poller is None and (byte_stream.early or not self._be_watched(poller)):
-            self.close()
-            return False
+        if self._poller is None:
+            if byte_stream.early:
+                self.close()
+                return False
+            self._be_watched(poller)
         self.parser.begin()
         self.failure = None
         try:
@@ -86,14 +88,9 @@ class HttpConnection:
         self.hear = hear
         return True
 
-    def _be_watched(self, poller: ReadinessPoller) -> bool:
-        """Let the poller watch the stream; return False if the system watches too much already."""
-        try:
-            poller.watch(self.byte_stream.descriptor, self._receive)
-        except OSError:
-            return False
+    def _be_watched(self, poller: ReadinessPoller) -> None:
+        poller.watch(self.byte_stream.descriptor, self._receive)
         self._poller = poller
-        return True
 
     async def wait_for_head(self) -> None:
         """Receive the response's head for a posted request. Closes the stream and raises as `exchange`."""

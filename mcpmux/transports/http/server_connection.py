@@ -356,6 +356,7 @@ class ServerConnection:
             await self._refuse(self.refusal, headers.get("origin"))
         elif self._unused and self._state.handing is not None and isinstance(self.byte_stream, PlainStream):
             # Other workers go on: a client that is about to send a request must not notice the stop.
+            self._forget()
             with suppress(TransportClosed):
                 await self._state.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
 
@@ -418,6 +419,7 @@ class ServerConnection:
         """
         self._parser.forget_body()  # it may be large, and the client may take its time
         self._give_back()
+        self._forget()  # from here on this task receives
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
             if data:
                 await self.byte_stream.send(data)
@@ -666,22 +668,18 @@ class ServerConnection:
     async def _receive(self) -> bytes:
         """Return the next bytes; b"" at the end, or when `_has_begun` says that a handler needs the task."""
         poller = self._poller
-        if poller is None or self.byte_stream.early or not (self._watched or self._be_watched(poller)):
+        if poller is None or self.byte_stream.early:
             try:
                 return await self.byte_stream.receive()
             except TransportClosed:
                 return b""
+        if not self._watched:
+            self._watched = True
+            poller.watch(self.byte_stream.descriptor, self._hear)
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._leave)
         data, self._received = self._received, b""
         return data
-
-    def _be_watched(self, poller: ReadinessPoller) -> bool:
-        """Let the poller watch the stream; return False if the system watches too much already."""
-        with suppress(OSError):
-            poller.watch(self.byte_stream.descriptor, self._hear)
-            self._watched = True
-        return self._watched
 
     def _leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
@@ -724,6 +722,7 @@ class ServerConnection:
         if parser.phase is not IDLE or parser.refusal is not None or handing is None:
             self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
             return
+        self._forget()  # the other process receives from now on, or tasks that carry its bytes
         # This may carry bytes for as long as the client stays, so no reference here keeps the body meanwhile.
         data = [encode_requests((reply.request, *parser.requests))]
         reply.request.body = b""
