@@ -6,7 +6,10 @@ Only `RpcError` is sent to clients, as a JSON-RPC error object.
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 CAUSES_LIMIT: Final = 16  # errors behind one that are looked at; ours have three at most
 MORE: Final = " (mcpmux's log has the rest)"
@@ -99,12 +102,48 @@ class Overdue(McpmuxError):
         self.unanswered = unanswered
 
 
-class ConfigError(McpmuxError):
-    """The configuration is wrong. `problems` has every mistake, one sentence each."""
+KeyPath: TypeAlias = tuple[str | int, ...]
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_$-]+")
+
+
+def format_path(path: KeyPath) -> str:
+    """Return `upstreams.docs.args[1]`, with keys quoted as in TOML: `mcpServers."My Server".url`."""
+    return "".join(map(_format_step, path)).removeprefix(".")
+
+
+def _format_step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)}"
+
+
+class Problem(NamedTuple):
+    """A mistake in the value at a key path of a document, () for the whole document."""
+
+    path: KeyPath
+    text: str
+
+    def __str__(self) -> str:
+        return f"{format_path(self.path)}: {self.text}" if self.path else self.text
+
+    def under(self, *path: str | int) -> Problem:
+        """Return the same problem of a document that has this one at `path`."""
+        return Problem((*path, *self.path), self.text)
+
+
+class ConfigError(McpmuxError):
+    """The configuration is wrong. `found` has every mistake in the document `origin`, which may be ""."""
+
+    def __init__(self, found: Sequence[Problem | str], origin: str = "") -> None:
+        self.found = [each if isinstance(each, Problem) else Problem((), each) for each in found]
+        self.origin = origin
+        super().__init__("\n".join(self.problems))
+
+    @property
+    def problems(self) -> list[str]:
+        """The mistakes as sentences for people."""
+        return [f"{self.origin}: {each}" if self.origin else str(each) for each in self.found]
 
 
 class RpcError(McpmuxError):

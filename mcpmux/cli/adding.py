@@ -20,8 +20,8 @@ from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import derive_name, is_name
-from mcpmux.errors import ConfigError
-from mcpmux.hosts.configuration import read_config
+from mcpmux.errors import ConfigError, Problem
+from mcpmux.hosts.configuration import read_mapping
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.gathering import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
@@ -128,7 +128,7 @@ def add(
         raise Mistake(f"{file}: there is `{taken}` already; remove it first, or take another name")
     for note in notes:  # before anything is written
         tell(note)
-    change(file, before, lambda text: put(text, format_, (*place, name), entry), entry)
+    change(file, before, format_, lambda text: put(text, format_, (*place, name), entry), entry)
     click.echo(f"{name}: added to {file}")
     tell_about(entry)
 
@@ -153,7 +153,7 @@ def remove_command(name: str, file: Path) -> None:
         close = closest(name, get(document, place) or ())
         hint = f"; did you mean `{close}`?" if close else ""
         raise Mistake(f"{file}: there is no server `{name}`{hint}")
-    change(file, before, lambda text: remove(text, format_, (*place, key)))
+    change(file, before, format_, lambda text: remove(text, format_, (*place, key)))
     click.echo(f"{name}: removed from {file}")
 
 
@@ -230,7 +230,7 @@ def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:
     try:
         return parse(text or "", format_), format_
     except ConfigError as error:
-        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from None
+        raise ConfigError(error.found, str(file)) from None
 
 
 def find_place(document: Mapping[str, Any], format_: str) -> tuple[str, ...]:
@@ -248,29 +248,32 @@ def find_key(document: Mapping[str, Any], place: tuple[str, ...], name: str) -> 
 
 
 def change(
-    file: Path, before: str | None, edit: Callable[[str], str], entry: Mapping[str, Any] | None = None
+    file: Path,
+    before: str | None,
+    format_: str,
+    edit: Callable[[str], str],
+    entry: Mapping[str, Any] | None = None,
 ) -> None:
     """Edit the file if mcpmux accepts the result at least as well as before. Raises ConfigError."""
-    stand_ins = dict.fromkeys(variables_in(entry), STAND_IN)
+    environ = {**dict.fromkeys(variables_in(entry), STAND_IN), **os.environ}
+
+    def find_problems(text: str) -> list[Problem]:
+        try:
+            document = parse(text, format_)
+            upstreams = read_mapping(document, environ, str(file), is_json=format_ == "json").upstreams
+        except ConfigError as error:
+            return error.found
+        targets = {each.name: each.target for each in upstreams}
+        return [Problem((name,), each.reason) for name, each in targets.items() if isinstance(each, Missing)]
+
     try:
         after = edit(before or "")
     except ConfigError as error:
-        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from None
-    known = {NO_UPSTREAM, *find_problems(before or "", stand_ins)}
-    if problems := [each for each in find_problems(after, stand_ins) if each not in known]:
-        raise ConfigError([f"{file}: {problem}" for problem in problems])
+        raise ConfigError(error.found, str(file)) from None
+    known = {Problem((), NO_UPSTREAM), *find_problems(before or "")}
+    if problems := [each for each in find_problems(after) if each not in known]:
+        raise ConfigError(problems, str(file))
     replace_text(file, after, before)
-
-
-def find_problems(text: str, stand_ins: Mapping[str, str]) -> list[str]:
-    """What mcpmux does not accept in the text of a configuration."""
-    try:
-        config = read_config("-", {**stand_ins, **os.environ}, text.encode)
-    except ConfigError as error:
-        return [each.removeprefix("standard input").removeprefix(": ") for each in error.problems]
-    return [
-        f"{each.name}: {each.target.reason}" for each in config.upstreams if isinstance(each.target, Missing)
-    ]
 
 
 def tell_about(entry: Mapping[str, Any]) -> None:

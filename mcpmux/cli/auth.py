@@ -22,9 +22,8 @@ from mcpmux.cli.options import DEFAULT_FILE, Parsed, load_config, quiet_option, 
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, Missing, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
-from mcpmux.config.report import format_path
 from mcpmux.config.scalars import Text
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, format_path
 from mcpmux.printable import printable
 
 LOGIN_SECONDS = 300.0  # for a person to find a password and to agree

@@ -35,8 +35,9 @@ from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.reading import read_document
-from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
+from mcpmux.config.report import InvalidValue, Report, invalid_value, sort_of, suggest
 from mcpmux.config.scalars import Duration, Flag, derive_names
+from mcpmux.errors import KeyPath
 from mcpmux.protocol.revisions import SUPPORTED
 
 OTHER_FILES = 64  # of the process itself

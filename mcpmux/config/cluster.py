@@ -11,6 +11,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import ClientTls, Password, Port, ServerTls, TcpAddress
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import HTTP_URL, NAME_PATTERN, Filled, Seconds, Text
+from mcpmux.errors import Problem
 
 _HOSTS = r"[^\s\x00-\x1f/?#,]+(?:,[^\s\x00-\x1f/?#,]+)*"
 STORE_URL = Text(
@@ -66,11 +67,13 @@ class Cluster:
     """How to verify the ports of other replicas, and what to show them."""
 
 
-def find_lacking(cluster: Cluster, cursor_key: Secret | None, *, has_audit: bool) -> Iterator[str]:
+def find_lacking(cluster: Cluster, cursor_key: Secret | None, *, has_audit: bool) -> Iterator[Problem]:
     """Yields every mistake in [cluster] that only shows beside the other settings."""
     if cluster.url is None:
         return
     if cursor_key is None:
-        yield "cluster: all replicas need the same `cursor_key` in [merging]; set it to random text"
+        text = "all replicas need the same `cursor_key` in [merging]; set it to random text"
+        yield Problem(("cluster",), text)
     if has_audit and cluster.replica is None:
-        yield "cluster: `replica` names the audit log of each replica, which it continues; set it, too"
+        text = "`replica` names the audit log of each replica, which it continues; set it, too"
+        yield Problem(("cluster",), text)

@@ -33,7 +33,7 @@ from mcpmux.config.model import (
     Upstream,
     WebSocket,
 )
-from mcpmux.config.report import KeyPath, Report, closest, sort_of
+from mcpmux.config.report import Report, closest, sort_of
 from mcpmux.config.scalars import (
     PROXY_URL,
     VARIABLE_NAME,
@@ -48,6 +48,7 @@ from mcpmux.config.scalars import (
     is_name,
     read_url,
 )
+from mcpmux.errors import KeyPath
 
 UPSTREAMS = "upstreams"
 MCPMUX = "mcpmux"

@@ -40,7 +40,7 @@ from mcpmux.config.scalars import (
 )
 from mcpmux.config.traffic import Audit, Capture, CaptureRule, Redaction, Tracing
 from mcpmux.config.views import Override, View, find_clashing, find_mistakes
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, KeyPath, Problem
 
 TIMED_METHODS = (
     *("tools/call", "resources/read", "prompts/get", "completion/complete"),
@@ -467,9 +467,9 @@ class Config(Settings):
         return {name: upstream.prefix for name, upstream in self.enabled.items()}
 
     def __attrs_post_init__(self) -> None:
-        problems = [f"upstreams.{name}: {text}" for name, text in find_conflicts(self.upstreams)]
+        problems = [each.under("upstreams", name) for name, each in find_conflicts(self.upstreams)]
         if not self.enabled:
-            problems.append(NO_UPSTREAM)
+            problems.append(Problem((), NO_UPSTREAM))
         names = [upstream.name for upstream in self.upstreams]
         problems += find_misnamed(self, names, {each.prefix: each.name for each in self.upstreams})
         problems += find_dead_targets(self.access, list(self.enabled.values()))
@@ -480,7 +480,7 @@ class Config(Settings):
             raise ConfigError(problems)
 
 
-def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[str, str]) -> Iterator[str]:
+def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[str, str]) -> Iterator[Problem]:
     """Yields every mistake in settings that only shows beside the `names` of the upstreams.
 
     `prefixes`: prefix → name. None stands for what has mistakes of its own.
@@ -489,7 +489,7 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
         if is_name(name) and name not in names:
             close = prefixes.get(name) or closest(name, names)
             hint = "" if close is None else f"; did you mean `{close}`?"
-            yield f"{place}: no upstream has the name `{name}`{hint}"
+            yield Problem(place, f"no upstream has the name `{name}`{hint}")
     yield from find_mistakes(settings.views, names, settings.listeners)
 
 
@@ -497,24 +497,23 @@ def find_idle_globs(settings: Settings, names: Sequence[str]) -> Iterator[str]:
     """Yields a sentence for each glob that fits none of the upstreams' `names`: it may fit one some day."""
     for place, glob in _upstreams_named(settings):
         if not is_name(glob) and not any(fnmatchcase(name, glob) for name in names):
-            yield f"{place}: `{glob}` fits no upstream"
+            yield str(Problem(place, f"`{glob}` fits no upstream"))
 
 
-def _upstreams_named(settings: Settings) -> Iterator[tuple[str, str]]:
+def _upstreams_named(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yields (place, name or glob) of the rules that do nothing, or too much, if a name is misspelt."""
-    groups: dict[str, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
-        "access[{}].upstreams": settings.access,
-        "limits.rate[{}].upstreams": settings.limits.rate,
-        "capture.rules[{}].upstream": settings.capture.rules,
+    groups: dict[KeyPath, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
+        ("access",): settings.access,
+        ("limits", "rate"): settings.limits.rate,
+        ("capture", "rules"): settings.capture.rules,
     }
     for place, rules in groups.items():
         for number, rule in enumerate(rules):
-            globs: tuple[str, ...] = ()
             if isinstance(rule, CaptureRule):
-                globs = () if rule.upstream is None else (rule.upstream,)
+                if rule.upstream is not None:
+                    yield (*place, number, "upstream"), rule.upstream
             elif rule is not None:
-                globs = rule.upstreams
-            yield from ((place.format(number), glob) for glob in globs)
+                yield from (((*place, number, "upstreams"), glob) for glob in rule.upstreams)
 
 
 _OF_URIS: Final = frozenset({"read", "subscribe", "resources/read", "resources/subscribe"})
@@ -522,7 +521,7 @@ _OF_NAMES: Final = frozenset({"call", "get", "tools/call", "prompts/get"})
 _PREFIXED: Final = re.compile(r"(?:ui://([a-z][a-z0-9.-]*)/|([a-z][a-z0-9.-]*)(\+|__))(.*)", re.DOTALL)
 
 
-def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Upstream]) -> Iterator[str]:
+def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Upstream]) -> Iterator[Problem]:
     """Yields a mistake for each target of a `deny` rule that can never deny what its author means.
 
     None stands for a rule that has mistakes of its own. `mux/naming` says how targets are read.
@@ -536,7 +535,7 @@ def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Up
         for target in rule.targets:
             problem = _dead_target(rule, target, marks)
             if problem is not None:
-                yield f"access[{number}].targets: `{target}` denies nothing: {problem}"
+                yield Problem(("access", number, "targets"), f"`{target}` denies nothing: {problem}")
 
 
 def _dead_target(rule: AccessRule, target: str, marks: Mapping[str, Upstream]) -> str | None:
@@ -560,19 +559,22 @@ def _dead_target(rule: AccessRule, target: str, marks: Mapping[str, Upstream]) -
     return None
 
 
-def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, str]]:
+def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, Problem]]:
     """Yields (name, mistake) for each enabled upstream that cannot stand beside the others."""
     upstreams = [upstream for upstream in upstreams if upstream.enabled]
     names = Counter(upstream.name for upstream in upstreams)
     prefixes = Counter(upstream.prefix for upstream in upstreams)
     for upstream in upstreams:
         name, prefix = upstream.name, upstream.prefix
-        yield from ((name, text) for text in find_clashing([(name, each) for each in upstream.overrides]))
+        yield from ((name, each) for each in find_clashing([(name, each) for each in upstream.overrides]))
+        text = None
         if names[name] > 1:
-            yield name, "another upstream has the same name"
+            text = "another upstream has the same name"
         elif prefixes[prefix] > 1 and not prefix:
-            yield name, "another upstream is unprefixed too; only one may be"
+            text = "another upstream is unprefixed too; only one may be"
         elif prefixes[prefix] > 1:
-            yield name, f'another upstream has the same prefix "{prefix}"'
+            text = f'another upstream has the same prefix "{prefix}"'
         elif prefix != name and prefix in names:
-            yield name, f'the prefix "{prefix}" is the name of another upstream'
+            text = f'the prefix "{prefix}" is the name of another upstream'
+        if text is not None:
+            yield name, Problem((), text)

@@ -46,16 +46,14 @@ from mcpmux.config.model import (
 from mcpmux.config.report import (
     ELSEWHERE,
     InvalidValue,
-    KeyPath,
     NoValue,
     Report,
     closest,
-    format_path,
     invalid_value,
     suggest,
 )
 from mcpmux.config.scalars import Filled, Scalar
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, KeyPath, Problem
 
 STANDARD_INPUT = "-"
 ENV_FILE = "env_file"
@@ -120,19 +118,18 @@ def read_entries(
         if upstream is not None:
             upstreams.append(upstream)
     paths = {entry.name: entry.path for entry in entries}
-    for name, text in find_conflicts(upstreams):
-        report.add(paths[name], text)
+    for name, problem in find_conflicts(upstreams):
+        report.problems.append(problem.under(*paths[name]))
     if is_laid_out:
         told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
         enabled = [each for each in upstreams if each.enabled]
         prefixes = {each.prefix: each.name for each in upstreams}
-        for text in (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled)):
-            report.add((), f"{format_path(path)}.{text}" if path else text)
+        found = (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled))
+        report.problems += [problem.under(*path) for problem in found]
     if report.problems:
-        for text in lost.problems:
-            report.add((), text)
+        report.problems += lost.problems
     report.raise_if_any()
-    told_of = (*notes, *lost.problems)
+    told_of = (*notes, *map(str, lost.problems))
     return Config(upstreams=tuple(upstreams), notes=told_of, **attrs.asdict(settings, recurse=False))
 
 
@@ -141,7 +138,7 @@ def _keys(raw: object) -> list[str]:
 
 
 def _read_upstream(
-    entry: Entry, environ: Mapping[str, str], folder: Path, report: Report, lost: Sequence[str]
+    entry: Entry, environ: Mapping[str, str], folder: Path, report: Report, lost: Sequence[Problem]
 ) -> Upstream | None:
     """Return the upstream of an entry; None if the report got mistakes.
 
@@ -163,7 +160,7 @@ def _read_upstream(
     if len(report.problems) > before:
         return None
     if table is None or missing.problems:
-        target = Missing("; ".join((*missing.problems, *lost)))
+        target = Missing("; ".join(map(str, (*missing.problems, *lost))))
         return Upstream(name=entry.name, target=target, enabled=not entry.is_disabled)
     return make_upstream(table, entry.name, not entry.is_disabled, variables)
 
@@ -304,32 +301,34 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
     try:
         data = stdin() if name == STANDARD_INPUT else read_named_file(name)
         if len(data) > CONFIG_BYTES:  # `stdin` may have returned one byte more than that
-            raise ConfigError([f"{origin}: it has more than {CONFIG_BYTES} bytes"])
+            raise ConfigError([f"it has more than {CONFIG_BYTES} bytes"], origin)
         text = data.decode("utf-8-sig")
         is_json = is_json or text.lstrip()[:1] in ("{", "/")
         table: Any = parse_jsonc(text) if is_json else parse_toml(text)
         if not isinstance(table, Mapping):
-            problem = ": expected an object"
+            problem = "expected an object"
         elif not is_bounded(table):
-            problem = f": {TOO_DEEP}"
+            problem = TOO_DEEP
         else:
             return origin, is_json, table
     except OSError as error:
-        problem = f": cannot read the file: {error.strerror}"
+        problem = f"cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:
-        problem = f": not UTF-8 at byte {error.start + 1}"
+        problem = f"not UTF-8 at byte {error.start + 1}"
     except json.JSONDecodeError as error:
-        problem = f":{error.lineno}:{error.colno}: invalid JSON: {error.msg}"
+        origin += f":{error.lineno}:{error.colno}"
+        problem = f"invalid JSON: {error.msg}"
     except tomllib.TOMLDecodeError as error:
         match = _TOML_POSITION.fullmatch(str(error))  # before Python 3.14 the position is only there
         assert match is not None
         lines = text.split("\n")
         line, column = match[2] or len(lines), match[3] or len(lines[-1]) + 1
-        problem = f":{line}:{column}: invalid TOML: {match[1]}"
+        origin += f":{line}:{column}"
+        problem = f"invalid TOML: {match[1]}"
     except (ValueError, RecursionError):
         kind = "JSON" if is_json else "TOML"
-        problem = f": invalid {kind}: a number is too long, the nesting too deep, or there are too many keys"
-    raise ConfigError([f"{origin}{problem}"])
+        problem = f"invalid {kind}: a number is too long, the nesting too deep, or there are too many keys"
+    raise ConfigError([problem], origin)
 
 
 def is_bounded(document: object) -> bool:

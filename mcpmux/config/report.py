@@ -6,22 +6,16 @@ expected, and the sort of value that was found.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final
 
 from attrs import define, field
 
-from mcpmux.errors import ConfigError
-
-KeyPath: TypeAlias = tuple[str | int, ...]
+from mcpmux.errors import ConfigError, KeyPath, Problem
 
 ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
 """Keys in the files of host apps -> our keys."""
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 
 
 class InvalidValue(ConfigError, ValueError):
@@ -47,17 +41,6 @@ def sort_of(value: object) -> str:
 
 def invalid_value(expected: str, value: object) -> InvalidValue:
     return InvalidValue(f"expected {expected}, got {sort_of(value)}")
-
-
-def format_path(path: KeyPath) -> str:
-    """`upstreams.docs.args[1]`; a key that TOML would quote is quoted: `mcpServers."My Server".url`."""
-    return "".join(map(_format_step, path)).removeprefix(".")
-
-
-def _format_step(step: str | int) -> str:
-    if isinstance(step, int):
-        return f"[{step}]"
-    return f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)}"
 
 
 CANDIDATES_LIMIT: Final = 1000  # known words that one is compared with: takes some 20 ms
@@ -89,24 +72,23 @@ def suggest(key: str, known: Iterable[str]) -> str:
 
 @define
 class Report:
-    """Collects the mistakes in one source. `origin` is the name of a file, "standard input", or "".
+    """Collects the mistakes in one document. `origin` is the name of a file, "standard input", or "".
 
     `base`: the key path of the part that is read; paths of mistakes are relative to it.
     """
 
     origin: str
     base: KeyPath = ()
-    problems: list[str] = field(factory=list)
+    problems: list[Problem] = field(factory=list)
 
     def add(self, path: KeyPath, text: str) -> None:
-        parts = (self.origin, format_path((*self.base, *path)), text)
-        self.problems.append(": ".join(filter(None, parts)))
+        self.problems.append(Problem((*self.base, *path), text))
 
     def part(self, path: KeyPath) -> Report:
-        """Return a report that adds to this one, for the part of the source at `path`."""
+        """Return a report that adds to this one, for the part of the document at `path`."""
         return Report(self.origin, path, self.problems)
 
     def raise_if_any(self) -> None:
         """Raises ConfigError with all mistakes, if there are any."""
         if self.problems:
-            raise ConfigError(self.problems)
+            raise ConfigError(self.problems, self.origin)

@@ -16,6 +16,7 @@ from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
 from mcpmux.config.listener import CARD, Listeners
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, find_no_number, read_only
+from mcpmux.errors import KeyPath, Problem
 
 TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
@@ -169,33 +170,33 @@ class View:
 
 def find_mistakes(
     views: Mapping[str, View | None], upstreams: Sequence[str], listeners: Listeners
-) -> Iterator[str]:
+) -> Iterator[Problem]:
     """Yields every mistake about views that only shows beside the upstreams and listeners.
 
     None stands for a view that has mistakes of its own.
     """
     if CARD in views:
-        yield f"views.{CARD}: at its path is the server card of mcpmux; give the view another name"
+        text = "at its path is the server card of mcpmux; give the view another name"
+        yield Problem(("views", CARD), text)
     for name, view in views.items():
         if view is None:
             continue
-        for key, selectors in (("include", view.include), ("exclude", view.exclude)):
-            for number, selector in enumerate(selectors):
-                if not any(fnmatchcase(upstream, selector.upstream or "*") for upstream in upstreams):
-                    place = f"views.{name}.{key}[{number}].upstream"
-                    yield f"{place}: there is no upstream of this name{_hint(selector.upstream, upstreams)}"
-        for number, override in enumerate(view.overrides):
-            if override.upstream not in upstreams:
-                place = f"views.{name}.overrides[{number}].upstream"
-                yield f"{place}: there is no upstream of this name{_hint(override.upstream, upstreams)}"
+        named: dict[str, Sequence[Selector | ViewOverride]]
+        named = {"include": view.include, "exclude": view.exclude, "overrides": view.overrides}
+        for key, items in named.items():
+            for number, item in enumerate(items):
+                glob = item.upstream or "*"  # the name in an override has no *
+                if not any(fnmatchcase(upstream, glob) for upstream in upstreams):
+                    text = f"there is no upstream of this name{_hint(item.upstream, upstreams)}"
+                    yield Problem(("views", name, key, number, "upstream"), text)
         pairs = [(each.upstream, each) for each in view.overrides]
-        yield from (f"views.{name}.{text}" for text in find_clashing(pairs))
-    wanted = {"listeners.stdio_view": listeners.stdio_view}
-    wanted |= {f"listeners.tcp[{number}].view": each.view for number, each in enumerate(listeners.tcp)}
-    wanted |= {f"listeners.unix[{number}].view": each.view for number, each in enumerate(listeners.unix)}
+        yield from (problem.under("views", name) for problem in find_clashing(pairs))
+    wanted: dict[KeyPath, str | None] = {("stdio_view",): listeners.stdio_view}
+    wanted |= {("tcp", number, "view"): each.view for number, each in enumerate(listeners.tcp)}
+    wanted |= {("unix", number, "view"): each.view for number, each in enumerate(listeners.unix)}
     for place, chosen in wanted.items():
         if chosen is not None and chosen not in views:
-            yield f"{place}: there is no view of this name{_hint(chosen, views)}"
+            yield Problem(("listeners", *place), f"there is no view of this name{_hint(chosen, views)}")
 
 
 def _hint(name: str | None, known: Iterable[str]) -> str:
@@ -203,14 +204,14 @@ def _hint(name: str | None, known: Iterable[str]) -> str:
     return "" if close is None else f"; did you mean `{close}`?"
 
 
-def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[str]:
+def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[Problem]:
     """Yields every mistake about overrides, each of an upstream, that do not go together."""
     named = Counter((upstream, each.kind, each.name) for upstream, each in overrides)
     renamed = Counter((upstream, each.kind, each.rename) for upstream, each in overrides if each.rename)
     kept = {(upstream, each.kind, each.name) for upstream, each in overrides if each.rename is None}
     for number, (upstream, each) in enumerate(overrides):
         if named[upstream, each.kind, each.name] > 1:
-            yield f"overrides[{number}].name: another override is about the same"
+            yield Problem(("overrides", number, "name"), "another override is about the same")
         taken = upstream, each.kind, each.rename or each.name
         if each.rename is not None and (renamed[taken] > 1 or taken in kept):
-            yield f"overrides[{number}].rename: another one has this name"
+            yield Problem(("overrides", number, "rename"), "another one has this name")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mcpmux.config import Config
 from mcpmux.config.layout import MCPMUX, UPSTREAMS, Entry, items_of
 from mcpmux.config.reading import read_document, read_entries, read_table
-from mcpmux.config.report import Report, closest, format_path
+from mcpmux.config.report import Report, closest
 from mcpmux.config.scalars import derive_names
+from mcpmux.errors import Problem
 
 if TYPE_CHECKING:
     from mcpmux.hosts.host import Host
@@ -58,7 +59,7 @@ def read_mapping(
         for name, (path, server) in zip(names, found, strict=True)
     ]
     for path, server in found:
-        notes += [f"{format_path(path)}: {note}" for note in server.notes if server.enabled]
+        notes += [str(Problem(path, note)) for note in server.notes if server.enabled]
     return read_entries(entries, document.get(MCPMUX, {}), (MCPMUX,), environ, report, notes)
 
 

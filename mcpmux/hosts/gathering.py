@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping
 from attrs import evolve, frozen
 
 from mcpmux.config import Missing
-from mcpmux.config.reading import read_document, read_table
+from mcpmux.config.layout import Entry
+from mcpmux.config.reading import read_entries
+from mcpmux.config.report import Report
 from mcpmux.config.scalars import derive_name, derive_names
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.entry import Found, Table, is_mcpmux
 from mcpmux.hosts.reference import variables_in
-from mcpmux.hosts.toml_text import format_table
 
 STAND_IN = "https://placeholder.invalid"  # for a variable that is not set: valid as a text and as a URL
-_CHECKED = "checked"
 
 
 @frozen
@@ -44,17 +44,15 @@ def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
     if is_mcpmux(found.table):
         return evolve(found, table={}, reason="it is mcpmux itself")
     # With stand-ins, a variable that is not set here is no reason to leave the server out.
-    stand_ins = dict.fromkeys(variables_in(found.table), STAND_IN)
+    variables = {**dict.fromkeys(variables_in(found.table), STAND_IN), **environ}
     try:
-        data = format_table(("upstreams", _CHECKED), found.table).encode()
-        origin, _, document = read_document("-", lambda: data)
-        (upstream,) = read_table(document, {**stand_ins, **environ}, origin).upstreams
+        json.dumps(found.table, ensure_ascii=False).encode()
+        entry = Entry((), derive_name(found.name), found.table, is_disabled=False)
+        (upstream,) = read_entries([entry], {}, (), variables, Report("")).upstreams
     except UnicodeEncodeError:
         return evolve(found, table={}, reason="it has text that is no Unicode")
     except ConfigError as error:
-        problems = [each.removeprefix("standard input: ") for each in error.problems]
-        shown = "; ".join(each.removeprefix(f"upstreams.{_CHECKED}.") for each in problems)
-        return evolve(found, table={}, reason=shown.removeprefix(f"upstreams.{_CHECKED}: "))
+        return evolve(found, table={}, reason="; ".join(map(str, error.found)))
     lacks = (upstream.target.reason,) if isinstance(upstream.target, Missing) else ()
     return evolve(found, notes=(*found.notes, *lacks))
 

@@ -34,5 +34,5 @@ def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], li
             servers = find_servers(place, parse(text, place.host.format), machine)
             found += [refuse_invalid(each, machine.environ) for each in servers]
         except ConfigError as error:
-            unread.append(Unread(place, "; ".join(error.problems).removeprefix(f"{place.path}: ")))
+            unread.append(Unread(place, "; ".join(map(str, error.found))))
     return found, unread

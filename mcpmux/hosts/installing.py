@@ -184,7 +184,7 @@ def _find_entry(place: Place, text: str | None) -> Mapping[str, Any] | None:
     try:
         entry = get(parse(text or "", place.host.format), _path_of(place.host))
     except ConfigError as error:
-        raise ConfigError([f"{place.path}: {problem}" for problem in error.problems]) from None
+        raise ConfigError(error.found, str(place.path)) from None
     return entry if isinstance(entry, Mapping) else None
 
 
@@ -192,7 +192,7 @@ def _put(place: Place, text: str, entry: Mapping[str, Any]) -> str:
     try:
         return put(text, place.host.format, _path_of(place.host), entry)
     except ConfigError as error:
-        raise ConfigError([f"{place.path}: {problem}" for problem in error.problems]) from None
+        raise ConfigError(error.found, str(place.path)) from None
 
 
 def _is_ours(host: Host, entry: Mapping[str, Any] | None) -> bool:

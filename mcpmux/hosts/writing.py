@@ -26,7 +26,7 @@ def read_bytes(path: Path) -> bytes | None:
         return None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no name of a file"
-        raise ConfigError([f"{path}: cannot read the file: {reason}"]) from None
+        raise ConfigError([f"cannot read the file: {reason}"], str(path)) from None
 
 
 def read_text(path: Path) -> str | None:
@@ -38,7 +38,7 @@ def read_text(path: Path) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: not UTF-8 at byte {error.start + 1}"]) from None
+        raise ConfigError([f"not UTF-8 at byte {error.start + 1}"], str(path)) from None
 
 
 def replace_text(path: Path, text: str, expected: str | None, mode: int = PRIVATE) -> None:
