@@ -173,11 +173,10 @@ class Router:
 
         The answer of the only upstream, whose names are unchanged, stays as it is.
         """
-        space = upstream.space
 
         async def expose(event: Event) -> None:
-            if not space.transparent:
-                event = Event(event.method, rewrite.expose_event(event.method, event.params, space))
+            if not upstream.space.transparent:
+                event = Event(event.method, rewrite.expose_event(event.method, event.params, upstream.space))
             await notify(event)
 
         try:
@@ -194,6 +193,7 @@ class Router:
                 raise await self._in_clients_words(final, upstream, call) from None
         if call.legacy and "inputRequests" in result:
             self._visits.note(upstream, call, result)
+        space = upstream.space  # of now: the configuration may have changed meanwhile
         if not space.transparent:
             result = rewrite.expose_result(call.method, result, space)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
