@@ -38,7 +38,7 @@ from mcpmux.mux.share import Share
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.handing import HandedListener, Handing
+from mcpmux.transports.handing import HandedListener
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
@@ -49,7 +49,7 @@ from mcpmux.transports.waiting import ReadinessPoller
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
     from mcpmux.cluster.door import Door as ReplicaDoor
-    from mcpmux.cluster.replica import Node
+    from mcpmux.cluster.replica import Replica
 
 log = structlog.get_logger()
 
@@ -62,9 +62,9 @@ class Serving(msgspec.Struct, frozen=True):
     """The objects that all listeners share. `announce` is called with a listener's URL when it is ready.
 
     `gate` authenticates clients from the network. `certificates`: the renewable ones. `stdio_view`: the view
-    of the client on standard input and output. `marks`: see HttpEndpoint. `node`: this process in a cluster,
-    or among workers. `config` returns the present configuration; without it there are no server cards.
-    `bodies`: the budget for large requests to all listeners.
+    of the client on standard input and output. `marks`: see HttpEndpoint. `replica`: this process among
+    others that serve the same clients. `config` returns the present configuration; without it there are no
+    server cards. `bodies`: the budget for large requests to all listeners.
     """
 
     limits: Limits
@@ -76,19 +76,9 @@ class Serving(msgspec.Struct, frozen=True):
     poller: ReadinessPoller | None = None
     stdio_view: str = ""
     marks: Marks = msgspec.field(default_factory=Marks)
-    node: Node | None = None
+    replica: Replica | None = None
     config: Callable[[], Config] | None = None
     bodies: BodyBudget | None = None
-
-
-class HandedConnections(msgspec.Struct, frozen=True):
-    """The connections of a worker, for a listener whose address the supervisor has bound.
-
-    `accepting` yields new connections, `handing` connections that other workers hand over.
-    """
-
-    accepting: HandedListener
-    handing: Handing
 
 
 async def serve_stdio(serving: Serving) -> None:
@@ -109,14 +99,14 @@ async def serve_stdio(serving: Serving) -> None:
 async def serve_listener(
     listener: AnyListener,
     serving: Serving,
-    handed: HandedConnections | None = None,
+    handed: HandedListener | None = None,
     number: int = 0,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve clients of listener `number` until we stop.
 
-    The address of `handed` connections is bound and announced already. Raises TransportError when the
-    address cannot be listened on, ConfigError for unusable TLS files.
+    `handed`: the connections that another process accepts, which has bound the address. Raises TransportError
+    when the address cannot be listened on, ConfigError for unusable TLS files.
     """
     tls = await tls_of(listener, serving.certificates)
     async with AsyncExitStack() as stack:
@@ -124,7 +114,7 @@ async def serve_listener(
         if handed is None:
             url, accepting = await stack.enter_async_context(open_address(listener))
         else:
-            url, accepting = "handed connections", [handed.accepting]
+            url, accepting = "handed connections", [handed]
         # Around the connections: sessions and resumable calls outlive them.
         sessions = await stack.enter_async_context(trio.open_nursery())
         async with trio.open_nursery() as connections:
@@ -147,24 +137,24 @@ async def _prepare_http(
     listener: HttpListener,
     serving: Serving,
     tls: CurrentContext | None,
-    handed: HandedConnections | None,
+    handed: HandedListener | None,
     number: int,
     nursery: trio.Nursery,
 ) -> Serve:
     """Return the function that serves an HTTP listener. `nursery`: for its sessions."""
     limits, stopping = serving.limits, serving.stopping
     gate = gate_of(listener, serving.gate)
-    node, marks = serving.node, serving.marks
-    sessions = node.sessions_of(number) if node is not None else None
+    replica, marks = serving.replica, serving.marks
+    sessions = replica.sessions_of(number) if replica is not None else None
     card = ServerCard(listener, serving.config) if serving.config is not None else None
     parts = gate, stopping, marks, sessions, card, serving.bodies
     endpoint = HttpEndpoint(serving.service, listener, limits, *parts)
     handle: Handler = endpoint.handle
     door = None
-    if node is not None and sessions is not None:
+    if replica is not None and sessions is not None:
         sessions.on_loss = endpoint.lose
         nursery.start_soon(sessions.run, name="sessions in the store")
-        door = node.door_of(number, endpoint, sessions)
+        door = replica.door_of(number, endpoint, sessions)
         handle = door.handle
     await nursery.start(endpoint.run)
     serve = partial(
@@ -175,7 +165,7 @@ async def _prepare_http(
         stopping=stopping,
         limits=limits,
         tls=tls,
-        handing=handed.handing if handed is not None else None,
+        give_back=handed.give_back if handed is not None else None,
         poller=serving.poller,
         grants=endpoint.grants,
         judge=endpoint.judge,

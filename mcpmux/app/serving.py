@@ -13,8 +13,8 @@ import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 import trio
@@ -24,16 +24,17 @@ from mcpmux.app.hangup import reload_on_hangup
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.loop_watch import LoopWatch
 from mcpmux.app.mux import Follower, Mux, open_mux
-from mcpmux.app.observers import open_observers
+from mcpmux.app.observers import Observer, Observers, open_observers
 from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
 from mcpmux.errors import AddressInUse, ConfigError
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.wall import leaves_of
+from mcpmux.upstreams.upstream import OpenChannel
 
 if TYPE_CHECKING:
-    from mcpmux.auth.gate import Gate
-    from mcpmux.cluster.replica import Node, Replica
+    from mcpmux.cluster.replica import Replica
+    from mcpmux.transports.handing import HandedListener
 
 log = structlog.get_logger()
 
@@ -61,66 +62,108 @@ async def serve(
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would admit
     strangers without an explicit setting. With a client on standard input, an address in use is left out.
     """
-    keep_freed_memory()
-    gate = await make_gate(config)
     stopping = trio.Event()
-    bodies = BodyBudget(config.limits.max_body_bytes_in_flight)
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
-        async with (
-            open_observers(config) as observers,
-            open_cluster(config, bodies) as replica,
-            open_mux(
-                config,
-                tap=observers.tap,
-                trace=observers.trace,
-                marks=replica.members.marks if replica is not None else None,
-                generations=replica.herald.generations if replica is not None else None,
-                replicas=replica.listens if replica is not None else None,
-            ) as mux,
-            trio.open_nursery() as clients,
-        ):
-
-            async def listen(serve_address: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-                try:
-                    await clients.start(serve_address, *arguments)
-                except* AddressInUse as busy:
-                    # Each host app starts its own mcpmux from the same file: only the first gets the address.
-                    if not config.listeners.stdio:
-                        raise
-                    for error in leaves_of(busy):
-                        log.warning("standard input is served without this address", reason=str(error))
-
-            control = Control(mux, file)
-            ready = control.noting(announce)
-            serving = prepare_serving(
-                mux, gate, stopping, ready, (observers.follow, *followers), replica, bodies
-            )
-            if replica is not None:
-                replica.attach(mux.service, mux.hub, mux.rates)
-                replica.members.on_members = mux.share
-                replica.listens.attach(mux.hub, mux.upstreams)
-                await replica.join()
-            if file is not None:
-                await clients.start(keep_reloading, control, file if watch else None, stopping)
-            for number, listener in enumerate(config.listeners.bound):
-                await listen(serve_listener, listener, serving, None, number)
-            if config.listeners.stdio:
-                clients.start_soon(serve_stdio, serving, name="stdio client")
-            if config.admin.port is not None:
-                shown = observers.view(mux), observers.views_of(mux), observers.calls_of(mux)
-                metrics = observers.metrics_of(mux, replica)
-                more = mux.certificates, control, stopping, announce, replica
-                await listen(observers.serve_admin, *shown, metrics, *more)
-            clients.start_soon(watch_names, mux, stopping)
-            settle()  # after all imports and listeners, whose objects stay for good
-            await stopping.wait()
-            if replica is not None:
-                await replica.leave()  # first, so that the others send nothing more here
-                clients.start_soon(replica.calls.drained, name="calls of other replicas")
-            mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
-            clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
+        await serve_until(stopping, config, announce, file, watch=watch, followers=followers)
         signals.cancel_scope.cancel()
+
+
+class Workplace(Protocol):
+    """What a worker has in place of an address, a file and an inspector: see `app.workers.worker`."""
+
+    number: int
+    doors: Sequence[HandedListener]
+    open_channel: OpenChannel | None
+
+    @property
+    def forwarder(self) -> Observer: ...
+    def open_replica(self, config: Config, bodies: BodyBudget) -> AbstractAsyncContextManager[Replica]: ...
+    def obey(self, mux: Mux, observers: Observers) -> None: ...
+    async def be_ready(self, clients: trio.Nursery) -> None: ...
+
+
+async def serve_until(
+    stopping: trio.Event,
+    config: Config,
+    announce: Announce,
+    file: ConfigFile | None = None,
+    *,
+    watch: bool = True,
+    followers: Sequence[Follower] = (),
+    worker: Workplace | None = None,
+) -> None:
+    """Serve until `stopping`, then drain. See `serve`. `worker`: the place of this process among several."""
+    keep_freed_memory()
+    gate = await make_gate(config)
+    bodies = BodyBudget(config.limits.max_body_bytes_in_flight)
+    join: Callable[[Config, BodyBudget], AbstractAsyncContextManager[Replica | None]]
+    join = open_cluster if worker is None else worker.open_replica
+    async with (
+        open_observers(config, worker.forwarder if worker is not None else None) as observers,
+        join(config, bodies) as replica,
+        open_mux(
+            config,
+            worker.open_channel if worker is not None else None,
+            tap=observers.tap,
+            trace=observers.trace,
+            marks=replica.members.marks if replica is not None else None,
+            generations=replica.herald.generations if replica is not None else None,
+            replicas=replica.listens if replica is not None else None,
+        ) as mux,
+        trio.open_nursery() as clients,
+    ):
+
+        async def listen(serve_address: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+            try:
+                await clients.start(serve_address, *arguments)
+            except* AddressInUse as busy:
+                # Each host app starts its own mcpmux from the same file: only the first gets the address.
+                if not config.listeners.stdio:
+                    raise
+                for error in leaves_of(busy):
+                    log.warning("standard input is served without this address", reason=str(error))
+
+        control = Control(mux, file)
+        ready = control.noting(announce)
+        mux.followers += (observers.follow, *followers)
+        if gate is not None:
+            mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
+        serving = Serving(
+            *(config.limits, mux.service, stopping, ready, gate, mux.certificates, mux.poller),
+            *(config.listeners.stdio_view or "", mux.marks, replica, lambda: mux.config, bodies),
+        )
+        if worker is not None:
+            worker.obey(mux, observers)
+        if replica is not None:
+            replica.attach(mux.service, mux.hub, mux.rates)
+            replica.members.on_members = mux.share
+            replica.listens.attach(mux.hub, mux.upstreams)
+            await replica.join()
+        if file is not None:
+            await clients.start(keep_reloading, control, file if watch else None, stopping)
+        for number, listener in enumerate(config.listeners.bound):
+            door = worker.doors[number] if worker is not None else None
+            await listen(serve_listener, listener, serving, door, number)
+        if config.listeners.stdio:
+            clients.start_soon(serve_stdio, serving, name="stdio client")
+        if config.admin.port is not None and worker is None:
+            shown = observers.view(mux), observers.views_of(mux), observers.calls_of(mux)
+            metrics = observers.metrics_of(mux, replica)
+            more = mux.certificates, control, stopping, announce, replica
+            await listen(observers.serve_admin, *shown, metrics, *more)
+        if worker is None or worker.number == 1:  # all workers would log the same
+            clients.start_soon(watch_names, mux, stopping)
+        if worker is not None:
+            await worker.be_ready(clients)
+        else:
+            settle()  # after all imports and listeners, whose objects stay for good
+        await stopping.wait()
+        if replica is not None:
+            await replica.leave()  # first, so that the others send nothing more here
+            clients.start_soon(replica.calls.drained, name="calls of other replicas")
+        mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
+        clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
 
 
 @asynccontextmanager
@@ -143,30 +186,6 @@ async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Repl
         open_replica(config, store, ClusterSeal.of(config), bodies) as replica,
     ):
         yield replica
-
-
-def prepare_serving(
-    mux: Mux,
-    gate: Gate | None,
-    stopping: trio.Event,
-    announce: Announce,
-    followers: Sequence[Follower],
-    node: Node | None = None,
-    bodies: BodyBudget | None = None,
-) -> Serving:
-    """Return what listeners share. Register `followers` and the gate for each new configuration.
-
-    `bodies`: the budget for large requests, if other parts of this process use it, too.
-    """
-    mux.followers += followers
-    if gate is not None:
-        mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
-    view = mux.config.listeners.stdio_view or ""
-    bodies = bodies or BodyBudget(mux.config.limits.max_body_bytes_in_flight)
-    return Serving(
-        *(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller),
-        *(view, mux.marks, node, lambda: mux.config, bodies),
-    )
 
 
 # glibc returns free memory at the end of the heap to the system as soon as it is more than a message or two.

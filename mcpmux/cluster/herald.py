@@ -31,8 +31,8 @@ LISTS_LIMIT: Final = 1000  # changes that wait to be told; upstreams and kinds o
 class Herald:
     """`run` has to run. `generations`: the counters of this replica, and of all others together."""
 
-    def __init__(self, members: Membership, client: ReplicaClient) -> None:
-        self.generations = Generations(is_told=True)
+    def __init__(self, members: Membership, client: ReplicaClient, generations: Generations) -> None:
+        self.generations = generations
         self._members, self._client = members, client
         self._told = 0
         self._row = self.generations.snapshot()

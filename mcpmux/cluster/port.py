@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 import msgspec
@@ -35,6 +35,7 @@ from mcpmux.cluster.letter import (
     StateWanted,
 )
 from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.store import Seal
 from mcpmux.config import ClientTls, Limits
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.protocol.call import Call, Event, Notify
@@ -57,9 +58,6 @@ from mcpmux.transports.http.sse_streams import EventStream
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 
-if TYPE_CHECKING:
-    from mcpmux.cluster.seal import ClusterSeal
-
 log = structlog.get_logger()
 
 PATH: Final = "/replica"
@@ -75,6 +73,8 @@ LETTER_BYTES: Final = 2**20  # of a letter besides the body of a request
 OWN_FIELDS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date"})
 """Of a response, which every server makes itself."""
 
+UNIX: Final = "unix:"  # of the URL of a worker, before the path of its socket
+HERE: Final = HttpOrigin(False, "localhost", 80)  # of requests at such a socket
 STREAMS: Final = 100_000  # requests that are with one other replica at a time: connections are the bound
 
 _decode_letter = msgspec.msgpack.Decoder(Letter).decode
@@ -92,7 +92,7 @@ class ReplicaPort:
 
     def __init__(
         self,
-        seal: ClusterSeal,
+        seal: Seal,
         members: Membership,
         deliver: TakeRequest,
         answer: TakeCall,
@@ -184,9 +184,7 @@ class Outcome(Enum):
 class ReplicaClient:
     """Writes letters. `close` it in the end. `handed_over`: what others have answered for us so far."""
 
-    def __init__(
-        self, seal: ClusterSeal, certificates: TlsContexts, peers: ClientTls, limits: Limits
-    ) -> None:
+    def __init__(self, seal: Seal, certificates: TlsContexts, peers: ClientTls, limits: Limits) -> None:
         """`peers`: how other replicas are verified, and what they are shown."""
         self._seal, self._certificates, self._peers = seal, certificates, peers
         self._limits = PoolLimits(
@@ -304,6 +302,8 @@ class ReplicaClient:
 
     async def _pool_of(self, url: str) -> HttpPool:
         """Raises ConnectFailed."""
+        if url not in self._pools and url.startswith(UNIX):
+            self._pools[url] = HttpPool(HERE, limits=self._limits, route=Route(HERE, unix=url[len(UNIX) :]))
         if url not in self._pools:
             try:
                 origin = HttpOrigin.from_url(url)

@@ -1,17 +1,16 @@
-"""One process among several that serve the same clients: its lease, and what it shares with the others.
+"""One process among several that serve the same clients: its lease, its port, and what it shares with them.
 
-A worker is a `Node`, whose store is in the memory of the supervisor. A `Replica` has a port as well, and
-tells the others what changes here.
+The others are replicas of a cluster, whose store is a Redis, or workers of one mcpmux, whose store is in the
+memory of the supervisor.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -21,7 +20,7 @@ from mcpmux.clients.http_answer import refuse, refuse_with
 from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.service import MuxService
 from mcpmux.cluster.counts import StoredPlaces, StoredTokens
-from mcpmux.cluster.door import Door, HandedCalls, HandOver
+from mcpmux.cluster.door import Door, HandedCalls
 from mcpmux.cluster.herald import Herald
 from mcpmux.cluster.letter import INSIDE, LEFT, OUTSIDE, SILENT, HandedRequest, Neighbour, News, ReplicaState
 from mcpmux.cluster.listens import Listens
@@ -31,16 +30,14 @@ from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Seal, Store
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.mux.cache import Generations
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import open_tcp_listeners
-from mcpmux.transports.tls import TlsContexts
+from mcpmux.transports.tls import CurrentContext, TlsContexts
 from mcpmux.upstreams.rate_counter import RateCounter
-
-if TYPE_CHECKING:  # workers, which import this, need no `cryptography`
-    from mcpmux.cluster.seal import ClusterSeal
 
 log = structlog.get_logger()
 
@@ -49,35 +46,57 @@ ASK_SECONDS = 2.0  # for another replica to say how it is; somebody waits to see
 NAME_BYTES = 2  # of randomness in a name that is made up
 
 
-class Node:
-    """What a process shares with others that serve the same clients, be it a worker or a replica.
+class Replica:
+    """One mcpmux, or worker of one, of several that share nothing but the store. `port` answers the others.
 
-    `attach` has to follow before anything is served.
+    `attach` has to follow before anything is served, and `join` before the first session begins.
     """
 
     def __init__(
-        self, store: Store, seal: Seal, members: Membership, hand_over: HandOver, session_idle: float
+        self,
+        config: Config,
+        store: Store,
+        seal: Seal,
+        members: Membership,
+        certificates: TlsContexts,
+        nursery: trio.Nursery,
+        generations: Generations | None = None,
     ) -> None:
-        """`session_idle`: seconds after which a session ends."""
+        """`certificates`: of the port, and towards others. `generations`: None if they share no memory."""
         self.members = members
-        self._store, self._seal, self._hand_over = store, seal, hand_over
-        self._seconds = session_idle
-        self._places = StoredPlaces(store, seal, members, session_idle)
+        self._store, self._seal, self._nursery = store, seal, nursery
+        self._seconds = config.limits.session_idle
+        self._client = ReplicaClient(seal, certificates, config.cluster.peers, config.limits)
+        self.herald = Herald(members, self._client, generations or Generations(is_told=True))
+        self.listens = Listens(members, self._client)
+        self.calls = HandedCalls(members, self._client)
+        answers = self._deliver, self.calls.answer, self._hear, self.describe, self.listens.answer
+        self.port = ReplicaPort(seal, members, *answers)
+        self._places = StoredPlaces(store, seal, members, self._seconds)
         self._sessions: list[StoredSessions] = []
         self._doors: dict[int, Door] = {}
+        self._since = time.time()
         self._service: MuxService
-        self.members.on_return = self._regain
+        self._hub: NotificationHub
+        members.on_return = self._regain
+        self._tells = generations is None
+        if self._tells:
+            members.on_loss = self.herald.generations.lose_all
 
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
         """This is what the process serves."""
         self.members.on_gone = hub.others_lost
         hub.others_lost()  # one whose clients come here may have gone before
-        self._service = service
+        self._service, self._hub = service, hub
         service.session_counter.count = self._places
         rates.take_together = StoredTokens(self._store, self._seal, rates).take
+        self.calls.attach(service)
+        if self._tells:
+            service.router.settle = hub.settle = self.herald.settle
+        hub.on_list_change = self.herald.list_changed
 
     def sessions_of(self, listener: int) -> StoredSessions:
-        """The sessions of the listener with that number. `run` has to run."""
+        """The sessions of the listener with that number. `join` has to follow."""
         sessions = StoredSessions(
             listener, self._store, self._seal, self.members, self._service, self._seconds
         )
@@ -86,16 +105,18 @@ class Node:
 
     def door_of(self, listener: int, endpoint: HttpEndpoint, sessions: StoredSessions) -> Door:
         """What stands in front of the endpoint of that listener."""
-        door = Door(listener, endpoint, sessions, self.members, self._store, self._hand_over)
+        hand_over = self._client.hand_over
+        door = Door(listener, endpoint, sessions, self.members, self._store, hand_over)
         self._doors[listener] = door
         return door
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be a member until cancelled. Started when the store was asked once."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._places.run, name="places in the store")
-            await nursery.start(self.members.run, name="lease")
-            task_status.started()
+    async def join(self) -> None:
+        """Be a member from now on, until `open_port` is left. Returns when the store was asked once."""
+        start = self._nursery.start_soon
+        start(self._places.run, name="places in the store")
+        start(self.herald.run, name="herald")
+        start(self._keep_pools, name="connections to replicas")
+        await self._nursery.start(self.members.run, name="lease")
 
     async def leave(self) -> None:
         """We are stopping: others go on with the sessions."""
@@ -114,56 +135,6 @@ class Node:
             await sessions.regain(before)
         await self._places.regain()
 
-
-class Replica(Node):
-    """One mcpmux of several that share nothing but the store. `port` answers the others."""
-
-    def __init__(
-        self,
-        config: Config,
-        store: Store,
-        seal: ClusterSeal,
-        url: str,
-        certificates: TlsContexts,
-        nursery: trio.Nursery,
-    ) -> None:
-        """`url`: where others reach the port. `certificates`: of the port, and towards others."""
-        self._nursery = nursery
-        cluster = config.cluster
-        name = cluster.replica or f"replica-{secrets.token_hex(NAME_BYTES)}"
-        members = Membership(store, seal, name, url, cluster.lease)
-        self._client = ReplicaClient(seal, certificates, cluster.peers, config.limits)
-        super().__init__(store, seal, members, self._client.hand_over, config.limits.session_idle)
-        self.herald = Herald(members, self._client)
-        self.listens = Listens(members, self._client)
-        self.calls = HandedCalls(members, self._client)
-        answers = self._deliver, self.calls.answer, self._hear, self.describe, self.listens.answer
-        self.port = ReplicaPort(seal, members, *answers)
-        self._name, self._url, self._since = name, url, time.time()
-        self._hub: NotificationHub
-        members.on_loss = self.herald.generations.lose_all
-
-    def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
-        super().attach(service, hub, rates)
-        self._hub = hub
-        self.calls.attach(service)
-        service.router.settle = hub.settle = self.herald.settle
-        hub.on_list_change = self.herald.list_changed
-
-    async def join(self) -> None:
-        """Be a member from now on, until `open_replica` is left. Returns when the store was asked once."""
-        await self._nursery.start(self.run, name="member of the cluster")
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.herald.run, name="herald")
-                nursery.start_soon(self._keep_pools, name="connections to replicas")
-                await nursery.start(super().run, name="member")
-                task_status.started()
-        finally:
-            self._client.close()
-
     def describe(self) -> ReplicaState:
         """How this replica is."""
         members, store = self.members, self._store
@@ -173,9 +144,9 @@ class Replica(Node):
         elif not members.is_inside:
             state, trouble = OUTSIDE, trouble or "its lease has ended"
         return ReplicaState(
-            name=self._name,
+            name=members.card.name,
             id=members.replica,
-            url=self._url,
+            url=members.card.url,
             version=__version__,
             state=state,
             trouble=trouble,
@@ -220,12 +191,15 @@ class Replica(Node):
             )
 
     async def _keep_pools(self) -> None:
-        while True:
-            await self.members.changed(self.members.lease)
-            async with trio.open_nursery() as nursery:
-                for each in self.members.relied_on_and_gone():
-                    nursery.start_soon(self._give_up_unless_it_stops, each)
-            self._client.keep({each.card.url for each in self.members.others})
+        try:
+            while True:
+                await self.members.changed(self.members.lease)
+                async with trio.open_nursery() as nursery:
+                    for each in self.members.relied_on_and_gone():
+                        nursery.start_soon(self._give_up_unless_it_stops, each)
+                self._client.keep({each.card.url for each in self.members.others})
+        finally:
+            self._client.close()
 
     async def _give_up_unless_it_stops(self, gone: Neighbour) -> None:
         """End what waits for a replica that has gone, but not while it finishes its work in good order.
@@ -252,19 +226,40 @@ class Replica(Node):
 
 @asynccontextmanager
 async def open_replica(
-    config: Config, store: Store, seal: ClusterSeal, bodies: BodyBudget | None = None
+    config: Config, store: Store, seal: Seal, bodies: BodyBudget | None = None
 ) -> AsyncIterator[Replica]:
-    """Open the port of this replica, and be a member. Raises TransportError, ConfigError.
-
-    `bodies`: what letters may take, together with the requests of clients; see `serve_http`.
-    """
-    listener, certificates = config.cluster.listener, TlsContexts()
+    """Open the port of this replica at its address. Raises TransportError, ConfigError. See `open_port`."""
+    cluster, certificates = config.cluster, TlsContexts()
+    listener = cluster.listener
     tls = await certificates.open("cluster.listener", listener.tls) if listener.tls is not None else None
     port, sockets = await open_tcp_listeners(listener.host, listener.port)
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
     url = listener.url or f"{'http' if tls is None else 'https'}://{host}:{port}"
+    name = cluster.replica or f"replica-{secrets.token_hex(NAME_BYTES)}"
+    members = Membership(store, seal, name, url, cluster.lease)
+    async with open_port(config, store, seal, members, sockets, bodies, certificates, tls) as replica:
+        yield replica
+
+
+@asynccontextmanager
+async def open_port(
+    config: Config,
+    store: Store,
+    seal: Seal,
+    members: Membership,
+    sockets: Sequence[trio.SocketListener],
+    bodies: BodyBudget | None,
+    certificates: TlsContexts | None = None,
+    tls: CurrentContext | None = None,
+    generations: Generations | None = None,
+) -> AsyncIterator[Replica]:
+    """Answer other replicas at `sockets`, which are closed in the end; leave the cluster then.
+
+    `bodies`: what letters may take, together with the requests of clients; see `serve_http`.
+    """
     async with trio.open_nursery() as nursery:
-        replica = Replica(config, store, seal, url, certificates, nursery)
+        contexts = certificates or TlsContexts()
+        replica = Replica(config, store, seal, members, contexts, nursery, generations)
         serve = partial(
             serve_http,
             sockets,
@@ -276,7 +271,7 @@ async def open_replica(
             judge=replica.port.judge,
             bodies=bodies,
         )
-        await nursery.start(serve, name=url)
+        await nursery.start(serve, name=members.card.url)
         try:
             yield replica
         finally:

@@ -24,7 +24,7 @@ NAME_DIGITS = 32
 
 
 class ClusterSeal:
-    """A `Seal` that also signs. `key`: what all replicas have in common."""
+    """See Seal. `key`: what all replicas have in common."""
 
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.sha256(b"mcpmux cluster" + key).digest()
@@ -50,7 +50,6 @@ class ClusterSeal:
             raise ForeignSeal(f"this {kind} was sealed for somebody else, or with another key") from None
 
     def sign(self, data: bytes) -> str:
-        """Return the signature of what one replica says to another."""
         return hmac.new(self._digest("sign", "", ""), data, hashlib.sha256).hexdigest()
 
     def is_signed(self, data: bytes, signature: str) -> bool:

@@ -46,26 +46,23 @@ T = TypeVar("T")
 class PlainStream:
     """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives.
 
-    `descriptor`: the socket's. `early`: bytes that were received before, and that `receive` returns first.
+    `descriptor`: the socket's.
     """
 
-    __slots__ = ("_widened", "descriptor", "early", "socket")
+    __slots__ = ("_widened", "descriptor", "socket")
 
-    def __init__(self, stream: trio.SocketStream, early: bytes = b"") -> None:
-        """Take the socket out of `stream`. `early`: bytes that another process has received from it."""
+    early = False  # in a TlsStream bytes may wait though the socket is silent
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        """Take the socket out of `stream`."""
         taken = stream.socket
         self.socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self.socket.setblocking(False)
         self.descriptor = self.socket.fileno()
         self._widened = False
-        self.early = early
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         """Return at most `most` bytes as they come, b"" at the end. Raises TransportClosed when it broke."""
-        if self.early:  # a checkpoint nevertheless: a client that sends much must not starve other tasks
-            await trio.lowlevel.checkpoint()
-            early, self.early = self.early, b""
-            return early
         return await self._received(partial(self.socket.recv, most))
 
     async def receive_into(self, room: memoryview) -> int:
@@ -96,10 +93,7 @@ class PlainStream:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def receive_nowait(self) -> bytes | None:
-        """Return the bytes that have arrived, b"" at the end, None for none yet. Raises as `receive` does.
-
-        `early` is left to `receive`: call this when it is empty.
-        """
+        """Return the bytes that have arrived, b"" at the end, None for none yet. Raises as `receive` does."""
         try:
             return self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -169,8 +163,6 @@ class PlainStream:
 
     def is_readable(self) -> bool:
         """Return whether bytes, the end of the stream or an error can be received now."""
-        if self.early:
-            return True
         if sys.platform == "win32":
             return bool(select.select([self.descriptor], [], [], 0)[0])
         else:  # not `select`, which takes no descriptor of 1024 or more

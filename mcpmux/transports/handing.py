@@ -1,53 +1,30 @@
 """Pass open connections from one process to another, through a Unix socket between the two.
 
-Promises: a connection arrives with the bytes that were received from it already, or is closed; only a
-reference of the kernel is in both processes at a time, and closing one's descriptor does not end the
-connection. Refuses to know which process gets which connection, and why.
+Promises: only a reference of the kernel is in both processes at a time, and closing one's descriptor does not
+end the connection. Refuses to know which process gets which connection, and why.
 
-Each connection is one datagram (SOCK_SEQPACKET): a `Note` with one file descriptor attached. Linux only; see
-`can_hand`.
+Each connection is one datagram (SOCK_SEQPACKET): the number of the listener that accepted it, with one file
+descriptor attached. Linux only; see `can_hand`.
 """
 
 from __future__ import annotations
 
 import array
 import socket
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
-import msgspec
 import structlog
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.byte_stream import PlainStream, reason_of
-from mcpmux.transports.tls import ByteStream
+from mcpmux.transports.byte_stream import reason_of
 
-NOTE_BYTES = 64 * 1024  # of a connection's data that may go with it; longer data is carried, see `pass_on`
-_DATAGRAM_BYTES = NOTE_BYTES + 4096
+_NUMBER_BYTES = 2
 _FD_BYTES = array.array("i").itemsize
 
 log = structlog.get_logger()
 
-
-class Note(msgspec.Struct, array_like=True, frozen=True):
-    """The facts about a connection that travel with its socket.
-
-    `listener`: the number of the listener that accepted it. `worker`: the receiver, 0 for any. `data`: the
-    bytes received from the client and not answered. `peer`: the client's address, "" if the socket gives it.
-    `holder`: of the client's certificate. `open`: the connection was served already; if it had TLS, the
-    sender goes on decrypting it.
-    """
-
-    listener: int
-    worker: int = 0
-    data: bytes = b""
-    peer: str = ""
-    holder: str = ""
-    open: bool = False
-
-
-Handed = tuple[Note, socket.socket]
+Handed = tuple[int, socket.socket]
+"""The number of a listener, and a connection that came there."""
 
 
 def can_hand() -> bool:
@@ -68,21 +45,21 @@ class ConnectionChannel:
         self._end = end
         self._sending = trio.Lock()
 
-    def send_nowait(self, note: Note, fd: int) -> bool:
+    def send_nowait(self, listener: int, fd: int) -> bool:
         """Hand over a connection; return False if the other side takes none now. Raises TransportClosed."""
         attached = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         try:
-            self._end.sendmsg([msgspec.msgpack.encode(note)], [attached])
+            self._end.sendmsg([listener.to_bytes(_NUMBER_BYTES)], [attached])
         except BlockingIOError:
             return False
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
         return True
 
-    async def send(self, note: Note, fd: int) -> None:
+    async def send(self, listener: int, fd: int) -> None:
         """Hand over a connection. The caller keeps its descriptor, and closes it. Raises TransportClosed."""
         async with self._sending:
-            while not self.send_nowait(note, fd):
+            while not self.send_nowait(listener, fd):
                 try:
                     await trio.lowlevel.wait_writable(self._end)
                 except trio.ClosedResourceError:
@@ -100,7 +77,7 @@ class ConnectionChannel:
 
     def receive_nowait(self) -> Handed | None:
         """Return a connection that has arrived, None if there is none. Raises TransportClosed."""
-        size = (_DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        size = (_NUMBER_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         while True:
             try:
                 data, attached, _, _ = self._end.recvmsg(*size)
@@ -112,8 +89,8 @@ class ConnectionChannel:
                 raise TransportClosed("the other process has gone")
             if attached:
                 fds = array.array("i", attached[0][2][:_FD_BYTES])
-                return msgspec.msgpack.decode(data, type=Note), socket.socket(fileno=fds[0])
-            # The kernel drops a descriptor that this process has no room for, and delivers the note alone.
+                return int.from_bytes(data), socket.socket(fileno=fds[0])
+            # The kernel drops a descriptor that this process has no room for, and delivers the number alone.
             log.warning("a connection is lost: too many files are open in this process")
 
     def close(self) -> None:
@@ -130,7 +107,9 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
     It queues none: a connection that is not taken stays with the caller of `put`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, channel: ConnectionChannel) -> None:
+        """`number`: the listener's. `channel`: to the process that accepts connections."""
+        self._number, self._channel = number, channel
         self._in, self._out = trio.open_memory_channel[trio.SocketStream](0)
 
     async def put(self, stream: trio.SocketStream) -> bool:
@@ -141,74 +120,13 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
             return False
         return True
 
+    async def give_back(self, fd: int) -> None:
+        """Hand an idle connection to the other process, as a new one. Raises TransportClosed."""
+        await self._channel.send(self._number, fd)
+
     async def accept(self) -> trio.SocketStream:
         return await self._out.receive()
 
     async def aclose(self) -> None:
         self._out.close()
         await trio.lowlevel.checkpoint()
-
-
-class Handing(NamedTuple):
-    """The means of one HTTP server to pass its connections on, and to get those of others.
-
-    `listener`: its number. `arrivals`: connections that other processes have served so far. `send`: hands
-    one over, given its note and descriptor.
-    """
-
-    listener: int
-    arrivals: trio.MemoryReceiveChannel[tuple[trio.SocketStream, Note]]
-    send: Callable[[Note, int], Awaitable[None]]
-
-    async def pass_on(
-        self, worker: int, byte_stream: ByteStream, data: bytes, peer: str, holder: str
-    ) -> None:
-        """Pass a connection on to `worker`, 0 for any other process. Raises TransportClosed.
-
-        A plain connection is handed over, and the caller still closes its own stream. For TLS, and for `data`
-        over NOTE_BYTES, the worker gets one end of a socket pair, and this carries bytes between the other
-        end and the client until either side ends.
-        """
-        if isinstance(byte_stream, PlainStream) and len(data) <= NOTE_BYTES:
-            note = Note(self.listener, worker, data, peer, holder, open=True)
-            await self.send(note, byte_stream.descriptor)
-            return
-        # The keys of TLS cannot be handed over, so this process goes on decrypting.
-        ours, theirs = socket.socketpair()
-        with theirs:  # the note carries a reference of the kernel; this one would keep the pair open
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-            try:
-                await self.send(Note(self.listener, worker, b"", peer, holder, open=True), theirs.fileno())
-            except BaseException:
-                stream.socket.close()
-                raise
-        carrying = _carry(byte_stream, PlainStream(stream), data)
-        del data  # it may be large, and the client may stay for long
-        await carrying
-
-
-async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
-    """Carry bytes both ways, `data` first, until the other process or the client has closed."""
-    try:
-        async with trio.open_nursery() as nursery:
-
-            async def to_other() -> None:
-                nonlocal data
-                part, data = data, b""
-                try:
-                    while part:
-                        await other.send(part)
-                        part = await client.receive()
-                    other.send_eof()  # passes the client's end on; the other process decides what it means
-                except TransportClosed:
-                    nursery.cancel_scope.cancel(reason="one side is closed")
-
-            nursery.start_soon(to_other)
-            try:
-                while part := await other.receive():
-                    await client.send(part)
-            except TransportClosed:
-                pass
-            nursery.cancel_scope.cancel(reason="the other process has closed")
-    finally:
-        other.close()

@@ -91,7 +91,7 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
     return wrapped
 
 
-async def open_unix(path: str) -> Stream:
+async def open_unix(path: str) -> trio.SocketStream:
     """Open a stream to the Unix socket at `path`. Raises ConnectFailed."""
     try:
         return await trio.open_unix_socket(path)

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.cluster.replica import Node
+from mcpmux.cluster.replica import Replica
 from mcpmux.cluster.store import MemoryStore, Store, StoreAway
 from mcpmux.config import Caching, Config, HttpListener, Limits, Listeners, Merging, Secret
 from mcpmux.config.auth import AccessRule, Auth
@@ -90,7 +90,7 @@ class Member:
     line: Line
     scope: trio.CancelScope
     client: HttpClient
-    node: Any  # a Node; of replicas one that knows more
+    node: Any  # a Replica
     mux: app.Mux
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -155,5 +155,5 @@ class Members:
 
 
 def sessions_at(member: Any) -> int:
-    node: Node = member.node
+    node: Replica = member.node
     return sum(map(len, node._sessions))

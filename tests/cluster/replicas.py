@@ -58,7 +58,7 @@ class Replicas(Members):
                 gate = await make_gate(config)
                 stopping = trio.Event()
                 serving = Serving(
-                    config.limits, mux.service, stopping, urls.append, gate, marks=marks, node=node
+                    config.limits, mux.service, stopping, urls.append, gate, marks=marks, replica=node
                 )
                 await nursery.start(serve_listener, config.listeners.http[0], serving)
                 client = HttpClient(stack.enter_context(HttpPool(HttpOrigin.from_url(urls[0]))), world)

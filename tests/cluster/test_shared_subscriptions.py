@@ -250,6 +250,7 @@ def own(replica: Member) -> set[str]:
 async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(revision):
     async with open_docs(revision, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
+        url = owner.node.members.card.url
         move(owner.node, "http://127.0.0.1:9")  # nobody listens there
         await owner.node.members.renew()
         await other.node.members.renew()
@@ -257,7 +258,7 @@ async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(rev
             assert docs.subscribed("memo:1") == {other.name}
             await docs.update("memo:1")
             assert await client.updates(URI) == [URI]
-            move(owner.node, owner.node._url)
+            move(owner.node, url)
             await owner.node.members.renew()
             await until_shared(docs)
             await client.subscribe("docs+memo:2")

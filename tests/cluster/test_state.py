@@ -39,7 +39,7 @@ async def test_every_replica_knows_how_all_are():
             assert all(before <= (each.since or 0) <= time.time() for each in states)
             assert all(each.commands > 0 and (each.lag_ms or 0) >= 0 for each in states)
             assert {each.id: each.url for each in states} == {
-                each.node.members.replica: each.node._url for each in replicas.all.values()
+                each.node.members.replica: each.node.members.card.url for each in replicas.all.values()
             }
 
 

@@ -29,7 +29,7 @@ from mcpmux.cluster import redis_script as script
 from mcpmux.cluster.letter import Card
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.redis_store import RedisStore
-from mcpmux.cluster.replica import Node
+from mcpmux.cluster.replica import Replica as RealReplica
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import Bucket, MemoryStore, Place, StoreAway, StoredSession
 from mcpmux.cluster.store_url import parse_store_url
@@ -40,6 +40,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.transports.tls import TlsContexts
 from tests.examples import examples
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import open_world
@@ -181,7 +182,7 @@ class Host:
 class Replica:
     """One mcpmux behind the engine."""
 
-    def __init__(self, engine: Engine, node: Node, service: Any, rates: Any) -> None:
+    def __init__(self, engine: Engine, node: RealReplica, service: Any, rates: Any) -> None:
         self.engine, self.node, self.service, self.rates = engine, node, service, rates
         self.sessions = node.sessions_of(0)
         self.others: dict[str, Membership] = {}
@@ -201,10 +202,10 @@ async def open_replica() -> AsyncIterator[Replica]:
         nursery.start_soon(store.run, 1.0)
         seal = ClusterSeal(b"key")
         members = Membership(store, seal, "own", "http://own", LEASE, is_told_of=False)
-        node = Node(store, seal, members, lambda *_: None, IDLE)  # type: ignore[arg-type]  # hands nothing over
+        node = RealReplica(world.mux.config, store, seal, members, TlsContexts(), nursery)
         node.attach(world.mux.service, world.mux.hub, world.mux.rates)
         replica = Replica(engine, node, world.mux.service, world.mux.rates)
-        await nursery.start(node.run)
+        await node.join()
         nursery.start_soon(replica.sessions.run)
         for name in OTHERS:
             other = Membership(engine.truth, seal, name, f"http://{name}", LEASE, is_told_of=False)

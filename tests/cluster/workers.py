@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import trio
@@ -22,9 +22,9 @@ from mcpmux.app.workers.supervisor import _accept
 from mcpmux.app.workers.worker import Worker
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import Config
-from mcpmux.transports.handing import ConnectionChannel, Note
+from mcpmux.transports.handing import ConnectionChannel
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.route import HttpOrigin, PoolLimits
+from mcpmux.transports.http.route import HttpOrigin
 from tests.cluster.nodes import PATIENCE, Line, Member, Members
 from tests.peers.http_client import HttpClient
 from tests.peers.server import ScriptedServer
@@ -32,9 +32,6 @@ from tests.runtime.world import World
 
 MOST = 4
 """Workers in one pool."""
-
-ONE_REQUEST = PoolLimits(idle=0)
-"""A connection goes where its session is. So one that speaks to a worker alone begins there each time."""
 
 
 class InsteadOfProcess:
@@ -99,11 +96,11 @@ class Pool(WorkerPool):
 class Workers(Members):
     """A port for each, where its client connects; numbers in the order in which names came up."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, folder: str) -> None:
+        """`folder`: for their sockets."""
         super().__init__(nursery)
         self.line = Line(self.store)
         self._configs: dict[int, Config] = {}
-        folder = "/dev/null/there-are-no-shared-upstreams"
         self.pool = Pool(
             MOST,
             lambda number: (self._configs[number], folder, ()),
@@ -120,13 +117,17 @@ class Workers(Members):
         self._configs[number], self.pool.worlds[number] = config, world
         ended = trio.Event()
         worker = await self.pool.start(number)
+        self.nursery.start_soon(self.pool.take_back, worker)
         process = self.pool.started[number]
         try:
             async with AsyncExitStack() as stack:
                 url, (listener,) = await stack.enter_async_context(open_address(config.listeners.http[0]))
                 stack.callback(listener.socket.close)
-                pool = stack.enter_context(HttpPool(HttpOrigin.from_url(url), limits=ONE_REQUEST))
+                pool = stack.enter_context(HttpPool(HttpOrigin.from_url(url)))
                 nursery = await stack.enter_async_context(trio.open_nursery())
+
+                async def give(sock: socket.socket) -> None:
+                    await worker.connection_channel.send(0, sock.fileno())
 
                 async def serve_when_ready() -> None:
                     await worker.ready.wait()
@@ -138,15 +139,15 @@ class Workers(Members):
                         scope=process.scope,
                         client=HttpClient(pool, world),
                         ended=ended,
-                        node=process.worker.node,
+                        node=process.worker.replica,
                         mux=process.worker.mux,
                     )
                     member.process = process
                     task_status.started(member)
-                    await _accept(listener, partial(self.pool.give, Note(0, number)))
+                    await _accept(listener, give)
 
                 nursery.start_soon(serve_when_ready)
-                await self.pool.talk(worker, self.nursery)
+                await self.pool.listen(worker)
                 nursery.cancel_scope.cancel()
         finally:
             await self.pool.end(worker)
@@ -158,7 +159,8 @@ async def open_workers(**servers: ScriptedServer) -> AsyncIterator[Workers]:
     """A worker for each server, by name; they know each other."""
     with trio.fail_after(PATIENCE), ExitStack() as ends:
         async with trio.open_nursery() as nursery:
-            workers = Workers(nursery)
+            folder = ends.enter_context(TemporaryDirectory())
+            workers = Workers(nursery, folder)
             ends.enter_context(workers.pool.counting())
             for name, server in servers.items():
                 await workers.start(name, server)

@@ -92,10 +92,9 @@ class ControlChannel:
     async def _answer(self, number: int, handlers: Handlers, name: str, arguments: tuple[Any, ...]) -> None:
         await self._send((number, ANSWER, (await _call(handlers, name, arguments),)))
 
-    def post(self, name: str, *arguments: Any, once: bool = False) -> None:
-        """Queue a call for `run` to send. `once`: unless an equal one is queued. Never waits."""
-        if not (once and (0, name, arguments) in self._posted):
-            self._post((0, name, arguments))
+    def post(self, name: str, *arguments: Any) -> None:
+        """Queue a call for `run` to send. Never waits."""
+        self._post((0, name, arguments))
 
     def _post(self, message: ControlMessage) -> None:
         self._posted.append(message)

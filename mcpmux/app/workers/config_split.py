@@ -2,8 +2,8 @@
 
   * A server that mcpmux starts, and that all clients share, runs once, under the supervisor. Workers reach it
     at a Unix socket as a server of the newest revision. Other upstreams run in each worker.
-  * Limits on the whole (connections, sessions, exchanges with a running server, memory) are divided and
-    rounded up. Limits on one client are not divided.
+  * Limits on the whole (connections, sessions, exchanges with a server, memory) are divided and rounded up.
+    Limits on one client are not divided.
   * Each worker has a separate folder for its audit log. Capture files are separate for each run anyway.
   * All workers have the same key, as any worker must open what another one has sealed.
 
@@ -73,7 +73,9 @@ def worker_config(
 
 def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]) -> Upstream:
     if upstream.name not in sockets:
-        return divide(upstream, workers, max_in_flight=1, max_waiting=0)
+        # The workers divide the limits of servers at an address among them, as replicas do: see Mux.share.
+        own = upstream.session == "shared" and isinstance(upstream.target, Stdio | Unix)
+        return divide(upstream, workers, max_in_flight=1, max_waiting=0) if own else upstream
     era = "mirror" if upstream.era == "mirror" and upstream.revision is None else "newest"
     # The supervisor's mux speaks the newest revision whatever the server speaks, and checks its health.
     target = Unix(sockets[upstream.name])

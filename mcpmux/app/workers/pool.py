@@ -1,9 +1,8 @@
 """Start the workers, give them connections and messages, and restart them.
 
-Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
-worker hands over goes to the worker that it names, or to any if that has gone or none is named. A worker that
-ends unexpectedly is logged and started again, at first at once, later after a pause. A worker that is asked
-to end returns the connections that it has not begun to serve, so that none is lost. No worker outlives its
+Connections go to the workers in turn, so even a few lasting ones are spread evenly. A worker that ends
+unexpectedly is logged and started again, at first at once, later after a pause. A worker that is asked to end
+returns the connections on which it serves no request, so that none is lost. No worker outlives its
 supervisor: it ends when its control channel does, or else an orphan guard ends it.
 
 | no answer for | action |
@@ -27,7 +26,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import msgspec
 import structlog
 import trio
 
@@ -38,16 +36,13 @@ from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.handing import ConnectionChannel, Note, connection_channel_pair
+from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 from mcpmux.transports.orphan_guard import OrphanGuard
 
 log = structlog.get_logger()
 
 FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
-FORWARD_SECONDS = 10.0  # for a worker to take what was handed over
 FULL_SECONDS = 0.05  # until a connection is offered again after no worker took it
-FORWARDED = 256  # connections handed over that wait for a worker; more are closed
-LAST_SECONDS = 5.0  # for connections that a worker handed over before its end
 HEARTBEAT_SECONDS = 2.0  # between two heartbeats
 SILENT_SECONDS = 5.0
 HUNG_SECONDS = 30.0
@@ -112,9 +107,8 @@ class WorkerProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Close the worker's channels and wait until it ends, at most END_SECONDS; then kill it."""
+        """Close the control channel and wait until the worker ends, at most END_SECONDS; then kill it."""
         self.control.close()
-        self.connection_channel.close()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(END_SECONDS):
                 await self.process.wait()
@@ -161,15 +155,15 @@ class WorkerPool:
         without a reason gets FIRST_ATTEMPTS.
         """
         with self.counting():
-            # Around the workers: a connection that a worker has handed over may wait beyond its end.
-            async with trio.open_nursery() as forwards:
+            # Around the workers: a connection that a worker has returned may wait beyond its end.
+            async with trio.open_nursery() as returns:
                 async with trio.open_nursery() as nursery:
                     for number in range(1, self.count + 1):
-                        nursery.start_soon(self._supervise, number, forwards, name=f"worker {number}")
+                        nursery.start_soon(self._supervise, number, returns, name=f"worker {number}")
                     while len(self.serving) < self.count:
                         await self._changed.park()
                     task_status.started()
-                forwards.cancel_scope.cancel(reason="all workers have ended")
+                returns.cancel_scope.cancel(reason="all workers have ended")
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -182,12 +176,12 @@ class WorkerPool:
         finally:
             os.close(self._counters)
 
-    async def _supervise(self, number: int, forwards: trio.Nursery) -> None:
+    async def _supervise(self, number: int, returns: trio.Nursery) -> None:
         comeback, came_up, attempts = Comeback(), False, 0
         while not self._stopping:
             attempts += 1
             began = trio.current_time()
-            ready, failure = await self._run_worker(number, forwards)
+            ready, failure = await self._run_worker(number, returns)
             if self._stopping:
                 return
             came_up = came_up or ready
@@ -200,30 +194,23 @@ class WorkerPool:
             log.error(what, worker=number, reason=reason, again=round(wait, 1))
             await trio.sleep(wait)
 
-    async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
+    async def _run_worker(self, number: int, returns: trio.Nursery) -> tuple[bool, Exception | None]:
         """Run one process to its end. Return (whether it was ready, why it failed)."""
         try:
             worker = await self.start(number)
         except OSError as error:
             return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
+        returns.start_soon(self.take_back, worker, name=f"connections of {number}")
         try:
             async with trio.open_nursery() as nursery:
                 start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
-                await self.talk(worker, forwards)
+                await self.listen(worker)
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
             await self.end(worker)
         return worker.ready.is_set(), worker.failure
-
-    async def talk(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
-        """Serve a worker's calls until it has gone. Connections that it hands over may wait in `forwards`."""
-        async with trio.open_nursery() as talking:
-            talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {worker.number}")
-            await self.listen(worker)
-            # Connections that it gave back before its end are still in the channel.
-            talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
 
     async def end(self, worker: WorkerProcess) -> None:
         """End a worker. Cached answers become invalid, and the others may take its sessions over."""
@@ -275,8 +262,6 @@ class WorkerPool:
                 "failed": worker.fail,
                 STORE: worker.store.answer,
                 "traffic": partial(self._on_traffic, worker.number),
-                # For the clients of the other workers: a server may notify one session only.
-                "list changed": partial(self.tell, "list changed", but=worker, once=True),
             }
         )
 
@@ -289,56 +274,44 @@ class WorkerPool:
 
     # Connections
 
-    async def give(self, note: Note, sock: socket.socket) -> None:
-        """Give a connection to the worker that `note` names, or else to the next one, waiting for one.
+    async def give(self, listener: int, sock: socket.socket) -> None:
+        """Give a new connection to the next worker, waiting for one.
 
-        When the named worker has gone, any other takes its sessions over. After `stop` no worker gets it, and
-        the caller closes it.
+        After `stop` no worker gets it, and the caller closes it.
         """
-        # A worker may carry the bytes of such a connection: it would wait for the other end to be closed.
-        while not (self._give_nowait(note, sock) or self._stopping):
+        while not (self._give_nowait(listener, sock) or self._stopping):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
                 await self._changed.park()
-            # The named worker has gone, and the others know it by now: any of them will do.
-            if note.worker not in [worker.number for worker in self.running]:
-                note = msgspec.structs.replace(note, worker=0)
 
-    def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
-        able = [worker for worker in self.serving if note.worker in (0, worker.number)]
+    def _give_nowait(self, listener: int, sock: socket.socket) -> bool:
+        able = self.serving
         for _ in able:
             self._turn += 1
             with suppress(TransportClosed):
-                if able[self._turn % len(able)].connection_channel.send_nowait(note, sock.fileno()):
+                if able[self._turn % len(able)].connection_channel.send_nowait(listener, sock.fileno()):
                     return True
         return False
 
-    async def _forward_all(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
-        with suppress(TransportClosed):
-            while True:
-                note, sock = await worker.connection_channel.receive()
-                if self._give_nowait(note, sock):
-                    sock.close()
-                elif len(forwards.child_tasks) < FORWARDED:
-                    forwards.start_soon(self._forward_later, note, sock)
-                else:
-                    log.warning("connection closed: too many wait for a worker")
-                    sock.close()
-
-    async def _forward_later(self, note: Note, sock: socket.socket) -> None:
-        with sock, trio.move_on_after(FORWARD_SECONDS) as scope:
-            await self.give(note, sock)
-        if scope.cancelled_caught:
-            log.warning("connection closed: no worker serves it", worker=note.worker or "any")
+    async def take_back(self, worker: WorkerProcess) -> None:
+        """Give the connections that a worker returns to others, until its last one. Closes the channel."""
+        try:
+            with suppress(TransportClosed):
+                while True:
+                    listener, sock = await worker.connection_channel.receive()
+                    with sock:
+                        await self.give(listener, sock)
+        finally:
+            worker.connection_channel.close()
 
     # Messages
 
-    def tell(self, name: str, *told: Any, but: WorkerProcess | None = None, once: bool = False) -> None:
+    def tell(self, name: str, *told: Any, but: WorkerProcess | None = None) -> None:
         """Post a call to every running worker `but` one. Later workers start with the state of that time."""
         for worker in self.running:
             if worker is not but:
-                worker.control.post(name, *told, once=once)
+                worker.control.post(name, *told)
 
     def stop(self) -> None:
         """Ask all workers to end, and start no new ones."""

@@ -40,7 +40,7 @@ from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
-from mcpmux.transports.handing import Note, can_hand
+from mcpmux.transports.handing import can_hand
 from mcpmux.transports.tls import TlsContexts
 
 log = structlog.get_logger()
@@ -105,7 +105,7 @@ async def serve_workers(
                         await serving.start(keep_reloading, control, file if watch else None, stopping)
                     for number, (url, sockets) in enumerate(addresses):
                         for each in sockets:
-                            serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
+                            serving.start_soon(_accept, each, partial(supervisor.pool.give, number))
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         shown = supervisor, supervisor, NO_CALLS, supervisor.read_metrics

@@ -1,6 +1,6 @@
-"""The program of one worker: a mux that gets its connections and actions from the supervisor.
+"""The program of one worker: a replica that gets its connections, store and actions from the supervisor.
 
-Nesting is the stop order, as in `app.serving`. If the supervisor has gone, all tasks are cancelled at once.
+If the supervisor has gone, all tasks are cancelled at once.
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import structlog
 import trio
 
-from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_listener
-from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.observers import open_observers
-from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle
-from mcpmux.app.unmatched import watch_names
+from mcpmux.app.mux import Mux
+from mcpmux.app.observers import Observers
+from mcpmux.app.serving import DRAIN_SECONDS, serve_until, settle
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
-from mcpmux.app.workers.shared_store import make_node, refuse_foreign
+from mcpmux.app.workers.shared_store import SupervisorStore
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
-from mcpmux.cluster.replica import Node
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.port import UNIX
+from mcpmux.cluster.replica import Replica, open_port
+from mcpmux.cluster.store import OpenSeal, Store
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
+from mcpmux.transports.body_budget import BodyBudget
+from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener
+from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.upstream import OpenChannel
 
 log = structlog.get_logger()
 
-ConnectionSource = tuple[HandedListener, trio.MemorySendChannel[tuple[trio.SocketStream, Note]]]
-"""The sources of a listener's connections: new ones, and those that other workers have served before."""
+SOCKET_MODE = 0o600  # for other workers, which run as the same user
 
 
 def main() -> None:
@@ -98,111 +101,94 @@ async def _handle_signals(control: ControlChannel) -> None:
 
 @dataclass(eq=False)
 class Worker:
-    """The parts of this process. `run` does all of its work; it sets `mux` and `node`.
+    """The place of this process among the workers. `run` does all of its work; it sets `mux` and `replica`.
 
     `open_channel` replaces the real transports.
     """
 
-    _number: int
+    number: int
     _generations: Generations
     _control: ControlChannel
     _connections: ConnectionChannel
-    _open_channel: OpenChannel | None = None
-    _stopping: trio.Event = field(default_factory=trio.Event)
-    _receiving: trio.CancelScope = field(default_factory=trio.CancelScope)  # around the wait for a connection
+    open_channel: OpenChannel | None = None
 
     def __post_init__(self) -> None:
         self.mux: Mux
-        self.node: Node
+        self.replica: Replica
+        self.doors: Sequence[HandedListener] = ()
+        self.forwarder = TrafficForwarder()
+        self._stopping = trio.Event()
+        self._receiving = trio.CancelScope()  # around the wait for a connection
 
     async def run(
         self, config: Config, folder: str, drained: tuple[str, ...], on_ready: Callable[[], None]
     ) -> None:
         """Serve until `stop`; then exchanges in flight have DRAIN_SECONDS. Raises McpmuxError, in groups.
 
-        `folder`: of the sockets of shared upstreams. `drained`: upstreams that get no exchange. `on_ready` is
-        called when the worker serves.
+        `folder`: of the workers' sockets. `drained`: upstreams that get no exchange. `on_ready` is called
+        when the worker serves.
         """
-        gate = await make_gate(config)
-        async with trio.open_nursery() as everything:
-            forwarder = TrafficForwarder()
+        self._folder, self._drained, self._on_ready = folder, drained, on_ready
+        listeners = range(len(config.listeners.bound))
+        self.doors = [HandedListener(number, self._connections) for number in listeners]
+        async with trio.open_nursery() as self._everything:
             if config.admin.port is not None:
-                everything.start_soon(forwarder.run, partial(self._control.send, "traffic"), name="traffic")
-            node = make_node(self._number, self._control, config.limits)
-            async with (
-                open_observers(config, forwarder) as observers,
-                open_mux(
-                    *(config, self._open_channel, observers.tap, observers.trace),
-                    *(node.members.marks, self._generations),
-                ) as mux,
-                trio.open_nursery() as clients,
-            ):
-                self.mux, self.node = mux, node
-                followers = (observers.follow, set_up_logs)
-                # The supervisor has announced its listeners itself.
-                serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers, node)
-                node.attach(mux.service, mux.hub, mux.rates)
-                mux.service.elsewhere = partial(refuse_foreign, node.members)
-                for name in drained:
-                    mux.drain(name)
-                handlers = self._handlers(mux, node)
-                if config.admin.port is not None:
-                    view, metrics = observers.view(mux), observers.metrics_of(mux)
-                    handlers |= {"upstreams": view.read_all, "metrics": metrics}
-                    handlers["subscriptions"] = view.read_subscriptions
-                    handlers["views"] = observers.views_of(mux).count_views
-                everything.start_soon(self._obey, handlers, folder, everything, name="control")
-                await everything.start(node.run)
-                mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
-                await self._open_listeners(config, serving, clients)
-                if self._number == 1:  # all workers would log the same
-                    clients.start_soon(watch_names, mux, self._stopping)
-                await self._control.send("ready")
-                on_ready()
-                await self._stopping.wait()
-                await node.leave()  # first, so that the other workers send nothing more here
-                mux.hub.close()
-                clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
-            everything.cancel_scope.cancel(reason="stopped")
+                send = partial(self._control.send, "traffic")
+                self._everything.start_soon(self.forwarder.run, send, name="traffic")
+            # The supervisor has announced its listeners itself.
+            announce, followers = (lambda _url: None), (set_up_logs,)
+            await serve_until(self._stopping, config, announce, followers=followers, worker=self)
+            self._everything.cancel_scope.cancel(reason="stopped")
+
+    # See Workplace
+
+    @asynccontextmanager
+    async def open_replica(self, config: Config, bodies: BodyBudget) -> AsyncIterator[Replica]:
+        path = f"{self._folder}/w{self.number}"  # short: the path of a socket has 107 bytes at most
+        store, seal = cast(Store, SupervisorStore(self._control)), OpenSeal()
+        name, ids, lease = f"worker {self.number}", f"{self.number}w", config.cluster.lease
+        members = Membership(store, seal, name, f"{UNIX}{path}", lease, ids=ids, is_told_of=False)
+        shared = self._generations
+        async with (
+            open_unix_listener(path, SOCKET_MODE) as listener,
+            open_port(config, store, seal, members, [listener], bodies, generations=shared) as replica,
+        ):
+            self.replica = replica
+            yield replica
+
+    def obey(self, mux: Mux, observers: Observers) -> None:
+        """Do what the supervisor wants from now on. Answer what it asks for its admin listener."""
+        self.mux = mux
+        for name in self._drained:
+            mux.drain(name)
+        self._everything.start_soon(self._obey, self._handlers(mux, observers), name="control")
+
+    async def be_ready(self, clients: trio.Nursery) -> None:
+        """Get connections from now on."""
+        clients.start_soon(self._distribute, name="connections")
+        await self._control.send("ready")
+        self._on_ready()
 
     # Connections
 
-    async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
-        doors: list[ConnectionSource] = []
-        for number, listener in enumerate(config.listeners.bound):
-            accepting = HandedListener()
-            resuming, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
-            doors.append((accepting, resuming))
-            handing = Handing(number, arrivals, self._connections.send)
-            handed = HandedConnections(accepting, handing)
-            await clients.start(serve_listener, listener, serving, handed, number)
-        clients.start_soon(self._distribute, doors, name="connections")
-
-    async def _distribute(self, doors: list[ConnectionSource]) -> None:
+    async def _distribute(self) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.
 
         Return when we stop and no connection is left: after `stop` the supervisor sends none.
         """
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:
-                note, sock = handed
+                number, sock = handed
                 try:
                     sock.setblocking(False)
                     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
                 except OSError:  # its client has gone
                     sock.close()
                     continue
-                accepting, resuming = doors[note.listener]
-                taken = False
-                if not note.open:
-                    taken = await accepting.put(stream)
-                else:
-                    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                        await resuming.send((stream, note))
-                        taken = True
-                if not taken:  # the listener is closed: the supervisor gives it to another worker
+                door = self.doors[number]
+                if not await door.put(stream):  # it is closed: the supervisor gives it to another worker
                     with stream.socket:
-                        await self._connections.send(note, stream.socket.fileno())
+                        await door.give_back(stream.socket.fileno())
 
     async def _next_connection(self) -> Handed | None:
         if not self._stopping.is_set():
@@ -213,7 +199,7 @@ class Worker:
 
     # Orders
 
-    def _handlers(self, mux: Mux, node: Node) -> Handlers:
+    def _handlers(self, mux: Mux, observers: Observers) -> Handlers:
         """Return the functions that the supervisor calls. Its `heartbeat` needs none: None is the answer."""
 
         def stop() -> None:
@@ -235,22 +221,24 @@ class Worker:
                 for problem in error.problems:
                     log.error("certificate not read again, the old one stays", problem=problem)
 
-        def tell(upstream: str, method: str) -> None:
-            mux.hub.tell_list_change(method, upstream)
-
-        return {
+        handlers: Handlers = {
             "stop": stop,
             "apply": mux.apply,
             "act": act,
             "renew": renew,
-            "list changed": tell,
-            "worker gone": node.members.renew_soon,
+            "worker gone": self.replica.members.renew_soon,
         }
+        if mux.config.admin.port is not None:
+            view = observers.view(mux)
+            handlers["upstreams"], handlers["subscriptions"] = view.read_all, view.read_subscriptions
+            handlers["metrics"] = observers.metrics_of(mux)
+            handlers["views"] = observers.views_of(mux).count_views
+        return handlers
 
-    async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
+    async def _obey(self, handlers: Handlers) -> None:
         await self._control.run(handlers)
         # A supervisor that was killed has not removed the folder with the sockets.
         log.warning("stopping at once: the supervisor has gone")
         with trio.move_on_after(DRAIN_SECONDS):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
-        everything.cancel_scope.cancel(reason="the supervisor has gone")
+            await trio.to_thread.run_sync(partial(shutil.rmtree, self._folder, ignore_errors=True))
+        self._everything.cancel_scope.cancel(reason="the supervisor has gone")

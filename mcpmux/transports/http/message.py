@@ -24,7 +24,6 @@ A response; interim ones (1xx) are skipped, trailers are ignored:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
@@ -300,22 +299,6 @@ class HttpRequest:
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.path})"  # the rest may be secret
-
-
-_REMADE: Final = frozenset({"content-length", "transfer-encoding", "expect"})
-
-
-def encode_requests(requests: Iterable[HttpRequest]) -> bytes:
-    """Encode complete requests as a client would send them, framed by length, with repeated fields joined."""
-    encoded = b""
-    for request in requests:
-        target = f"{request.path}?{request.query}" if request.query else request.path
-        lines = [f"{request.method} {target} HTTP/{'1.0' if request.http_1_0 else '1.1'}"]
-        lines += [f"{name}: {value}" for name, value in request.headers.items() if name not in _REMADE]
-        if request.body or not _REMADE.isdisjoint(request.headers):
-            lines.append(f"content-length: {len(request.body)}")
-        encoded += "\r\n".join([*lines, "", ""]).encode("latin-1") + request.body
-    return encoded
 
 
 # Fields that readers understand differently when they come twice, which request smuggling exploits.

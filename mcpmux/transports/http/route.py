@@ -22,8 +22,9 @@ import trio
 
 from mcpmux.config import Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
-from mcpmux.transports.byte_stream import connect
+from mcpmux.transports.byte_stream import PlainStream, connect
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
+from mcpmux.transports.stream import open_unix
 from mcpmux.transports.tls import ByteStream, CurrentContext, connect_tls
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -261,7 +262,8 @@ TUNNEL_SECONDS = 30.0  # for a proxy to connect us; it may have to try several a
 class Route(msgspec.Struct, frozen=True):
     """The way to an origin. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
 
-    `server_name`: the name that the origin's certificate must have, if that is not its host.
+    `server_name`: the name that the origin's certificate must have, if that is not its host. `unix`: the path
+    of the socket at which the origin listens, instead of a port.
     """
 
     origin: HttpOrigin
@@ -269,6 +271,7 @@ class Route(msgspec.Struct, frozen=True):
     server_name: str | None = None
     proxy: Proxy | None = None
     proxy_tls: CurrentContext | None = None
+    unix: str | None = None
 
     async def open(self) -> ByteStream:
         """Open a stream for requests. Raises ConnectFailed. Cancelling leaves no socket behind."""
@@ -276,6 +279,8 @@ class Route(msgspec.Struct, frozen=True):
             byte_stream = await _open_proxy(self.proxy, self.proxy_tls)
             if self.origin.secure:  # an http origin needs no tunnel: the proxy forwards each request
                 await _tunnel(byte_stream, self.proxy, self.origin)
+        elif self.unix is not None:
+            byte_stream = PlainStream(await open_unix(self.unix))
         else:
             byte_stream = await connect(self.origin.host, self.origin.port)
         if self.tls is None:

@@ -20,9 +20,9 @@ from trio.abc import Listener
 from mcpmux.config import Limits
 from mcpmux.mux.share import CONNECTIONS_SETTING, origin_of
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
+    GiveBack,
     Grants,
     Handler,
     HttpReply,
@@ -49,7 +49,7 @@ async def serve_http(
     stopping: trio.Event,
     limits: Limits | None = None,
     tls: CurrentContext | None = None,
-    handing: Handing | None = None,
+    give_back: GiveBack | None = None,
     poller: ReadinessPoller | None = None,
     inline: bool = False,
     grants: Grants | None = None,
@@ -64,14 +64,15 @@ async def serve_http(
     request whose large body is still to come, and may answer it: the body is not read then, and the
     connection ends. `bodies`: a budget for such bodies of several servers. `refuse(status, sentence, limit)`
     returns fields and body of the errors that are answered here, see Refusal. `tls` makes it https.
-    `handing`: passes connections to and from other workers. `poller` runs as long as this does, and receives
-    for the connections' tasks. Cancelling is the hard stop: all connections are closed at once.
+    `give_back`: takes idle connections when this stops, for another process. `poller` runs as long as this
+    does, and receives for the connections' tasks. Cancelling is the hard stop: all connections are closed at
+    once.
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
     limits = limits or Limits()
     bodies = bodies or BodyBudget(limits.max_body_bytes_in_flight)
-    parts = tls, handing, poller
+    parts = tls, give_back, poller
     state = ServerState(handler, refuse, limits, now, date, bodies, *parts, grants=grants, judge=judge)
     server = _Server(state)
     async with trio.open_nursery() as background:
@@ -82,8 +83,6 @@ async def serve_http(
                 trio.serve_listeners, server.serve_stream, list(listeners), handler_nursery=connections
             )
             await accepting.start(serve, name="http listeners")
-            if handing is not None:
-                accepting.start_soon(server.resume_forever, handing, connections, name="handed over")
             task_status.started()
             await stopping.wait()
             state.draining = True  # from now on each response closes its connection
@@ -120,15 +119,9 @@ class _Server:
         turn, self._turn = self._turn[:SWEEP_CONNECTIONS], self._turn[SWEEP_CONNECTIONS:]
         return [connection for connection in turn if connection in self.connections]
 
-    async def resume_forever(self, handing: Handing, connections: trio.Nursery) -> None:
-        """Serve the connections that other workers hand over."""
-        with handing.arrivals:
-            async for stream, note in handing.arrivals:
-                connections.start_soon(self.serve_stream, stream, note)
-
-    async def serve_stream(self, stream: trio.SocketStream, note: Note | None = None) -> None:
-        """Serve one connection, from where another worker has left it if there is a note. Raises no error."""
-        connection = ServerConnection(self.state, stream, note)
+    async def serve_stream(self, stream: trio.SocketStream) -> None:
+        """Serve one connection. Raises no error."""
+        connection = ServerConnection(self.state, stream)
         self.connections.add(connection)
         origin = origin_of(connection.peer)
         refusal = self._find_room(origin)

@@ -16,7 +16,6 @@ A response is either complete in a single `send`, or streamed by `open`, `write`
     OPEN -- write_nowait --> OPEN   `flush` comes next if it returns False
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
     NEW, OPEN -- nothing is sent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
-    NEW  -- pass_on --> PASSED    another process answers, the server hands the connection over
 
 Any other order is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone cancels
 the handler.
@@ -42,7 +41,6 @@ from mcpmux.protocol.envelope import Part
 from mcpmux.protocol.headers import ALLOW_ORIGIN
 from mcpmux.transports.body_budget import BODY_RATE, SETTING, SMALL_BODY, BodyBudget, Holding, budget_client
 from mcpmux.transports.byte_stream import PlainStream, address_of
-from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import (
     BODY,
     IDLE,
@@ -54,7 +52,6 @@ from mcpmux.transports.http.message import (
     Refusal,
     RequestParser,
     encode_chunk,
-    encode_requests,
     encode_response_head,
     has_no_body,
 )
@@ -71,13 +68,11 @@ class Stage(Enum):
     NEW = auto()
     OPEN = auto()
     FINISHED = auto()
-    PASSED = auto()
 
 
 NEW: Final = Stage.NEW
 OPEN: Final = Stage.OPEN
 FINISHED: Final = Stage.FINISHED
-PASSED: Final = Stage.PASSED
 
 
 class ReplyTap(Protocol):
@@ -95,7 +90,7 @@ class HttpReply:
     """
 
     __slots__ = (
-        *("_chunked", "_connection", "_quiet_since", "_state", "context", "is_kept_alive", "passed_to"),
+        *("_chunked", "_connection", "_quiet_since", "_state", "context", "is_kept_alive"),
         *("request", "stage", "tap"),
     )
 
@@ -108,7 +103,6 @@ class HttpReply:
         self._quiet_since = state.now
         self.context: Context | None = None  # in which the handler works
         self._chunked = False
-        self.passed_to: int | None = None
         self.tap: ReplyTap | None = None
 
     def __repr__(self) -> str:
@@ -228,11 +222,6 @@ class HttpReply:
         """
         self._connection.call_off(reason)
 
-    def pass_on(self, worker: int) -> None:
-        """Let another worker answer; the handler returns without an answer."""
-        self._advance(NEW, PASSED)
-        self.passed_to = worker
-
     def _advance(self, before: Stage, after: Stage) -> None:
         if self.stage is not before:
             raise LocalProtocolError(f"the response is {self.stage.name}, not {before.name}")
@@ -262,6 +251,9 @@ def _readable(fields: HeaderFields, grant: HeaderFields) -> HeaderFields:
 
 
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
+GiveBack = Callable[[int], Awaitable[None]]
+"""Takes the descriptor of a connection, which the caller closes."""
+
 Grants = Callable[[str], HeaderFields]
 Refuse = Callable[[int, str, str], tuple[HeaderFields, bytes]]
 
@@ -288,7 +280,7 @@ class ServerState:
     date_field: bytes
     bodies: BodyBudget
     tls: CurrentContext | None = None
-    handing: Handing | None = None
+    give_back: GiveBack | None = None
     poller: ReadinessPoller | None = None
     draining: bool = False
     grants: Grants | None = None
@@ -310,11 +302,10 @@ class ServerConnection:
     `refusal`: the error with which the connection ends, if the client is to get one.
     """
 
-    def __init__(self, state: ServerState, stream: trio.SocketStream, note: Note | None) -> None:
-        note = note or Note(0, peer=address_of(stream))
-        self.peer = note.peer
-        self.byte_stream: ByteStream = PlainStream(stream, note.data)
-        self._handshaking = state.tls is not None and not note.open
+    def __init__(self, state: ServerState, stream: trio.SocketStream) -> None:
+        self.peer = address_of(stream)
+        self.byte_stream: ByteStream = PlainStream(stream)
+        self._handshaking = state.tls is not None
         self.refusal: Refusal | None = None
         self.deadline = state.now + state.limits.head_timeout
         self._rested = state.now  # time since which it has no request, if it has none
@@ -322,7 +313,6 @@ class ServerConnection:
         self._state = state
         self._limits = state.limits
         self._parser = RequestParser(state.limits, self.peer)
-        self._parser.holder = note.holder
         self._reply: HttpReply | None = None
         self._rest: memoryview | None = None  # of the data that was sent, not taken by the kernel yet
         self._scope = trio.CancelScope()
@@ -354,11 +344,11 @@ class ServerConnection:
             self._reply = None
             self.deadline = math.inf
             await self._refuse(self.refusal, headers.get("origin"))
-        elif self._unused and self._state.handing is not None and isinstance(self.byte_stream, PlainStream):
+        elif self._unused and self._state.give_back is not None and isinstance(self.byte_stream, PlainStream):
             # Other workers go on: a client that is about to send a request must not notice the stop.
             self._forget()
             with suppress(TransportClosed):
-                await self._state.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
+                await self._state.give_back(self.byte_stream.descriptor)
 
     async def _live(self) -> None:
         with self._scope:
@@ -535,11 +525,9 @@ class ServerConnection:
         reply = self._reply
         assert reply is not None
         await handling
-        if reply.passed_to is not None:
-            await self._pass_on(reply, reply.passed_to)
-        elif reply.stage is NEW:
+        if reply.stage is NEW:
             raise LocalProtocolError("the handler returned without an answer")
-        elif reply.stage is OPEN:
+        if reply.stage is OPEN:
             await reply.finish()
         self._handling = self._reply = None
         self._give_back()
@@ -714,24 +702,6 @@ class ServerConnection:
         if self._watched and self._poller is not None:
             self._watched = False
             self._poller.forget(self.byte_stream.descriptor)
-
-    async def _pass_on(self, reply: HttpReply, worker: int) -> None:
-        reply.request.keep_alive = False  # in this process the connection ends
-        parser, handing = self._parser, self._state.handing
-        # Half a request cannot be encoded for the other worker.
-        if parser.phase is not IDLE or parser.refusal is not None or handing is None:
-            self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
-            return
-        self._forget()  # the other process receives from now on, or tasks that carry its bytes
-        # This may carry bytes for as long as the client stays, so no reference here keeps the body meanwhile.
-        data = [encode_requests((reply.request, *parser.requests))]
-        reply.request.body = b""
-        parser.forget_body()
-        self._give_back()
-        try:
-            await handing.pass_on(worker, self.byte_stream, data.pop(), self.peer, parser.holder)
-        except TransportClosed as error:
-            self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
 
     def _renew_deadline(self, before: Phase | None) -> None:
         phase, limits, now = self._parser.phase, self._limits, self._state.now

@@ -61,7 +61,11 @@ def test_what_is_bounded_in_all_is_divided(workers: int):
     for name in ("max_sessions", "max_connections", "max_connections_per_address"):
         assert sum(getattr(each.limits, name) for each in shares) >= getattr(limits, name)
     assert sum(each.caching.max_bytes for each in shares) >= config().caching.max_bytes
-    assert sum(each.upstreams[3].max_in_flight for each in shares) >= RUNNING.max_in_flight
+    assert sum(each.upstreams[1].max_in_flight for each in shares) >= OWN.max_in_flight
+    # By the workers themselves, or of one worker alone.
+    assert {each.upstreams[number].max_in_flight for each in shares for number in (2, 3)} == {
+        RUNNING.max_in_flight
+    }
     assert shares[0].limits.max_in_flight == limits.max_in_flight
 
 
