@@ -55,7 +55,11 @@ def requests_without_answers() -> object:
     leg, numbers = Leg("client", "c1", "http"), itertools.count(1)
     for number in range(2000):
         message = {"jsonrpc": "2.0", "id": long(number), "method": long(number)}
-        observe([UnreadMessage(leg, "in", msgspec.json.encode(message), 0.0, None, 0)], numbers)
+        observe(
+            [UnreadMessage(leg, "in", msgspec.json.encode(message), 0.0, None, 0)],
+            numbers,
+            itertools.count(1),
+        )
     return leg
 
 
@@ -175,11 +179,12 @@ def test_a_memory_of_texts_of_peers_is_bounded_in_bytes(
 async def test_legs_of_workers_are_bounded_in_bytes() -> None:
     collector = TrafficCollector(LiveRing(1, MIB), 2)
     collector.begin(1)
+    seen = Observation(Leg("client", "c1", "http"), "in", b"{}", 0.0, "notification", 0, "x")
 
     def fill() -> Any:
         for number in range(1000):
             facts = ("client", f"c{number}", "http", None, None, long(number, HEAD, "x"), long(number))
-            collector.take(1, [(facts, 2, ("in", b"{}", 0.0, "notification", 0, "x"))])
+            collector.take(1, [(facts, 2, ("in", b"{}", 0.0, *seen.facts()))])
         return collector
 
     assert kept_by(fill) < 12 * MIB

@@ -64,24 +64,30 @@ def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
     return pending[_EXCHANGE] if pending is not None else 0
 
 
-def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Observation]:
-    """Return observations of messages, one for each member of a batch. `numbers`: of new exchanges."""
+def observe(
+    unread: Iterable[UnreadMessage], exchanges: Iterator[int], numbers: Iterator[int]
+) -> list[Observation]:
+    """Return observations of messages, one for each member of a batch.
+
+    `exchanges`: numbers of new exchanges. `numbers`: of the messages.
+    """
     observed: list[Observation] = []
     for message in unread:
         facts = message.said
         if facts is None:
             try:
-                observed.append(_read(message, numbers))
+                observed.append(_read(message, exchanges, numbers))
             except BadMessage:
-                observed += _read_batch(message, numbers)
+                observed += _read_batch(message, exchanges, numbers)
         elif facts.kind == "request" and facts.id is not None:
-            observed.append(_request(message, facts.id, facts.method, facts.target, numbers))
+            request = message, next(numbers), facts.id, facts.method, facts.target
+            observed.append(_request(*request, exchanges))
         else:
-            observed.append(_answer(message, facts.id, facts.code, facts.failed))
+            observed.append(_answer(message, next(numbers), facts.id, facts.code, facts.failed))
     return observed
 
 
-def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observation]:
+def _read_batch(unread: UnreadMessage, exchanges: Iterator[int], numbers: Iterator[int]) -> list[Observation]:
     """Return the members of a batch; one invalid message for anything else."""
     leg, direction, data, at = unread.leg, unread.direction, unread.data, unread.at
     exchange, status = unread.exchange, unread.status
@@ -92,82 +98,83 @@ def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observati
     observed: list[Observation] = []
     for part in parts:
         try:
-            observed.append(_read(UnreadMessage(leg, direction, part, at, status, exchange), numbers))
+            member = UnreadMessage(leg, direction, part, at, status, exchange)
+            observed.append(_read(member, exchanges, numbers))
         except BadMessage as bad:
             invalid = Observation(leg, direction, part, at, "invalid", exchange, id=bad.id, status=status)
+            invalid.number = next(numbers)
             observed.append(invalid)
     return observed
 
 
-def _read(unread: UnreadMessage, numbers: Iterator[int]) -> Observation:
+def _read(unread: UnreadMessage, exchanges: Iterator[int], numbers: Iterator[int]) -> Observation:
     """Return the observation of one message. Raises BadMessage."""
     envelope = _read_at_once(unread.data)
     if envelope is None:
         envelope = read_by_member(unread.data)
         unread.data = repaired(unread.data)  # so that the record is valid JSON
-    method, request_id = envelope.method, envelope.id
+    method, request_id, number = envelope.method, envelope.id, next(numbers)
     if method is UNSET:
         code = envelope.error.code if envelope.error is not UNSET else None
         failed = envelope.result is not UNSET and envelope.result.isError is True
-        return _answer(unread, None if request_id is UNSET else request_id, code, failed or None)
+        return _answer(unread, number, None if request_id is UNSET else request_id, code, failed or None)
     params = envelope.params or NO_PARAMS
     if request_id is UNSET or request_id is None:
-        return _notification(unread, method, params)
+        return _notification(unread, number, method, params)
     about = params.uri if type(params.uri) is str else params.target
-    return _request(unread, request_id, method, about, numbers)
+    return _request(unread, number, request_id, method, about, exchanges)
 
 
-def _notification(unread: UnreadMessage, method: str, params: Params) -> Observation:
+def _notification(unread: UnreadMessage, number: int, method: str, params: Params) -> Observation:
     leg, direction, exchange = unread.leg, unread.direction, unread.exchange
     if method == m.CANCELLED:
         exchange = _cancelled(leg, direction, params.requestId) or exchange
     elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
         token = params.progressToken
         exchange = exchange_of(leg, "out", _sent_id(token)) if _is_id(token) else _only_exchange(leg)
-    kind, about = "notification", params.target
-    return Observation(
-        leg, direction, unread.data, unread.at, kind, exchange, method, target=about, status=unread.status
-    )
+    facts = exchange, method, None, params.target, None, None, None, unread.status, number
+    return Observation(leg, direction, unread.data, unread.at, "notification", *facts)
 
 
 def _request(
-    unread: UnreadMessage, request_id: Id, method: str, about: str | None, numbers: Iterator[int]
+    unread: UnreadMessage,
+    number: int,
+    request_id: Id,
+    method: str,
+    about: str | None,
+    exchanges: Iterator[int],
 ) -> Observation:
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
     # A request of a client begins an exchange, unless `Recorder.exchange_of` has begun it already.
     if direction == "in" and not unread.has_begun:
         if leg.side == "client":
-            exchange = next(numbers)
+            exchange = next(exchanges)
         elif not exchange:
             exchange = _only_exchange(leg)
     pending = (leg.notes or _pending(leg))[direction == "out"]
-    pending.keep(request_id, (exchange, method, at, False), len(method))
-    kind, status = "request", unread.status
-    return Observation(
-        leg, direction, unread.data, at, kind, exchange, method, request_id, about, None, None, None, status
-    )
+    pending.keep(request_id, (exchange, method, at, False, number), len(method))
+    facts = exchange, method, request_id, about, None, None, None, unread.status, number
+    return Observation(leg, direction, unread.data, at, "request", *facts)
 
 
 def _answer(
-    unread: UnreadMessage, request_id: Id | None, code: int | None, failed: bool | None
+    unread: UnreadMessage, number: int, request_id: Id | None, code: int | None, failed: bool | None
 ) -> Observation:
     """Return the observation of an answer. `failed`: whether its result has `isError`."""
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
-    method = ms = None
+    method, ms, answers = None, None, 0
     if request_id is not None:
         requests = (leg.notes or _pending(leg))[direction == "in"]
         pending = requests.pop(_sent_id(request_id) if direction == "in" else request_id)
         if pending is not None:
-            exchange, method, began, _ = pending
+            exchange, method, began, _, answers = pending
             ms = round((at - began) * MICROS) / 1000
     kind = "result" if code is None else "error"
     # `isError` has a meaning in the result of a tool call only.
     if failed and (code is not None or method != m.TOOLS_CALL):
         failed = None
-    data, status = unread.data, unread.status
-    return Observation(
-        leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status
-    )
+    facts = exchange, method, request_id, None, code, failed, ms, unread.status, number, answers
+    return Observation(leg, direction, unread.data, at, kind, *facts)
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
@@ -176,15 +183,15 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
     pending = pending_of_side.get(request_id) if _is_id(request_id) else None
     if pending is None:
         return 0
-    exchange, method, began, _ = pending
-    pending_of_side[request_id] = exchange, method, began, True
+    exchange, method, began, _, number = pending
+    pending_of_side[request_id] = exchange, method, began, True, number
     return exchange
 
 
 def _only_exchange(leg: Leg) -> int:
     """Return the one exchange that an upstream works for; 0 when there are none or several."""
     _, sent = _pending(leg)
-    exchanges = {exchange for exchange, _, _, was_taken_back in sent.values() if not was_taken_back}
+    exchanges = {exchange for exchange, _, _, was_taken_back, _ in sent.values() if not was_taken_back}
     exchanges.discard(0)  # requests of mcpmux itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 

@@ -14,10 +14,12 @@ from mcpmux.traffic.record import ANSWERS
 class Observation:
     """One message that passed, with what is known about it. See `record` for the members.
 
-    `ms`: of an answer, since its request, to the microsecond.
+    `number`: of the message in its run, `seq` of its record. `answers`: the number of the request of an
+    answer, 0 when it is unknown. `ms`: of an answer, since its request, to the microsecond.
     """
 
     __slots__ = (
+        "answers",
         "at",
         "code",
         "data",
@@ -29,6 +31,7 @@ class Observation:
         "leg",
         "method",
         "ms",
+        "number",
         "status",
         "target",
     )
@@ -48,8 +51,11 @@ class Observation:
         failed: bool | None = None,
         ms: float | None = None,
         status: int | None = None,
+        number: int = 0,
+        answers: int = 0,
     ) -> None:
         self.leg, self.direction, self.data, self.at = leg, direction, data, at
+        self.number, self.answers = number, answers
         self.kind, self.exchange, self.method, self.id, self.target = kind, exchange, method, id, target
         self.code, self.failed, self.ms, self.status = code, failed, ms, status
 
@@ -58,7 +64,7 @@ class Observation:
 
     def facts(self) -> tuple[Any, ...]:
         """Return the facts about the message, in the order of the parameters, from `kind` on."""
-        more = (self.target, self.code, self.failed, self.ms, self.status)
+        more = (self.target, self.code, self.failed, self.ms, self.status, self.number, self.answers)
         return (self.kind, self.exchange, self.method, self.id, *more)
 
     @property
@@ -92,8 +98,8 @@ class UnreadMessage:
         self.has_begun = False
 
 
-PendingRequest: TypeAlias = tuple[int, str, float, bool]
-"""An unanswered request: its exchange, its method, the time when it was made, whether it was cancelled."""
+PendingRequest: TypeAlias = tuple[int, str, float, bool, int]
+"""An unanswered request: its exchange, its method, when it was made, whether it was cancelled, its number."""
 
 
 class Exchange:

@@ -9,6 +9,7 @@ not know; a change that would mislead such a reader gets a new `v`.
 | `v` | 1 |
 | `run` | random hexadecimal name of the run of mcpmux; `seq` and `exchange` count within it |
 | `seq` | 1, 2, 3 … in the order in which the messages passed; a gap means that messages were not captured |
+| `answers` | of a result or error: `seq` of the request that it answers on the same leg, where known |
 | `time` | when, RFC 3339 in UTC with microseconds |
 | `at` | seconds since the run began, from a clock that is never set |
 | `kind` | `request`, `notification`, `result`, `error`, `invalid` (no JSON-RPC message), `start` |
@@ -67,6 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     v: int
     run: str
     seq: int = 0
+    answers: int | None = None
     time: str
     at: float = 0.0
     kind: str

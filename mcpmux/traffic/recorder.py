@@ -42,7 +42,8 @@ class Recorder:
         self._exchange_observers = list(exchange_observers)
         self.keeps = bool(exchange_observers)
         self._clock = clock
-        self._numbers = itertools.count(1)  # of exchanges
+        self._exchange_numbers = itertools.count(1)
+        self._message_numbers = itertools.count(1)
         self._takes = [observer.take for observer in message_observers]
         self._batch_observers = list(batch_observers)
         self._has_observers = bool(message_observers) or bool(batch_observers)
@@ -95,7 +96,7 @@ class Recorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        batch = observe(waiting, self._numbers)
+        batch = observe(waiting, self._exchange_numbers, self._message_numbers)
         for take in self._takes:
             for observed in batch:
                 take(observed)
@@ -107,12 +108,12 @@ class Recorder:
     ) -> int:
         """Return the exchange of a client's request. `message`: its bytes, if it passed just now."""
         if not self._has_observers:
-            return next(self._numbers)
+            return next(self._exchange_numbers)
         # The request is the last message: its exchange can begin without decoding it for the observers.
         if message is not None and self._waiting:
             last = self._waiting[-1]
             if last.data is message and last.leg is leg:
-                last.said, last.has_begun, last.exchange = said, True, next(self._numbers)
+                last.said, last.has_begun, last.exchange = said, True, next(self._exchange_numbers)
                 return last.exchange
         self.settle()
         return exchange_of(leg, "in", request_id)

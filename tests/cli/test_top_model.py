@@ -94,8 +94,25 @@ def test_an_exchange_is_a_row(members: dict[str, Any], cells: list[Any]) -> None
 
 def test_all_messages_of_an_exchange_are_lines() -> None:
     known = {"v": 1, "run": "a", "time": "2026-11-27T16:09:14.232830Z", "exchange": 7, "method": "tools/call"}
-    asked = {"kind": "request", "leg": "client", "direction": "in", "id": 1, "peer": "c1", "target": "find"}
-    answered = {**asked, "kind": "result", "direction": "out", "ms": 3.0, "target": None, "size": 300_000}
+    asked = {
+        "seq": 1,
+        "kind": "request",
+        "leg": "client",
+        "direction": "in",
+        "id": 1,
+        "peer": "c1",
+        "target": "find",
+    }
+    answered = {
+        **asked,
+        "seq": 2,
+        "answers": 1,
+        "kind": "result",
+        "direction": "out",
+        "ms": 3.0,
+        "target": None,
+        "size": 300_000,
+    }
     hostile = '{"note": "\x9b31m\u202e", "exact": 1.0e2}'
     first = f'{{"at": 1.5, "record": {json.dumps(known | asked)[:-1]}, "message": {hostile}}}}}'
     second = json.dumps({"at": 4.5, "cut": True, "record": known | answered | {"text": "begun"}})

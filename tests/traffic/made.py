@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.reading.dialogue import Reading, SideName
-from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.record import ANSWERS, Record, encode_record
 
 RUN = "5f3a9c01"
 BEGAN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -31,6 +33,14 @@ def record(seq: int = 1, at: float = 0.0, body: Any = None, **facts: Any) -> Rec
     return Record(v=1, seq=seq, time=time, at=at, **facts)
 
 
+def request_of(answer: Record, records: Sequence[Record]) -> int | None:
+    """Return the number of the last request with the id of an answer that went the other way on its leg."""
+    for each in reversed(records):
+        if each.kind == "request" and (each.leg, each.peer, each.id) == (answer.leg, answer.peer, answer.id):
+            return each.seq if each.direction != answer.direction else None
+    return None
+
+
 class Play:
     """A run of mcpmux that is made up: `records` has what it has captured."""
 
@@ -41,7 +51,10 @@ class Play:
         self.now = 0.0
 
     def put(self, body: dict[str, Any] | None = None, **facts: Any) -> Record:
+        """Add a message. An answer is that to the last request with its id on its leg."""
         made = record(len(self.records) + 1, self.now, body, run=self.run, **facts)
+        if made.kind in ANSWERS and made.answers is None:
+            made = msgspec.structs.replace(made, answers=request_of(made, self.records))
         self.records.append(made)
         return made
 

@@ -156,7 +156,7 @@ class Tape:
         self._run = Run("5f3a9c01", 0.0, 1_800_000_000.0)
 
     def take(self, seen: Observation) -> None:
-        self.records.append(to_record(seen, self._run, len(self.records) + 1, self._redactor))
+        self.records.append(to_record(seen, self._run, self._redactor))
 
     def dialogues(self, side: Any = "client", name: str | None = None) -> list[Dialogue]:
         return read_dialogues(self.records, side, name).dialogues()

@@ -44,13 +44,23 @@ def ask(client: Leg, exchanges: Iterator[int], text: str = "", **params: Any) ->
         "method": "tools/call",
         "params": {"name": "t", **params, "x": text},
     }
-    return observe([UnreadMessage(client, "in", json.dumps(message).encode(), 101.25)], exchanges)[0]
+    number = next(exchanges)
+    unread = UnreadMessage(client, "in", json.dumps(message).encode(), 101.25)
+    return observe([unread], iter([number]), iter([number]))[0]
+
+
+def asks() -> Iterator[Observation]:
+    """Requests of one client, without end."""
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
+    while True:
+        yield ask(client, exchanges)
 
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
-    seen = observe([UnreadMessage(Leg("client", "c1", "http"), "in", data, 101.25)], itertools.count(1))[0]
-    (line,) = encode_lines(RUN, REDACTOR, body_bytes, 7, level, [seen])
+    unread = UnreadMessage(Leg("client", "c1", "http"), "in", data, 101.25)
+    (seen,) = observe([unread], itertools.count(1), itertools.count(1))
+    (line,) = encode_lines(RUN, REDACTOR, body_bytes, level, [seen])
     assert line.count(b"\n") == 1
     json.loads(line)
     return decode_record(line)
@@ -68,16 +78,17 @@ def test_a_record_says_all_that_is_known():
     leg.revision, leg.session = "2025-11-25", "very-secret-session"
     seen = Observation(
         leg, "in", b'{"jsonrpc":"2.0","id":1,\n"result":{}}', 101.25, "result", 4, "tools/call", 1,
-        None, None, True, 12.346, 200,
+        None, None, True, 12.346, 200, 7, 3,
     )  # fmt: skip
-    record = to_record(seen, RUN, 7, REDACTOR)
-    again = to_record(seen, RUN, 8, REDACTOR)
+    record = to_record(seen, RUN, REDACTOR)
+    again = to_record(seen, RUN, REDACTOR)
     assert record.session == again.session
     assert "secret" not in str(record.session)
     assert record == Record(
         v=1,
         run="5f3a9c01",
         seq=7,
+        answers=3,
         time="2026-11-21T12:00:01.250000Z",
         at=1.25,
         kind="result",
@@ -184,7 +195,7 @@ def test_a_planted_secret_is_in_no_record_of_any_level(place, level, body_bytes,
 def test_names_of_legs_are_redacted():
     leg = Leg("client", "c1", "http")
     leg.name, leg.revision = f"app (token={SECRET})", f"Bearer {SECRET}"
-    record = to_record(ask(leg, itertools.count(1)), RUN, 1, REDACTOR)
+    record = to_record(ask(leg, itertools.count(1)), RUN, REDACTOR)
     assert record.client == "app (token=[redacted: token])"
     assert SECRET not in str(record)
 
@@ -278,7 +289,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
     assert len(await capture(FULL, tmp_path, use)) == BATCH * 2 + 2
 
 
-async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
+async def test_messages_of_level_off_are_not_written(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
         recorder = Recorder((), (), lambda: 101.25, [sink])
         client = recorder.client("http")
@@ -289,8 +300,8 @@ async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
 
     config = attrs.evolve(FULL, level="off", rules=(CaptureRule(method="tools/*", level="full"),))
     assert [(r.seq, r.method) for r in await capture(config, tmp_path, use)][1:] == [
-        (1, "tools/list"),
         (2, "tools/list"),
+        (4, "tools/list"),
     ]
 
 
@@ -375,9 +386,10 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     monkeypatch.setattr(CaptureWriter, "write", full)
 
     async def use(sink: CaptureSink) -> None:
+        requests = asks()
         sinks.append(sink)
         for _ in range(3):
-            sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
+            sink.take_all([next(requests)])
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
@@ -400,8 +412,9 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
     monkeypatch.setattr(CaptureWriter, "_append", second_time_full)
 
     async def use(sink: CaptureSink) -> None:
+        requests = asks()
         for _ in range(4 * capture_module.ENCODED_AT_ONCE):
-            sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
+            sink.take_all([next(requests)])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
@@ -420,7 +433,8 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)
 
     async def use(sink: CaptureSink) -> None:
-        sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
+        requests = asks()
+        sink.take_all([next(requests)])
         scope.cancel()
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
@@ -433,9 +447,11 @@ async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Pa
     with trio.CancelScope() as scope:
 
         async def use(sink: CaptureSink) -> None:
+
+            requests = asks()
             scope.cancel()
             for _ in range(100):
-                sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
+                sink.take_all([next(requests)])
             await trio.sleep_forever()
 
         await capture(FULL, tmp_path, use)

@@ -17,7 +17,7 @@ class Play:
     """Two legs and a clock that goes on by a second with each message."""
 
     def __init__(self) -> None:
-        self.exchanges = count(1)
+        self.exchanges, self.numbers = count(1), count(1)
         self.client = Leg("client", "c1", "http")
         self.upstream = Leg("upstream", "docs", "stdio", "docs")
         self.now = 0.0
@@ -25,7 +25,8 @@ class Play:
     def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Observation:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        (seen,) = observe([UnreadMessage(leg, direction, data, self.now, None, exchange)], self.exchanges)
+        unread = UnreadMessage(leg, direction, data, self.now, None, exchange)
+        (seen,) = observe([unread], self.exchanges, self.numbers)
         assert seen.data == data
         return seen
 
@@ -117,15 +118,15 @@ def test_failures_are_told_apart():
 def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
     exchanges, leg = count(1), Leg("client", "c1", "stdio")
     batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    assert [seen.exchange for seen in observe([said(leg, batch)], exchanges)] == [1, 2]
+    assert [seen.exchange for seen in observe([said(leg, batch)], exchanges, count(1))] == [1, 2]
     for nonsense in (b"{", b"[]", b"\xff", b'{"jsonrpc":"2.0"}'):
-        (seen,) = observe([said(leg, nonsense)], exchanges)
+        (seen,) = observe([said(leg, nonsense)], exchanges, count(1))
         assert (seen.kind, seen.data) == ("invalid", nonsense)
 
 
 def test_a_batch_in_a_batch_is_nonsense():
     nested = b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}],{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    inner, ping = observe([said(Leg("client", "c1", "stdio"), nested)], count(1))
+    inner, ping = observe([said(Leg("client", "c1", "stdio"), nested)], count(1), count(1))
     assert (inner.kind, inner.exchange, ping.kind, ping.exchange) == ("invalid", 0, "request", 1)
 
 
@@ -135,7 +136,8 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     number = next(play.exchanges)
     begun = UnreadMessage(play.client, "in", second, 0.0, None, number)
     begun.has_begun = True
-    assert [seen.exchange for seen in observe([said(play.client, first), begun], play.exchanges)] == [2, 1]
+    seen = observe([said(play.client, first), begun], play.exchanges, play.numbers)
+    assert [(each.exchange, each.number) for each in seen] == [(2, 1), (1, 2)]
     assert exchange_of(play.client, "in", 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
@@ -146,7 +148,7 @@ def test_a_message_that_was_repaired_is_recorded_as_it_was_read(request_id: byte
     asked = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
     data = b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\\ud83d\xe9","y":NaN}}' % request_id
     pair = [UnreadMessage(leg, "out", asked, 1.0, None, 4), UnreadMessage(leg, "in", data, 2.0)]
-    _, answered = observe(pair, count(1))
+    _, answered = observe(pair, count(1), count(1))
     assert (answered.kind, answered.exchange, answered.method) == ("result", 4, "tools/call")
     assert json.loads(answered.data)["result"] == {"x": "\ufffd\ufffd", "y": None}
 
@@ -183,7 +185,7 @@ def test_a_message_that_was_read_already_is_observed_as_if_it_were_read(asked: A
             UnreadMessage(leg, "in", data, 1.0, said=said_of[0]),
             UnreadMessage(leg, "out", back, 2.0, 200, said=said_of[1]),
         ]
-        found = observe(messages, count(1))
+        found = observe(messages, count(1), count(1))
         seen.append([(each.data, each.at, each.direction, *each.facts()) for each in found])
     assert seen[0] == seen[1]
 
@@ -200,5 +202,5 @@ def test_how_long_an_answer_took_is_told_to_the_microsecond():
     exchanges, leg = count(1), Leg("upstream", "docs", "stdio", "docs")
     asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
     messages = [UnreadMessage(leg, "out", asked, 7.0), UnreadMessage(leg, "in", answer, 7.01234567)]
-    _, seen = observe(messages, exchanges)
+    _, seen = observe(messages, exchanges, count(1))
     assert seen.ms == 12.346

@@ -61,6 +61,7 @@ OUTCOMES = st.fixed_dictionaries(
         "failed": st.booleans(),
         "ms": st.integers(0, 10**12).map(lambda micros: micros / 1000),
         "status": st.just(404),
+        "answers": st.integers(0, 2**40),
     },
 )
 
@@ -86,6 +87,7 @@ MESSAGES = st.builds(
     method=TEXTS,
     id=st.one_of(st.none(), st.integers(-(2**60), 2**60), st.text(max_size=5)),
     target=TEXTS,
+    number=st.integers(1, 2**40),
 )
 
 
@@ -104,27 +106,27 @@ def members(line: bytes) -> dict[str, Any]:
     st.sampled_from(["full", "truncated", "metadata"]),
 )
 def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, Any]], level: str):
-    for seq, (seen, *facts) in enumerate(messages, 1):
+    for seen, *facts in messages:
         for said in facts:  # what is known of a leg may change from message to message
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             seen.leg.transport = said or "http"
-            after_others = encode_lines(RUN, REDACTOR, 40, seq, level, [seen])
+            after_others = encode_lines(RUN, REDACTOR, 40, level, [seen])
             _kinds_of.cache_clear()
-            assert encode_lines(RUN, REDACTOR, 40, seq, level, [seen]) == after_others
+            assert encode_lines(RUN, REDACTOR, 40, level, [seen]) == after_others
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
 def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], level: str):
-    lines = b"".join(encode_lines(RUN, REDACTOR, 40, 7, level, messages)).splitlines(keepends=True)
-    for seq, (seen, line) in enumerate(zip(messages, lines, strict=True), 7):
-        assert [line] == encode_lines(RUN, REDACTOR, 40, seq, level, [seen])
+    lines = b"".join(encode_lines(RUN, REDACTOR, 40, level, messages)).splitlines(keepends=True)
+    for seen, line in zip(messages, lines, strict=True):
+        assert [line] == encode_lines(RUN, REDACTOR, 40, level, [seen])
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(MESSAGES, st.sampled_from(["full", "truncated", "metadata"]))
 def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str):
-    (line,) = encode_lines(RUN, REDACTOR, 40, 7, level, [seen])
+    (line,) = encode_lines(RUN, REDACTOR, 40, level, [seen])
     body, count = REDACTOR.redact(seen.method, seen.data)
     found = members(line)
     assert (found["kind"], found["leg"], found["peer"]) == (seen.kind, seen.leg.side, seen.leg.peer)
@@ -132,6 +134,7 @@ def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str)
     assert (found["exchange"], found["own"]) == (seen.exchange or None, not seen.exchange and seen.own)
     assert (found["code"], found["failed"], found["ms"]) == (seen.code, seen.failed, seen.ms)
     assert (found["status"], found["size"]) == (seen.status, len(seen.data))
+    assert (found["seq"], found["answers"]) == (seen.number, seen.answers or None)
     assert (found["time"], found["redacted"]) == (RUN.time_of(seen.at), count or None)
     assert found["at"] == pytest.approx(seen.at - RUN.clock, abs=1e-6)
     if not count:
@@ -200,9 +203,9 @@ def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
     seen = Observation(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
-    assert b"".join(encode_lines(RUN, redactor, 40, 1, "full", [seen])).count(b"pin-") == 2
+    assert b"".join(encode_lines(RUN, redactor, 40, "full", [seen])).count(b"pin-") == 2
     redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
-    (line,) = encode_lines(RUN, redactor, 40, 2, "full", [seen])
+    (line,) = encode_lines(RUN, redactor, 40, "full", [seen])
     assert b"pin-" not in line
     assert line.count(b"[redacted: pin]") == 2
 
@@ -212,7 +215,7 @@ def test_what_is_remembered_is_bounded():
     for number in range(2 * LEGS_CACHED):
         leg.name = f"n{number % LEGS_CACHED}" if number % 2 else None
         seen = Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")
-        (line,) = encode_lines(RUN, REDACTOR, 40, 1, "metadata", [seen])
+        (line,) = encode_lines(RUN, REDACTOR, 40, "metadata", [seen])
         assert decode_record(line).method == f"m{number}"
     kinds = _kinds_of(REDACTOR.current, leg, None, None, None, "http", None)
     assert 0 < len(kinds) <= SORTS_CACHED

@@ -16,14 +16,14 @@ from tests.traffic.test_prometheus import parse
 
 
 def told(answers: int, up: float = 1) -> list[Family]:
-    metrics, exchanges = Metrics(), count(1)
+    metrics, exchanges, numbers = Metrics(), count(1), count(1)
     leg = Leg("upstream", 'a "docs" {x}', "http", 'a "docs" {x}')
     for number in range(answers):
         request = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}' % number
         answer = b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number
         for direction, data, at in (("out", request, 0.0), ("in", answer, 0.03)):
             unread = UnreadMessage(leg, direction, data, at)  # type: ignore[arg-type]
-            metrics.take_all(observe([unread], exchanges))
+            metrics.take_all(observe([unread], exchanges, numbers))
     gauges = [gauge("upstream_up", "Up.", {"docs": up}), gauge("client_sessions", "Sessions.", answers)]
     return snapshot(metrics, gauges)
 

@@ -199,13 +199,13 @@ def test_answers_find_their_request_on_their_leg():
     assert pairs_of(play.records) == [(2, 3), (1, 4), (5, None), (6, None), (7, None)]
 
 
-def test_an_id_that_is_used_again_gives_the_first_request_up():
+def test_an_answer_is_that_to_the_request_it_names():
     play = Play()
     play.put(id=1, method="ping")
     play.put(id=1, method="ping")
-    play.put(id=1, kind="result", direction="out")
+    play.put(id=1, kind="result", direction="out", answers=2)
     play.put(id="1", kind="result", direction="out")
-    assert pairs_of(play.records) == [(1, None), (2, 3), (4, None)]
+    assert pairs_of(play.records) == [(2, 3), (4, None), (1, None)]
 
 
 MESSAGES = st.builds(

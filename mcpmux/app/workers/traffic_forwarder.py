@@ -124,20 +124,22 @@ class TrafficCollector:
         """Put a batch of a worker into the ring."""
         for each in batch:
             if isinstance(each, int):
-                self._ring.cut_off(self._exchange(worker, each))
+                self._ring.cut_off(self._number(worker, each))
                 continue
             if len(each) == 2:
-                self._ring.set_view(self._exchange(worker, each[0]), each[1])
+                self._ring.set_view(self._number(worker, each[0]), each[1])
                 continue
-            facts, size, (direction, data, at, kind, exchange, *rest) = each
-            leg, number = self._leg(worker, facts), self._exchange(worker, exchange)
-            self._ring.take(Observation(leg, direction, data, at - self._wall, kind, number, *rest), size)
+            facts, size, (direction, data, at, kind, exchange, *rest, number, answers) = each
+            leg, exchange = self._leg(worker, facts), self._number(worker, exchange)
+            seen = Observation(leg, direction, data, at - self._wall, kind, exchange, *rest)
+            seen.number, seen.answers = self._number(worker, number), self._number(worker, answers)
+            self._ring.take(seen, size)
 
-    def _exchange(self, worker: int, exchange: int) -> int:
-        """Return a number that is unique among the exchanges of all workers; 0 stays 0."""
-        if not exchange:
+    def _number(self, worker: int, number: int) -> int:
+        """Return the number of an exchange or a message, unique among those of all workers; 0 stays 0."""
+        if not number:
             return 0
-        number = (self._base.get(worker, 0) + exchange) * self._workers + worker - 1
+        number = (self._base.get(worker, 0) + number) * self._workers + worker - 1
         self._highest = max(self._highest, number)
         return number
 

@@ -98,7 +98,7 @@ class Row:
         first = self.first
         if observed.kind in ANSWERS:
             is_back = observed.leg is first.leg and observed.direction != first.direction
-            if observed is first or (is_back and observed.id == first.id):  # an unexpected answer is a row
+            if observed is first or (is_back and observed.answers == first.number):  # or unexpected
                 self.status = word_of(observed.kind, observed.failed) or NOTE
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
         elif observed is first and observed.kind != "request":
@@ -138,8 +138,8 @@ class LiveRing:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._rows: dict[int, Row] = {}
-        # By exchange, or by leg, direction and id for an unanswered request without an exchange.
-        self._growing: dict[object, Row] = {}
+        # By exchange, or by its number, negative, for an unanswered request without an exchange.
+        self._growing: dict[int, Row] = {}
         self._recent: deque[int] = deque(maxlen=RECENT)  # the number of the row of each of the last messages
         self._views: dict[int, str] = {}  # of exchanges that were admitted since the last batch
         self._bytes = 0
@@ -267,15 +267,13 @@ class LiveRing:
         return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
 
     def _row_of(self, observed: Observation) -> Row:
-        leg, direction, request_id = observed.leg, observed.direction, observed.id
         if observed.exchange:
             return self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
         if observed.kind in ANSWERS:
-            opposite = "in" if direction == "out" else "out"
-            return self._growing.pop((leg, opposite, request_id), None) or self._new_row(observed, None)
-        return self._new_row(observed, (leg, direction, request_id) if observed.kind == "request" else None)
+            return self._growing.pop(-observed.answers, None) or self._new_row(observed, None)
+        return self._new_row(observed, -observed.number if observed.kind == "request" else None)
 
-    def _new_row(self, observed: Observation, key: object) -> Row:
+    def _new_row(self, observed: Observation, key: int | None) -> Row:
         self.last += 1
         row = self._rows[self.last] = Row(self.last, observed)
         self._bytes += row.weight
@@ -288,7 +286,7 @@ class LiveRing:
         self.first += 1
         self._bytes -= row.weight
         row.messages.clear()
-        key = row.exchange or (row.first.leg, row.first.direction, row.first.id)
+        key = row.exchange or -row.first.number
         if self._growing.get(key) is row:
             del self._growing[key]
 

@@ -57,7 +57,7 @@ def _ends(row: Row) -> tuple[End, End]:
     first, request = row.first, next(iter(row.messages), None)
     for message in row.messages:
         seen = message.observed
-        if seen.kind in ANSWERS and seen.leg is first.leg and seen.id == first.id:
+        if seen.kind in ANSWERS and seen.answers == first.number:
             return (request, _ASKED), (message, _ANSWERED)
     return (request, _ASKED), (None, _ANSWERED)
 

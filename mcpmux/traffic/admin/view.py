@@ -175,7 +175,7 @@ class LiveView:
 
     async def whole(self, row: Row, seq: int) -> Message | None:
         """Return one message of a row, uncut; None when it was dropped."""
-        stored = next((stored for stored in row.messages if stored.seq == seq), None)
+        stored = next((stored for stored in row.messages if stored.observed.number == seq), None)
         return await self._message(stored, sys.maxsize) if stored is not None else None
 
     async def _message(self, stored: StoredMessage, limit: int) -> Message:
@@ -194,7 +194,7 @@ class LiveView:
 
     def record(self, stored: StoredMessage) -> Record:
         """Return the message as in a capture; `message` is absent when it was too large to keep."""
-        observed, context = stored.observed, (self._run, stored.seq, self.redactor)
+        observed, context = stored.observed, (self._run, self.redactor)
         if stored.too_large:
             return msgspec.structs.replace(to_record(observed, *context, "metadata"), size=stored.size)
         try:  # whether it is valid inside other JSON: the decoder of envelopes does not check payloads

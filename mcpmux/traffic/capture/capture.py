@@ -117,9 +117,8 @@ class Levels:
 
 
 class _Batch(msgspec.Struct, gc=False):
-    """Messages of one level with consecutive numbers, or their `lines`. `size`: bytes in the queue."""
+    """Messages of one level, or their `lines`. `size`: bytes in the queue."""
 
-    first: int
     level: str
     messages: list[Observation]
     size: int = 0
@@ -155,7 +154,6 @@ class CaptureSink:
         self.writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
-        self._seq = 0
         self._unlogged: Counter[str] = Counter()  # dropped messages, by the reason to log
         self._lost = 0  # at the end
         self._filled = trio.Event()
@@ -185,29 +183,26 @@ class CaptureSink:
             if self._bytes + size <= self._limit:
                 self._put(level, (observed,), size)
             else:
-                # A number is used up, so that its absence shows the gap in the file.
-                self._seq += 1
                 self.dropped += 1
                 self._unlogged[_PAUSED if self.paused else _SLOW] += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
         """Add messages to the last batch of the queue, or to a new one."""
-        first, self._seq = self._seq + 1, self._seq + len(messages)
         last = self._queue[-1] if self._queue else None
         if (  # it cannot be encoded together with the last batch
             last is None
+            or last.lines
             or last.level != level
-            or last.first + len(last.messages) != first
             or len(last.messages) + len(messages) > ENCODED_AT_ONCE
             or last.size + size > LARGE
         ):
-            last = _Batch(first, level, [])
+            last = _Batch(level, [])
             self._queue.append(last)
         last.messages += messages
         last.size += size
         if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
             # Now, while they are in the processor's caches.
-            last.lines = self._encode(last.first, level, last.messages)
+            last.lines = self._encode(level, last.messages)
             last.messages.clear()
         self._bytes += size
         self._filled.set()
@@ -276,7 +271,7 @@ class CaptureSink:
         while queue:
             batch = queue.popleft()
             lines = batch.lines
-            encode = partial(self._encode, batch.first, batch.level, batch.messages)
+            encode = partial(self._encode, batch.level, batch.messages)
             if batch.size > LARGE:
                 lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
             elif not lines:

@@ -46,17 +46,19 @@ _KindBySort = dict[tuple[str, str, str | None], Raw]
 
 # A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before: `v` is
 # followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
-_MEMBERS: Final = "v seq time at kind exchange own id target status size code failed ms redacted message text"
-_DEFAULTS: Final = {"exchange": 0, "own": False, "size": 0, "redacted": 0}
+_MEMBERS: Final = (
+    "v seq answers time at kind exchange own id target status size code failed ms redacted message text"
+)
+_DEFAULTS: Final = {"answers": 0, "exchange": 0, "own": False, "size": 0, "redacted": 0}
 Line: Any = msgspec.defstruct(
     "Line", [(name, Any, _DEFAULTS.get(name)) for name in _MEMBERS.split()], omit_defaults=True, gc=False
 )
 
 
 def encode_lines(
-    run: Run, redactor: Redactor, body_bytes: int, first: int, level: str, messages: Sequence[Observation]
+    run: Run, redactor: Redactor, body_bytes: int, level: str, messages: Sequence[Observation]
 ) -> list[bytes]:
-    """Return the lines of messages, each with its newline, in parts, numbered (`seq`) from `first` on.
+    """Return the lines of messages, each with its newline, in parts.
 
     `level` as in `[capture]`, but not `off`. `body_bytes`: of the body in a line of level `truncated`.
     """
@@ -77,8 +79,7 @@ def encode_lines(
     since, second_text, low, high = -wall, "", MICROS, 2 * MICROS
     legs: dict[Leg, _KindBySort] = {}
     whole: Iterable[Body] = map(Raw, bodies)
-    seqs = itertools.count(first)
-    for seq, observed, body, message, count in zip(seqs, messages, bodies, whole, counts, strict=False):
+    for observed, body, message, count in zip(messages, bodies, whole, counts, strict=False):
         leg, kind = observed.leg, observed.kind
         method, request_id, target = observed.method, observed.id, observed.target
         if count:  # the members must not repeat a secret
@@ -103,7 +104,8 @@ def encode_lines(
         lines.append(
             Line(
                 opening,
-                seq,
+                observed.number,
+                observed.answers,
                 f"{second_text}{str(micros)[1:]}Z",
                 at / MICROS,
                 kinds.get((kind, observed.direction, method)) or _encode_kind(kinds, rules, observed, method),
@@ -154,9 +156,9 @@ def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, meth
     return encoded
 
 
-def to_record(observed: Observation, run: Run, seq: int, redactor: Redactor, level: str = "full") -> Record:
+def to_record(observed: Observation, run: Run, redactor: Redactor, level: str = "full") -> Record:
     """Return the record of a message, all of it redacted. `level`: full or metadata."""
-    (line,) = encode_lines(run, redactor, 0, seq, level, [observed])
+    (line,) = encode_lines(run, redactor, 0, level, [observed])
     return decode_record(line)
 
 

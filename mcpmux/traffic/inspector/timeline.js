@@ -55,17 +55,16 @@ export function lanesOf(messages) {
   const lanes = new Map();
   const end = messages.at(-1).at;
   messages.forEach((message, index) => {
-    const { peer, leg, kind, direction, id, method } = message.record;
+    const { peer, leg, kind, seq, answers, method } = message.record;
     if (!lanes.has(peer)) lanes.set(peer, { name: peer, side: leg, bars: [], marks: [], open: new Map() });
     const lane = lanes.get(peer);
     if (kind === "request") {
       const bar = { begin: message.at, end, from: index, to: null, method: method ?? kind, status: "open" };
       lane.bars.push(bar);
-      lane.open.set(`${direction} ${id}`, bar);
+      lane.open.set(seq, bar);
     } else if (kind === "result" || kind === "error") {
-      const key = `${direction === "in" ? "out" : "in"} ${id}`;
-      const bar = lane.open.get(key);
-      lane.open.delete(key);
+      const bar = lane.open.get(answers);
+      lane.open.delete(answers);
       if (bar) Object.assign(bar, { end: message.at, to: index, status: message.record.failed ? "tool_error" : kind === "result" ? "ok" : "error" });
       else lane.marks.push({ at: message.at, index, method: method ?? kind });
     } else {

@@ -96,7 +96,7 @@ export class Toolbar {
   /** Undefined while there is none. */
   answer() {
     const [{ record: asked }] = this.messages;
-    const found = this.messages.find(({ record }) => ["result", "error"].includes(record.kind) && record.id === asked.id && record.peer === asked.peer && record.direction !== asked.direction);
+    const found = this.messages.find(({ record }) => record.answers === asked.seq);
     return found && this.whole(found);
   }
 

@@ -42,7 +42,7 @@ from mcpmux.protocol.envelope import (
     text_of,
     value_of,
 )
-from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 Answer: TypeAlias = Reply | ErrorReply
@@ -135,9 +135,9 @@ class Dialogue:
     view: str = ""
     steps: list[Step] = field(factory=list)
     questions: list[CapturedQuestion] = field(factory=list)
-    # While it is read: unanswered requests of both sides, subscriptions by URI, the last answered request.
-    _open: dict[Id | None, CapturedRequest] = field(factory=dict)
-    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)
+    # While it is read: unanswered requests of both sides by `seq`, subscriptions by URI, the last answer.
+    _open: dict[int, CapturedRequest] = field(factory=dict)
+    _asked: dict[int, tuple[int, str, int | None]] = field(factory=dict)
     _subscribed: dict[str, CapturedRequest] = field(factory=dict)
     _last: CapturedRequest | None = None
 
@@ -163,14 +163,14 @@ class Dialogue:
         if record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
             if is_from_client:
-                question = self._asked.pop(record.id, None)
+                question = self._asked.pop(record.answers or 0, None)
                 if question is None:
                     return NO_REQUEST
                 if problem is not None or answer is None:
                     return f"an answer to {question[1]} that is {problem}"
                 self.questions.append(CapturedQuestion(*question, answer))
                 return None
-            request = self._open.pop(record.id, None)
+            request = self._open.pop(record.answers or 0, None)
             if request is None:
                 return NO_REQUEST
             request.answered_position, request.answered_at, request.ms = position, at, record.ms
@@ -188,15 +188,16 @@ class Dialogue:
             facts = (record.target, record.id, params, meta, record.exchange, record.revision, problem)
             request = CapturedRequest(position, at, method, *facts)
             self.steps.append(request)
-            if record.id is not None:
-                self._open[record.id] = request
+            self._open[record.seq] = request
             if method == m.RESOURCES_SUBSCRIBE:
                 self._subscribed[_uri_in(params)] = request
         elif sent is None:
             return problem
         elif is_from_client:
-            cancelled = self._open.get(id_of(params.get("requestId")))
-            if sent.method == m.CANCELLED and cancelled is not None:
+            if (
+                sent.method == m.CANCELLED
+                and (cancelled := self._with_id(params.get("requestId"))) is not None
+            ):
                 cancelled.cancelled = True
             self.steps.append(ClientNotification(position, at, sent.method, params))
         else:
@@ -210,7 +211,7 @@ class Dialogue:
         is_question = isinstance(said, Request)
         if is_question:
             during = request.position if request is not None else None
-            self._asked[record.id] = (position, said.method, during)
+            self._asked[record.seq] = (position, said.method, during)
         if request is not None:
             sent = ServerMessage(max(0.0, at - request.at), said.method, params, is_question)
             request.before_answer.append(sent)
@@ -222,13 +223,18 @@ class Dialogue:
                 since = request.answered_at or request.at
                 request.after_answer.append(ServerMessage(max(0.0, at - since), said.method, params))
 
+    def _with_id(self, raw: Raw | None) -> CapturedRequest | None:
+        """Return the unanswered request with an id; the last one if a client has used it twice."""
+        request_id = id_of(raw)
+        return next((t for t in reversed(self._open.values()) if t.id == request_id), None)
+
     def _request_of(self, exchange: int | None, method: str, params: Fields) -> CapturedRequest | None:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
         if token is not None:
             return next((t for t in self._open.values() if id_of(t.meta.get(PROGRESS_TOKEN)) == token), None)
-        listen = id_of(members_of(params.get(META)).get(SUBSCRIPTION_ID))
-        if listen is not None:
-            return self._open.get(listen)
+        listen = members_of(params.get(META)).get(SUBSCRIPTION_ID)
+        if id_of(listen) is not None:
+            return self._with_id(listen)
         if exchange is None:
             return None
         return next((t for t in reversed(self._open.values()) if t.exchange == exchange), None)

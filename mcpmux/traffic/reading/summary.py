@@ -185,31 +185,18 @@ class Summarizer:
 
 # Pairs of requests and answers on one leg, from single messages; memory is bounded.
 
-_Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | None]
-
-_OTHER_WAY = {"in": "out", "out": "in"}
-
-
 Pair: TypeAlias = tuple[Record, Record | None]
 """A request and its answer, or a single message: a notification, an answer without a request."""
 
 
-def _request_key(record: Record) -> _Key:
-    direction = record.direction if record.kind == "request" else _OTHER_WAY.get(record.direction or "")
-    return record.run, record.leg, record.peer, direction, record.id
-
-
 def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
     """Yield every message once, requests with their answers, in the order in which pairs become complete."""
-    waiting: Lru[_Key, Record] = Lru(OPEN_LIMIT, OPEN_BYTES)
+    waiting: Lru[tuple[str, int], Record] = Lru(OPEN_LIMIT, OPEN_BYTES)
     for record in records:
-        key = _request_key(record)
         if record.kind == "request":
-            if (unanswered := waiting.pop(key)) is not None:  # the id was used again
+            for unanswered in waiting.keep((record.run, record.seq), record, weigh(record)):
                 yield unanswered, None
-            for unanswered in waiting.keep(key, record, weigh(record)):
-                yield unanswered, None
-        elif record.kind in ANSWERS and (question := waiting.pop(key)) is not None:
+        elif record.answers and (question := waiting.pop((record.run, record.answers))) is not None:
             yield question, record
         elif record.kind != "start":
             yield record, None
@@ -220,14 +207,14 @@ class Targets:
     """Adds to answers the target of their requests."""
 
     def __init__(self) -> None:
-        self._known: Lru[_Key, str] = Lru(OPEN_LIMIT, OPEN_BYTES)
+        self._known: Lru[tuple[str, int], str] = Lru(OPEN_LIMIT, OPEN_BYTES)
 
     def fill(self, record: Record) -> Record:
         """Return the same message. An answer gets its request's target, as it has none itself."""
         if record.kind == "request" and record.target is not None:
-            self._known[_request_key(record)] = record.target
-        elif record.kind in ANSWERS and record.target is None:
-            target = self._known.pop(_request_key(record))
+            self._known[record.run, record.seq] = record.target
+        elif record.answers and record.target is None:
+            target = self._known.pop((record.run, record.answers))
             if target is not None:
                 return msgspec.structs.replace(record, target=target)
         return record

@@ -28,7 +28,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.forwarder = TrafficForwarder()
-        self._exchanges = count(1)
+        self._exchanges, self._order = count(1), count(1)
         self._numbers = count(1)
         self.batches: list[TrafficBatch] = []
 
@@ -36,7 +36,7 @@ class Worker:
         """The exchange that it belongs to."""
         now = trio.current_time()
         unread = UnreadMessage(leg, direction, data, now, None, exchange)  # type: ignore[arg-type]
-        (seen,) = observe([unread], self._exchanges)
+        (seen,) = observe([unread], self._exchanges, self._order)
         self.forwarder.take_all([seen])
         return seen.exchange
 
