@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import socket
+from contextlib import suppress
 
 import structlog
 import trio
@@ -22,9 +23,6 @@ _NUMBER_BYTES = 2
 _FD_BYTES = array.array("i").itemsize
 
 log = structlog.get_logger()
-
-Handed = tuple[int, socket.socket]
-"""The number of a listener, and a connection that came there."""
 
 
 def can_hand() -> bool:
@@ -65,24 +63,19 @@ class ConnectionChannel:
                 except trio.ClosedResourceError:
                     raise TransportClosed("closed") from None
 
-    async def receive(self) -> Handed:
-        """Return the next connection, which the caller owns. Raises TransportClosed."""
-        await trio.lowlevel.checkpoint()
-        while (handed := self.receive_nowait()) is None:
-            try:
-                await trio.lowlevel.wait_readable(self._end)
-            except trio.ClosedResourceError:
-                raise TransportClosed("closed") from None
-        return handed
-
-    def receive_nowait(self) -> Handed | None:
-        """Return a connection that has arrived, None if there is none. Raises TransportClosed."""
+    async def receive(self) -> tuple[int, socket.socket]:
+        """Return the next connection, which the caller owns, and its listener. Raises TransportClosed."""
         size = (_NUMBER_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        await trio.lowlevel.checkpoint()
         while True:
             try:
                 data, attached, _, _ = self._end.recvmsg(*size)
             except BlockingIOError:
-                return None
+                try:
+                    await trio.lowlevel.wait_readable(self._end)
+                except trio.ClosedResourceError:
+                    raise TransportClosed("closed") from None
+                continue
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
             if not data:
@@ -92,6 +85,11 @@ class ConnectionChannel:
                 return int.from_bytes(data), socket.socket(fileno=fds[0])
             # The kernel drops a descriptor that this process has no room for, and delivers the number alone.
             log.warning("a connection is lost: too many files are open in this process")
+
+    def end(self) -> None:
+        """Send no more: the other side gets TransportClosed after the last one. May be called again."""
+        with suppress(OSError):  # the other side has gone
+            self._end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close this end; the other side gets TransportClosed. May be called again."""

@@ -103,25 +103,24 @@ async def test_a_listener_gives_what_was_put_and_leaves_the_rest_to_whoever_put_
     there.close()
 
 
-async def test_what_waits_in_a_hatch_can_be_had_without_waiting():
+async def test_a_side_that_sends_no_more_receives_and_loses_nothing():
     here, there = connection_channels()
-    assert there.receive_nowait() is None
     client, server = socket.socketpair()
     with client, server:
-        assert here.send_nowait(NUMBER, server.fileno())
-        handed = there.receive_nowait()
-        assert handed is not None
-        assert handed[0] == NUMBER
-        handed[1].close()
-        assert there.receive_nowait() is None
-        here.send_nowait(NUMBER, server.fileno())
-        here.close()
-        last = there.receive_nowait()
-        assert last is not None
-        last[1].close()
-    with pytest.raises(TransportClosed):
-        there.receive_nowait()
-    there.close()
+        await here.send(NUMBER, server.fileno())
+        for _ in range(2):
+            here.end()
+        _, arrived = await there.receive()
+        with arrived:
+            await there.send(NUMBER, arrived.fileno())
+        with pytest.raises(TransportClosed):
+            await there.receive()
+        with pytest.raises(TransportClosed):
+            here.send_nowait(NUMBER, server.fileno())
+        _, returned = await here.receive()
+        returned.close()
+    for end in (here, there):
+        end.close()
 
 
 async def test_idle_connections_are_given_back_as_new_ones_when_a_server_stops():

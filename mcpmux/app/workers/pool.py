@@ -77,9 +77,10 @@ class WorkerProcess:
         self.failure = ConfigError(mistakes) if mistakes else McpmuxError(reason)
 
     def leave(self) -> None:
-        """Ask the worker to end. It gets no connection after `stop`."""
+        """Ask the worker to end. It gets no more connections, and returns those that it does not need."""
         self.leaving = True
         self.control.post("stop")
+        self.connection_channel.end()
 
     async def watch_heartbeat(self, on_recovery: Callable[[], object]) -> None:
         """Send heartbeats until the worker hangs. `on_recovery` is called when a silent one answers again."""
@@ -236,9 +237,9 @@ class WorkerPool:
         worker = WorkerProcess(number, process, channel, connections, store)
         # Posted before the worker is in `_workers`: no other call may come before its start.
         channel.post("start", *self._start_for(number))
-        if self._stopping:
-            channel.post("stop")
         self._workers[number] = worker
+        if self._stopping:
+            worker.leave()
         self.starts[number] += 1
         return worker
 

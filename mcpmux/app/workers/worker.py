@@ -34,7 +34,7 @@ from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
 from mcpmux.transports.body_budget import BodyBudget
-from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener
+from mcpmux.transports.handing import ConnectionChannel, HandedListener
 from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.upstream import OpenChannel
@@ -118,7 +118,6 @@ class Worker:
         self.doors: Sequence[HandedListener] = ()
         self.forwarder = TrafficForwarder()
         self._stopping = trio.Event()
-        self._receiving = trio.CancelScope()  # around the wait for a connection
 
     async def run(
         self, config: Config, folder: str, drained: tuple[str, ...], on_ready: Callable[[], None]
@@ -172,13 +171,10 @@ class Worker:
     # Connections
 
     async def _distribute(self) -> None:
-        """Give each connection to its listener, or back to the supervisor once we stop.
-
-        Return when we stop and no connection is left: after `stop` the supervisor sends none.
-        """
-        with suppress(TransportClosed):
-            while (handed := await self._next_connection()) is not None:
-                number, sock = handed
+        """Give each connection to its listener, or back once that is closed. Return after the last one."""
+        with suppress(TransportClosed):  # the supervisor sends no more: it wants us to stop, or has gone
+            while True:
+                number, sock = await self._connections.receive()
                 try:
                     sock.setblocking(False)
                     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
@@ -186,25 +182,14 @@ class Worker:
                     sock.close()
                     continue
                 door = self.doors[number]
-                if not await door.put(stream):  # it is closed: the supervisor gives it to another worker
+                if not await door.put(stream):
                     with stream.socket:
                         await door.give_back(stream.socket.fileno())
-
-    async def _next_connection(self) -> Handed | None:
-        if not self._stopping.is_set():
-            with trio.CancelScope() as self._receiving:
-                return await self._connections.receive()
-        # Those that were sent before `stop` are still in the channel, and must go back to the supervisor.
-        return self._connections.receive_nowait()
 
     # Orders
 
     def _handlers(self, mux: Mux, observers: Observers) -> Handlers:
         """Return the functions that the supervisor calls. Its `heartbeat` needs none: None is the answer."""
-
-        def stop() -> None:
-            self._stopping.set()
-            self._receiving.cancel(reason="stopping")
 
         def act(action: str, name: str) -> None:
             if name not in mux.upstreams:
@@ -222,7 +207,7 @@ class Worker:
                     log.error("certificate not read again, the old one stays", problem=problem)
 
         handlers: Handlers = {
-            "stop": stop,
+            "stop": self._stopping.set,
             "apply": mux.apply,
             "act": act,
             "renew": renew,
