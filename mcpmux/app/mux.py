@@ -21,7 +21,6 @@ from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config import Config, Http, Identity, Stdio, Unix
-from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -48,10 +47,8 @@ from mcpmux.upstreams.connection import Eras
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
 from mcpmux.upstreams.response_cache import CacheStore
-from mcpmux.upstreams.shared_listening import Replicas, SharedListening
-from mcpmux.upstreams.subscriber import Subscriber
+from mcpmux.upstreams.subscriber import Replicas, Subscriber
 from mcpmux.upstreams.upstream import OpenChannel, Upstream
-from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 
@@ -155,11 +152,14 @@ class Mux:
             self._server_info,
             self._open_channel,
             Subscriber(
+                key,
                 partial(hub.subscriptions.wanted, key),
                 partial(hub.client_listening, key),
                 partial(self._update, key),
                 partial(on_change, name),
-                self._share_of(key, config),
+                partial(hub.tell_update, key),
+                # Replicas share no private session, and no server that each starts for itself.
+                self._replicas if PRIVATE not in key and is_one_for_all(config) else None,
             ),
             partial(self._find_client, key),
             on_change,
@@ -184,12 +184,6 @@ class Mux:
         # A child process, a socket of this machine and a private session belong to one replica only.
         if not isinstance(session.config.target, Stdio | Unix) and PRIVATE not in session.key:
             session.limiter.become_one_of(self._parts)
-
-    def _share_of(self, key: str, config: UpstreamConfig) -> Callable[[Wishes], SharedListening] | None:
-        """Return what listens at another replica for a session; None if each replica has its own session."""
-        if self._replicas is None or PRIVATE in key or not is_one_for_all(config):
-            return None
-        return partial(SharedListening, key, self._replicas, partial(self.hub.tell_update, key))
 
     def _adjust_memory(self, session: Upstream) -> None:
         session.remember(self.store.cache_of(session.config, session.key))

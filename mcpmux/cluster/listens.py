@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -25,7 +27,7 @@ from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ReplicaClient
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import encode_notification, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.client_outbox import ClientOutbox
@@ -34,9 +36,10 @@ from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
 from mcpmux.upstreams.registry import UpstreamRegistry, is_one_for_all
-from mcpmux.upstreams.shared_listening import REPLACES, OwnerListen
+from mcpmux.upstreams.subscriber import REPLACES, uris_in
 from mcpmux.upstreams.upstream import Upstream
 
+NAME_BYTES: Final = 8  # of randomness in the name of a stream
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
 LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end
 WEIGHT_BYTES: Final = 8
@@ -51,6 +54,7 @@ class Listens:
         self._hub: NotificationHub
         self._registry: UpstreamRegistry
         self._streams: dict[str, ClientOutbox] = {}  # those of others, by their names
+        self._newest: dict[str, str] = {}  # upstreams -> names of the streams on which this replica relies
         self._told: Counter[str] = Counter()  # upstreams -> replicas that listen here
         self._ids: frozenset[str] = frozenset()
         self._owners: dict[str, str] = {}  # by upstream, among those with `_ids`
@@ -66,11 +70,11 @@ class Listens:
 
     # This replica listens at others: see `Replicas`
 
-    def owner_of(self, upstream: str) -> str | None:
+    def owner_of(self, upstream: str) -> Owner | None:
         if not self._members.is_inside or self._told[upstream]:
             return None
         owner = self._owner(upstream)
-        return owner if owner != self._members.replica else None
+        return Owner(self, owner, upstream) if owner != self._members.replica else None
 
     async def owners_changed(self) -> None:
         await self._members.changed(math.inf)
@@ -79,11 +83,20 @@ class Listens:
     def settle_seconds(self) -> float:
         return self._members.lease * SETTLE_LEASES
 
-    async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
+    async def listen_at(self, owner: str, upstream: str, uris: Collection[str], notify: Notify) -> None:
+        """Listen at `owner`, see Owner. Raises TransportError, RemoteProtocolError."""
         there = self._members.neighbours.get(owner)
         if there is None:
             raise TransportClosed("that replica has gone")
-        await self._client.listen(there, ListenWanted(*wish), self._members.lease, hear)
+        stream, before = secrets.token_hex(NAME_BYTES), self._newest.get(upstream, "")
+
+        async def hear(event: Event) -> None:
+            if event.method == m.ACKNOWLEDGED:
+                self._newest[upstream] = stream
+            await notify(event)
+
+        wanted = ListenWanted(upstream, sorted(uris), stream, before)
+        await self._client.listen(there, wanted, self._members.lease, hear)
 
     def _owner(self, upstream: str) -> str:
         members = self._members
@@ -162,6 +175,20 @@ class Listens:
         if self._registry.by_key(upstream.key) is not upstream or not honoured <= upstream.subscriber.asked:
             return False
         return self._members.is_inside or self._members.is_left
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The replica that asks `upstream` for this one. It answers a listen as a server does."""
+
+    listens: Listens
+    replica: str
+    upstream: str
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Listen there until it ends that. Raises TransportError, RemoteProtocolError."""
+        await self.listens.listen_at(self.replica, self.upstream, uris_in(call.params), notify)
+        return {}
 
 
 def _acknowledgement(honoured: frozenset[str], *, goes_on: bool) -> Event:

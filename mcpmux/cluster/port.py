@@ -215,9 +215,7 @@ class ReplicaClient:
         async with self._asked(to, StateWanted()) as response:
             return msgspec.json.decode(await response.read(), type=ReplicaState)
 
-    async def listen(
-        self, to: Neighbour, wanted: ListenWanted, silence: float, hear: Callable[[Event], None]
-    ) -> None:
+    async def listen(self, to: Neighbour, wanted: ListenWanted, silence: float, notify: Notify) -> None:
         """Pass on what another replica tells of resources, until it ends that.
 
         Raises TransportError, also when nothing comes for `silence` seconds, and RemoteProtocolError.
@@ -229,7 +227,7 @@ class ReplicaClient:
                     # Any bytes will do: the owner sends comments for as long as it has nothing to tell.
                     patience.deadline = trio.current_time() + silence
                     for event in decoder.feed(part):
-                        hear(_event_in(event.data))
+                        await notify(_event_in(event.data))
             return
         raise TransportClosed(f"it said nothing for {silence:g} s")
 

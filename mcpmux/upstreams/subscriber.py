@@ -1,25 +1,67 @@
-"""Keep the subscriptions at one upstream equal to the URIs that clients want.
+"""Keep what an upstream has agreed to equal to the URIs that clients want. `mux/wanted` decides, this acts.
 
-Only subscriptions on the present connection count, so a reconnect is no special case: there are none yet.
-Clients that subscribed before the connection was (re)made get one catch-up update, because a change may have
-passed in between.
+A modern upstream is asked by one `subscriptions/listen` for all lists and URIs, a legacy one by a
+`resources/subscribe` or `unsubscribe` for each difference. In a cluster one replica, the owner, asks an
+upstream for all, and the others listen there, just as at a modern upstream.
 
-`subscribing` asks a legacy upstream, `listening` a modern one. In a cluster one replica asks for all, and the
-others listen there, see `shared_listening`; when it does not answer, each asks the upstream directly.
+Sources: `basic/patterns/subscriptions`, 2026-07-28; `server/resources`, 2024-11-05 to 2025-11-25.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
 
+import structlog
 import trio
 
+from mcpmux.channels.channel import ignore_event
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
+from mcpmux.mux.wanted import Wanted, Way
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.envelope import raw, text_of, value_at, value_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.upstreams.connection import Connection
-from mcpmux.upstreams.listening import Listening, OnLists
-from mcpmux.upstreams.shared_listening import SharedListening
-from mcpmux.upstreams.subscribing import Subscribing
-from mcpmux.upstreams.wishes import Wishes
+
+log = structlog.get_logger()
+
+GATHER_SECONDS = 0.02  # between two rounds of asking, as clients often change several subscriptions at a time
+AGREE_SECONDS = 10.0  # for the upstream's answer to a subscription
+SUBSCRIBES_AT_ONCE = 16  # requests in flight at a legacy upstream; enough to hide latency, too few to flood
+REPLACES = "replaces"  # a parameter of an owner's acknowledgement: the listen continues the one before it
+
+_LISTS: Final = tuple((f"{capability}ListChanged", capability) for capability in m.LIST_CHANGES)
+
+OnLists = Callable[[frozenset[str]], None]
+
+
+class Server(Protocol):
+    """What can be listened to: the connection to an upstream, or an owner."""
+
+    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Return the result of one call. Raises RpcError, TransportError, RemoteProtocolError."""
+
+
+class Replicas(Protocol):
+    """The interface to the replicas of a cluster that ask upstreams for each other."""
+
+    def owner_of(self, upstream: str) -> Server | None:
+        """Return the replica that asks `upstream` for this one; None when this one asks itself.
+
+        `upstream`: the key of a session that serves clients of all replicas. The replica answers LISTEN only.
+        An acknowledgement with REPLACES means that the listen before has sent all earlier updates.
+        """
+
+    async def owners_changed(self) -> None:
+        """Wait until the results of `owner_of` may have changed."""
+
+    @property
+    def settle_seconds(self) -> float:
+        """The longest time that an update may wait at an owner before it is sent, in seconds."""
 
 
 class Subscriber:
@@ -31,42 +73,71 @@ class Subscriber:
 
     def __init__(
         self,
+        key: str,
         wanted: Callable[[], frozenset[str]],
         whose: Callable[[str], object],
         tell_update: Callable[[str], None],
         tell_lists: OnLists,
-        share: Callable[[Wishes], SharedListening] | None = None,
+        pass_on: Callable[[str], None],
+        replicas: Replicas | None = None,
     ) -> None:
         """`wanted` returns the wanted URIs. `whose` returns a client of a URI, for the upstream's questions.
 
         `tell_update` reports that a resource may have changed, `tell_lists` that the lists of these
-        capabilities may have. `share` makes the object that listens at another replica; None outside of a
-        cluster.
+        capabilities may have. `pass_on` gets the URIs of an owner's updates, for which all replicas have
+        dropped their caches. `replicas`: None when this process asks the upstream for itself only.
         """
-        self._wishes = Wishes(wanted, tell_update)
-        self._sharing = share(self._wishes) if share is not None else None
-        self._whose = whose
-        self._tell_lists = tell_lists
+        self._wanted = Wanted(wanted)
+        self._key, self._whose, self._replicas = key, whose, replicas
+        self._tell_update, self._tell_lists, self._pass_on = tell_update, tell_lists, pass_on
         self.on_lists: OnLists = lambda _lists: None
         self.settled = trio.Event()
-        self._listening: Listening | None = None
+        self._askers = trio.lowlevel.ParkingLot()  # the tasks that ask for what is wanted
+        self._clients = trio.lowlevel.ParkingLot()  # the tasks that wait for answers
+        self._connection: Connection
+        self._lists: tuple[str, ...] = ()  # the names by which it is asked for list changes
+        self._newest: dict[Way, trio.CancelScope] = {}  # around the newest acknowledged listens
+        self._asking: set[str] = set()  # URIs that a legacy upstream is being asked about
+        self._answering: set[str] = set()  # those of them about which a client is being asked
+        self._limit = trio.CapacityLimiter(SUBSCRIBES_AT_ONCE)
 
     def __repr__(self) -> str:
-        return f"<Subscriber {len(self.asked)} asked, {len(self._wishes.refused)} refused>"
+        return f"<Subscriber {len(self.asked)} asked, {len(self._wanted.refused)} refused>"
 
     @property
     def asked(self) -> frozenset[str]:
         """The URIs that are agreed on the present connection."""
-        return self._wishes.agreed
+        return self._wanted.agreed
 
     @property
     def is_needed(self) -> bool:
         """Whether any client has subscribed to a resource."""
-        return bool(self._wishes.wanted())
+        return bool(self._wanted.uris())
+
+    # Changes, and waiting for them
 
     def poke(self) -> None:
         """Look again at the wanted URIs, which may have changed."""
-        self._wishes.poke()
+        self._wanted.look_again()
+        self._act()
+
+    def take_over(self, uris: frozenset[str]) -> None:
+        """Take over `uris` from another session or process, whose updates may have been missed."""
+        self._wanted.miss(uris)
+        self._act()
+
+    def catch_up(self) -> None:
+        """Report all URIs that the upstream sends updates of as changed, as some updates were lost."""
+        self._wanted.miss(self._wanted.direct.agreed)
+        self._act()
+
+    def _act(self, *, answered: bool = False) -> None:
+        """Report what may have changed unnoticed, and wake the tasks that ask, and those that wait."""
+        for uri in self._wanted.take_changed():
+            self._tell_update(uri)
+        self._askers.unpark_all()
+        if answered:
+            self._clients.unpark_all()
 
     async def ensure(self, uri: str, seconds: float) -> bool:
         """Wait until the upstream has agreed to a subscription of `uri`; False when time is up.
@@ -74,22 +145,37 @@ class Subscriber:
         `seconds` begin anew when a client has answered a question of the upstream. Raises RpcError when the
         upstream refuses.
         """
-        return await self._wishes.ensure(uri, seconds)
+        wanted = self._wanted
+        agreed = await self.ensure_all((uri,), seconds, renewed=True)
+        if not agreed and uri in wanted.refused:
+            raise wanted.refused[uri].anew()
+        return bool(agreed)
 
-    async def ensure_all(self, uris: Collection[str], seconds: float) -> frozenset[str]:
+    async def ensure_all(
+        self, uris: Collection[str], seconds: float, *, renewed: bool = False
+    ) -> frozenset[str]:
         """Wait until the upstream has agreed to or refused each of `uris`, for so many seconds at most.
 
-        Return the URIs that it has agreed to.
+        `renewed`: whether they begin anew when a client has answered a question of the upstream. Return the
+        URIs that it has agreed to.
         """
-        return await self._wishes.ensure_all(uris, seconds)
-
-    def take_over(self, uris: frozenset[str]) -> None:
-        """Take over `uris` from another session or process, whose updates may have been missed."""
-        self._wishes.miss(uris)
-
-    def catch_up(self) -> None:
-        """Report all URIs that the upstream sends updates of as changed, as some updates were lost."""
-        self._wishes.catch_up(self._wishes.direct)
+        wanted = self._wanted
+        waiting = [uri for uri in uris if not wanted.is_agreed(uri)]
+        if waiting:
+            wanted.ask_again(waiting)
+            self._act()
+        with trio.move_on_after(seconds) as patience:
+            while waiting:
+                if wanted.is_agreed(waiting[-1]) or waiting[-1] in wanted.refused:
+                    waiting.pop()
+                    continue
+                is_asked = renewed and waiting[-1] in self._answering
+                if is_asked:  # a person may be asked
+                    patience.deadline = math.inf
+                await self._clients.park()
+                if is_asked:
+                    patience.deadline = trio.current_time() + seconds
+        return frozenset(filter(wanted.is_agreed, uris))
 
     async def hears_lists(self, seconds: float) -> None:
         """Wait until list changes arrive, or are known not to, for so many seconds at most.
@@ -98,38 +184,228 @@ class Subscriber:
         """
         with trio.move_on_after(seconds):
             await self.settled.wait()
-        if self._listening is not None:
-            self._listening.is_deaf = not self.settled.is_set()
+        if not self.settled.is_set():
+            self._wanted.direct.has_gap = True
+
+    # Asking
 
     async def run(
         self, connection: Connection, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Follow the wishes until cancelled."""
-        wishes, sharing = self._wishes, self._sharing
-        wishes.refused.clear()  # a refusal is for one connection: a restarted server may agree
+        """Ask for what is wanted until cancelled."""
+        wanted, replicas, facts = self._wanted, self._replicas, connection.facts
+        modern = is_modern(facts.revision)
+        self._connection = connection
+        self._lists = tuple(wish for wish, name in _LISTS if facts.announces(name)) if modern else ()
+        owner = replicas.owner_of(self._key) if replicas is not None else None
+        wanted.begin(owner, for_lists=bool(self._lists))
+        self._newest = {way: trio.CancelScope() for way in (wanted.direct, wanted.shared)}
+        self._asking.clear()
         self.settled = trio.Event()
         try:
-            if sharing is None:
-                await self._follow(connection, task_status)
-            else:
-                sharing.begin()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(sharing.run)
-                    await self._follow(connection, task_status)
+            async with trio.open_nursery() as nursery:
+                if replicas is not None:
+                    nursery.start_soon(self._follow_owner, replicas)
+                    nursery.start_soon(self._listen, wanted.shared)
+                if modern:
+                    nursery.start_soon(self._listen, wanted.direct)
+                else:
+                    self.settled.set()
+                    nursery.start_soon(self._subscribe_each)
+                task_status.started()
         finally:
-            for held in (wishes.direct, wishes.shared):
-                wishes.lose(list(held), held)
+            wanted.end()
 
-    async def _follow(self, connection: Connection, task_status: trio.TaskStatus[None]) -> None:
-        """Ask the upstream itself for the URIs that no other replica passes on."""
-        if is_modern(connection.facts.revision):
-            self._listening = Listening(
-                connection, self._wishes, self.settled, self._tell_lists, lambda lists: self.on_lists(lists)
-            )
-            task_status.started()
-            await self._listening.follow()
-        else:
-            self._listening = None
-            self.settled.set()
-            task_status.started()
-            await Subscribing(connection, self._wishes, self._whose).follow()
+    async def _follow_owner(self, replicas: Replicas) -> None:
+        while True:
+            owner = replicas.owner_of(self._key)
+            if owner != self._wanted.owner:
+                self._wanted.follow(owner)
+                self._act()
+            await replicas.owners_changed()
+
+    async def _next_turn(self, way: Way, turn: int) -> None:
+        """Wait until there may be something else to ask in `way` than in that turn."""
+        asked_at = trio.current_time()
+        while self._wanted.turn == turn:
+            with trio.move_on_at(way.again_at) as patience:
+                await self._askers.park()
+            if patience.cancelled_caught:
+                self._wanted.come_due(way)
+        # A client that waits is served at once, unless something was asked a moment ago.
+        await trio.sleep_until((asked_at if self._clients else trio.current_time()) + GATHER_SECONDS)
+
+    # The modern way to ask
+
+    async def _listen(self, way: Way) -> None:
+        """Open another listen whenever `way` has to ask for other URIs."""
+        wanted = self._wanted
+        async with trio.open_nursery() as nursery:
+            while True:
+                turn = wanted.turn
+                uris = wanted.next_listen(way, trio.current_time())
+                if uris or (uris is not None and way.for_lists):
+                    await nursery.start(self._keep_listening, way, uris)
+                elif uris is not None:
+                    has_moved = wanted.stop(way)
+                    self._replace(way, trio.CancelScope(), at_once=not has_moved)
+                if way is wanted.direct:
+                    self.settled.set()
+                self._act(answered=True)
+                await self._next_turn(way, turn)
+
+    def _replace(self, way: Way, listen: trio.CancelScope, *, at_once: bool = False) -> None:
+        """Make `listen` the newest one of `way`, and end the one before, which may have updates left."""
+        seconds = 0.0
+        if way is self._wanted.shared and self._replicas is not None and not at_once:
+            seconds = self._replicas.settle_seconds
+        self._newest[way].deadline = trio.current_time() + seconds
+        self._newest[way] = listen
+
+    async def _keep_listening(
+        self, way: Way, uris: frozenset[str], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Listen until another listen takes over. Started once it is acknowledged or has failed."""
+        wanted = self._wanted
+        is_direct = way is wanted.direct
+        server: Server = self._connection if is_direct else wanted.owner
+        wish: Fields = {name: raw(True) for name in self._lists} if is_direct else {}
+        if uris:
+            wish["resourceSubscriptions"] = raw(sorted(uris))
+        granted: frozenset[str] | None = None
+        is_over = is_refused = False
+
+        async def hear(event: Event) -> None:
+            nonlocal granted
+            if event.method == m.ACKNOWLEDGED and granted is None:
+                patience.deadline = math.inf
+                granted = uris_in(event.params)
+                self._take_over(way, server, uris, event.params, scope)
+                task_status.started()
+            elif event.method == m.RESOURCE_UPDATED and granted is not None:  # an owner's
+                self._pass_on(text_of(event.params.get("uri")) or "")
+
+        with trio.CancelScope() as scope:
+            with trio.move_on_after(AGREE_SECONDS if is_direct else math.inf) as patience:
+                try:
+                    await server.exchange(Call(m.LISTEN, {"notifications": raw(wish)}, {}), hear)
+                    is_over = True
+                except (RpcError, RemoteProtocolError, TransportError) as error:
+                    is_refused = isinstance(error, RpcError)
+                    log.debug("listen ended", direct=is_direct, reason=str(error))
+                    if is_direct:
+                        await self._connection.holds()
+            now = trio.current_time()
+            if granted is None:
+                is_refused = is_refused or patience.cancelled_caught
+                wanted.fail_to_listen(way, server, uris, now, is_refused=is_refused)
+                task_status.started()
+            elif self._newest[way] is scope:
+                wanted.break_off(way, server, now, is_over=is_over)
+                if is_direct:
+                    self.on_lists(frozenset())
+            elif not is_direct:
+                wanted.end_replaced(server, granted, is_over=is_over)
+            self._act(answered=True)
+
+    def _take_over(
+        self, way: Way, server: Server, uris: frozenset[str], told: Fields, listen: trio.CancelScope
+    ) -> None:
+        """Make `listen` the newest one of `way`. `told`: the parameters of its acknowledgement."""
+        wanted, replicas, now = self._wanted, self._replicas, trio.current_time()
+        has_gap, is_direct = way.has_gap, way is wanted.direct
+        wanted.acknowledge(
+            way,
+            server,
+            uris,
+            uris_in(told),
+            now,
+            settle_seconds=replicas.settle_seconds if replicas is not None else 0.0,
+            goes_on=is_direct or REPLACES in told,
+        )
+        # Only now, so that there is no gap in which an update could be lost.
+        self._replace(way, listen)
+        if is_direct:
+            lists = _lists_in(told)
+            if has_gap:  # no listen was open for a while: lists may have changed unnoticed
+                self._tell_lists(lists)
+            self.on_lists(lists)
+        self._act(answered=True)
+
+    # The legacy way to ask
+
+    async def _subscribe_each(self) -> None:
+        """Send requests for what differs, whenever that changes. No URI waits for the answer to another."""
+        wanted = self._wanted
+        async with trio.open_nursery() as nursery:
+            while True:
+                turn = wanted.turn
+                for uri in wanted.differing(trio.current_time()):
+                    if uri not in self._asking:
+                        self._asking.add(uri)
+                        nursery.start_soon(self._align, uri)
+                await self._next_turn(wanted.direct, turn)
+
+    async def _align(self, uri: str) -> None:
+        """Send requests until `uri` is subscribed if and only if it is wanted, or the upstream refuses."""
+        wanted, agreed = self._wanted, self._wanted.direct.agreed
+        async with self._limit:
+            # A loop, as the wanted URIs may change while a request is under way.
+            while uri not in wanted.refused:
+                if wanted.is_of_upstream(uri, trio.current_time()) == (uri in agreed):
+                    break
+                if uri in agreed:
+                    await self._unsubscribe(uri)
+                else:
+                    await self._subscribe(uri)
+        self._asking.discard(uri)
+        self._act(answered=True)
+
+    async def _subscribe(self, uri: str) -> None:
+        wanted = self._wanted
+
+        async def hear(event: Event) -> None:
+            if event.method == m.ASKED:
+                self._answering.add(uri)
+                patience.deadline = math.inf  # the question to the client has its own deadline
+            elif event.method == m.ANSWERED:
+                self._answering.discard(uri)
+                patience.deadline = trio.current_time() + AGREE_SECONDS
+            self._act(answered=True)
+
+        code, reason = UPSTREAM_TIMEOUT, "the upstream did not answer in time whether it tells about"
+        call = Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}, self._whose(uri))
+        with trio.move_on_after(AGREE_SECONDS) as patience:
+            try:
+                await self._connection.exchange(call, hear)
+                wanted.agree(wanted.direct, [uri])
+                return
+            except RpcError as error:
+                wanted.refuse_with(uri, error, trio.current_time())
+                return
+            except (RemoteProtocolError, TransportError) as error:
+                code, reason = UPSTREAM_UNAVAILABLE, f"the upstream failed ({error.told}) to subscribe"
+            finally:
+                self._answering.discard(uri)
+        wanted.refuse([uri], code, reason, trio.current_time())
+
+    async def _unsubscribe(self, uri: str) -> None:
+        self._wanted.leave(uri)  # first: updates may stop at any moment from now on
+        with trio.move_on_after(AGREE_SECONDS):
+            try:
+                await self._connection.exchange(
+                    Call(m.RESOURCES_UNSUBSCRIBE, {"uri": raw(uri)}, {}), ignore_event
+                )
+            except (RpcError, RemoteProtocolError, TransportError) as error:
+                log.debug("unsubscribe refused", uri=uri, reason=str(error))
+
+
+def uris_in(listen: Fields) -> frozenset[str]:
+    """Return the URIs in the parameters of a listen, or of its acknowledgement."""
+    uris = value_at(value_of(listen.get("notifications")), ("resourceSubscriptions",))
+    return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
+
+
+def _lists_in(acknowledgement: Fields) -> frozenset[str]:
+    agreed = value_of(acknowledgement.get("notifications"))
+    return frozenset(capability for wish, capability in _LISTS if value_at(agreed, (wish,)) is True)

@@ -544,7 +544,7 @@ class Upstream(UpstreamStatus):
             if before is not None:
                 self._forget(before, replaced=True)
                 self._term.cancel(reason="another session takes over")
-                await self._vacant.wait()  # its subscriber must have ended: both use the same wishes
+                await self._vacant.wait()  # its subscriber must have ended: both use the same `Wanted`
             vacant = self._vacant = trio.Event()
             try:
                 async with trio.open_nursery() as nursery:

@@ -20,7 +20,7 @@ from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import Call
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
@@ -97,7 +97,7 @@ async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said,
     async with open_answering(said) as (client, there):
         wanted = ListenWanted("docs", ["memo:1"], "1")
         with pytest.raises((TransportError, RemoteProtocolError), match=reason):
-            await client.listen(there, wanted, SILENCE, list[Event]().append)
+            await client.listen(there, wanted, SILENCE, ignore_event)
 
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -16,9 +16,10 @@ from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.listens import owner_of
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.upstreams import shared_listening
+from mcpmux.mux import wanted
+from mcpmux.protocol.call import Event
 from mcpmux.upstreams.registry import UpstreamRegistry, era_session_key
-from mcpmux.upstreams.shared_listening import REPLACES
+from mcpmux.upstreams.subscriber import REPLACES
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.cluster.test_nodes import listen
@@ -38,7 +39,7 @@ URI = "docs+memo:1"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_listening, "RETRY_SECONDS", LEASE / 2)
+    monkeypatch.setattr(wanted, "RETRY_SECONDS", LEASE / 2)
 
 
 class Docs:
@@ -392,10 +393,14 @@ async def test_a_replica_that_is_no_owner_answers_no_listen():
     async with open_docs(MODERN, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
         heard: list[Any] = []
+
+        async def hear(event: Event) -> None:
+            heard.append(event)
+
         there = owner.node.members.neighbours[other.node.members.replica]
         with pytest.raises(RemoteProtocolError, match="refuses"):
-            wanted = ListenWanted("docs", ["memo:1"], "1")
-            await owner.node._client.listen(there, wanted, LEASE, heard.append)
+            letter = ListenWanted("docs", ["memo:1"], "1")
+            await owner.node._client.listen(there, letter, LEASE, hear)
         assert heard == []
         assert not docs.subscribed("memo:1")
 
@@ -406,8 +411,8 @@ async def test_an_owner_says_whether_a_listen_goes_on_with_the_one_that_it_repla
         there = other.node.members.neighbours[owner.node.members.replica]
         send, acknowledgements = trio.open_memory_channel[Any](1)
         for stream, replaced, goes_on in (("1", "", False), ("2", "1", True), ("3", "1", False)):
-            wanted = ListenWanted("docs", ["memo:1"], stream, replaced)
-            nursery.start_soon(other.node._client.listen, there, wanted, LEASE, send.send_nowait)
+            letter = ListenWanted("docs", ["memo:1"], stream, replaced)
+            nursery.start_soon(other.node._client.listen, there, letter, LEASE, send.send)
             assert (REPLACES in (await acknowledgements.receive()).params) is goes_on
         nursery.cancel_scope.cancel()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,9 +15,11 @@ import trio.testing
 from mcpmux.config import Http
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Event
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw
-from mcpmux.upstreams.shared_listening import REPLACES, OwnerListen
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.upstreams.subscriber import REPLACES
+from mcpmux.upstreams.subscriber import uris_in as uris_of
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.subscribable import Subscribable
@@ -45,7 +47,9 @@ class Owner:
         self.late = 0.0
         self.declined: set[str] = set()
         self.asked = Counter[str]()
-        self._listens: dict[str, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
+        self._listens: dict[int, tuple[frozenset[str], Notify, trio.Event]] = {}
+        self._names = count(1)
+        self._newest = 0
         self._change = trio.lowlevel.ParkingLot()
 
     @property
@@ -60,14 +64,14 @@ class Owner:
         for _, _, end in self._listens.values():
             end.set()
 
-    def update(self, uri: str) -> None:
-        for uris, hear, _ in list(self._listens.values()):
+    async def update(self, uri: str) -> None:
+        for uris, notify, _ in list(self._listens.values()):
             if uri in uris:
-                hear(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}))
+                await notify(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}))
 
-    def owner_of(self, upstream: str) -> str | None:
+    def owner_of(self, upstream: str) -> Owner | None:
         assert upstream == "x"
-        return None if self.mood == "absent" else "owner"
+        return None if self.mood == "absent" else self
 
     async def owners_changed(self) -> None:
         await self._change.park()
@@ -76,29 +80,32 @@ class Owner:
     def settle_seconds(self) -> float:
         return 2 * LEASE
 
-    async def listen(self, owner: str, wish: OwnerListen, hear: Callable[[Event], None]) -> None:
-        assert (owner, wish.upstream) == ("owner", "x")
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        assert call.method == m.LISTEN
         self.asked[self.mood] += 1
         if self.mood == "refusing":
             raise TransportClosed("refused")
         if self.mood == "silent":
             await trio.sleep(LEASE)
             raise TransportClosed("silent")
+        before = self._newest
         await trio.sleep(self.delay)
-        honoured, end = frozenset(wish.uris) - self.declined, trio.Event()
-        self._listens[wish.stream] = honoured, hear, end
+        granted, end, name = uris_of(call.params) - self.declined, trio.Event(), next(self._names)
+        self._listens[name] = granted, notify, end
         try:
-            acknowledgement = {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}
-            if wish.replaces in self._listens:
-                self._listens[wish.replaces][2].set()
+            acknowledgement = {"notifications": raw({"resourceSubscriptions": sorted(granted)})}
+            if before in self._listens:
+                self._listens[before][2].set()
                 acknowledgement[REPLACES] = raw(True)
                 await trio.sleep(self.late)
                 if self.mood == "refusing":
                     raise TransportClosed("refused")
-            hear(Event(m.ACKNOWLEDGED, acknowledgement))
+            self._newest = name
+            await notify(Event(m.ACKNOWLEDGED, acknowledgement))
             await end.wait()
         finally:
-            del self._listens[wish.stream]
+            del self._listens[name]
+        return {}
 
 
 async def be_slow(_server: Subscribable, method: str, _params: Json, _message: Json) -> None:
@@ -116,7 +123,7 @@ async def test_an_owner_is_asked_in_place_of_the_upstream(up, autojump_clock):
         await quiet()
         assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
         assert world.mux.upstreams["x"].subscriber.asked == {"memo:1"}
-        owner.update("memo:1")
+        await owner.update("memo:1")
         await expect_update(client, "memo:1", None)
 
 
@@ -378,6 +385,6 @@ async def hear_all(reader: Reader, changed: dict[str, int]) -> None:
 
 async def change(uri: str, server: Subscribable, owner: Owner) -> None:
     """A resource changes; whoever is asked tells of it."""
-    owner.update(uri)
+    await owner.update(uri)
     with suppress(TransportClosed):  # it was killed
         await server.update(uri)
