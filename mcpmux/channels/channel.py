@@ -110,7 +110,9 @@ class Channel:
             if again is None:
                 raise
         finally:
-            self._close(pending)
+            self.deadlines.forget(pending)
+            if pending.parked_at is None:  # else its client may come back to it
+                self._end(pending)
         # Only now: the repeated call is another pending request.
         return await again
 
@@ -158,12 +160,6 @@ class Channel:
     def _abandon(self, pending: PendingRequest) -> None:
         """Tell the peer that a request is cancelled, to which it has not answered yet."""
         raise NotImplementedError
-
-    def _close(self, pending: PendingRequest) -> None:
-        """End a request, unless it is parked, so that its client may come back to it."""
-        self.deadlines.forget(pending)
-        if pending.parked_at is None:
-            self._end(pending)
 
     def _end(self, pending: PendingRequest) -> None:
         """Forget a request; cancel it at the peer if that may still work on it."""

@@ -409,7 +409,7 @@ class HttpPeer:
             if len(self._of_method) < METHODS_KEPT:  # clients may name methods without end
                 self._of_method[call.method] = common
         more = name_headers(call.method, call.params)
-        if call.method == m.TOOLS_CALL and self.tools.params:
+        if call.method == m.TOOLS_CALL and self.tools.params.bytes:
             more += self.tools.headers_of(call)
         return common, more
 

@@ -514,7 +514,7 @@ class HttpEndpoint:
                 return self._take_legacy(message, call, request, reply, version, streams=streams)
             # Headers that differ from the body are refused: a proxy may have decided by the headers.
             check_request(request.headers, call)
-            if self._tools and (tools := self._tools.get(call.principal.key)) is not None:
+            if self._tools.bytes and (tools := self._tools.get(call.principal.key)) is not None:
                 tools.check(request.headers, call)
             if message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")

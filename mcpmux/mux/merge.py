@@ -66,6 +66,7 @@ _READERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "uriTemplate": msgspec.json.Decoder(list[_Template]),
 }
 """Decoders of the items' names or URIs, by the name of the member."""
+_name_of: Final = operator.attrgetter("name")
 
 
 class Unread(Sequence[T]):
@@ -141,7 +142,7 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
         exposed = _with_prefix(key, data, fitting.names, space)
         if exposed is not None:
             read = _READERS[key].decode
-            return Exposed(Unread(len(exposed), lambda: [each.name for each in read(data)]), exposed)
+            return Exposed(Unread(len(fitting.names), lambda: list(map(_name_of, read(data)))), exposed)
     fields = decode_list(items)
     return Exposed(fitting.names, [raw(rewrite.expose_item(method, each, space)) for each in fields])
 
@@ -157,14 +158,14 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
     elif _UI in "\n".join(own):
         return None
     else:
-        expected = [f"{space.prefix}+{uri}" for uri in own]
+        expected = list(map(f"{space.prefix}+".__add__, own))
     # All items of one upstream get the same prefix, so the first one shows it.
     prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
     for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
         parts = data.split(start)
         if len(parts) == len(own) + 1:
             changed = (start + prefix).join(parts).strip()
-            names = [each.name for each in _READERS[key].decode(changed)]
+            names = list(map(_name_of, _READERS[key].decode(changed)))
             return EncodedList(changed, len(own)) if names == expected else None
     return None
 
@@ -255,7 +256,7 @@ class Walk:
         self.problems: dict[str, dict[Problem, None]] = {}
         self._page_size = page_size
         self._emitted: list[Sequence[Item]] = []  # the items of page after page
-        self._looked_at = 0
+        self._count = self._looked_at = 0  # items so far, without and with hidden ones
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
         self._before = {position.upstream: Before(position) for position in start}
 
@@ -286,21 +287,21 @@ class Walk:
         limit: int = ITEM_LIMIT,
         *,
         names: Sequence[str | None] = (),
-        looked_at: int = 0,
+        hidden: int = 0,
     ) -> None:
         """Add the page at `position`: its items and the upstream's cursor after it (None: the last page).
 
         `limit`: items of the whole list, after which it is cut, with a failure. `names`: those of the items.
-        `looked_at`: number of items of the page before hidden ones were removed.
+        `hidden`: the number of items that were removed before, as the client does not see them.
         """
-        self._looked_at += looked_at
+        count = len(items)
         before = self._before[position.upstream]
         after = None
         room = limit - position.items
         if following is not None and before.begins_again:
             self._report(position, BEGINS_AGAIN)
-        elif len(items) > room or (following is not None and len(items) == room):
-            items = items[:room]
+        elif count > room or (following is not None and count == room):
+            items, count = items[:room], min(count, room)
             self.failures[position.upstream] = f"its list is cut after {limit} items: see max_list_items"
         elif following is not None and position.pages + 1 >= PAGE_LIMIT:
             self.failures[position.upstream] = f"its list is cut after {PAGE_LIMIT} pages"
@@ -308,11 +309,13 @@ class Walk:
             self.failures[position.upstream] = "its list cannot go on: its cursor is too long"
         elif following is not None:
             # `advance` detects a cycle of cursors, which would make the walk endless.
-            after = position.advance(following, len(items))
+            after = position.advance(following, count)
             if after is None:
                 self._report(position, BEGINS_AGAIN)
         if after is not None:
             before.show(names)
+        self._count += count
+        self._looked_at += count + hidden
         self._arrived[position.upstream] = (items, after)
 
     def _report(self, position: Position, problem: Problem) -> None:
@@ -336,8 +339,8 @@ class Walk:
     @property
     def done(self) -> bool:
         """Whether the combined page is complete: full, or nothing is left to fetch."""
-        count = sum(map(len, self._emitted))
-        return count >= self._page_size or self._looked_at >= LOOKS * self._page_size or not self.wanted
+        looked_at_many = self._looked_at >= LOOKS * self._page_size
+        return self._count >= self._page_size or looked_at_many or not self.wanted
 
     def resume(self) -> list[Position]:
         """Return the positions where the next combined page begins."""

@@ -195,14 +195,15 @@ class Merger:
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)
-        problems = await self._problems(call, walk, parts)
-        return self._access.confined(_told(result, ITEMS, problems) if problems else result)
+        if parts.problems or walk.problems:
+            result = _told(result, ITEMS, await self._problems(call, walk, parts))
+        return self._access.confined(result)
 
     async def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
         """Return the problems of a list that the client may know of, by upstream."""
         told: dict[str, list[dict[str, object]]] = {}
         method = call.method
-        for name in self._registry if method in LISTS and (parts.problems or walk.problems) else ():
+        for name in self._registry if method in LISTS else ():
             upstream = self._registry[name]
             report(upstream, method, walk.problems.get(name, ()))
             found = [*parts.problems.get(name, ()), *walk.problems.get(name, ())]
@@ -268,7 +269,8 @@ class Merger:
         else:
             page = sifted(walk, position, found.page)
             items, names = page.items, page.texts
-            if not self._access.of(call.principal).is_open or of_tasks:
+            judge = self._access.of(call.principal)
+            if not judge.is_open or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
                         await self._access.learn_tools(upstream, call)
@@ -281,11 +283,12 @@ class Merger:
                     shown = list(map(and_, shown, own))
                 items = list(compress(items, shown))
                 names = list(compress(page.texts, shown))
-            names, items = self._access.overridden(call, upstream.space, names, items)
+            if judge.overrides is not None:
+                names, items = self._access.overridden(call, upstream.space, names, items)
             parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
-            looked_at = len(found.page.items)
-            walk.take_page(position, items, page.following, limit, names=names, looked_at=looked_at)
+            hidden = 0 if items is found.page.items else len(found.page.items) - len(items)
+            walk.take_page(position, items, page.following, limit, names=names, hidden=hidden)
             parts.freshness.take(page.result)
             if page.problems:
                 parts.problems.setdefault(upstream.name, []).extend(page.problems)

@@ -346,8 +346,9 @@ class Router:
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
-        found = self.resolver.namespace.resolve_name(name) if self.access.policy is None else None
-        if found is None or self.resolver.namespace.is_shortened(name):
+        namespace = self.resolver.namespace
+        found = namespace.resolve_name(name) if self.access.policy is None else None
+        if found is None or (len(name) == namespace.name_limit and namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
         owner, own = found
         if not self.access.is_open:

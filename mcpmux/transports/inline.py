@@ -282,10 +282,12 @@ async def together(works: Sequence[Work]) -> None:
             member.start()
         if group.is_asleep():
             await woken(group)
+        over = True
         for member in members:
             if member.error is not None:
                 await member  # raises its error
-        if all(member.is_over for member in members):
+            over = over and member.is_over
+        if over:
             return
         await in_task()
         async with trio.open_nursery() as nursery:

@@ -53,8 +53,9 @@ async def find_page(
 
     async def fetch() -> Page:
         params = {} if cursor is None else {"cursor": raw(cursor)}
+        asked = call.with_params(params) if params or call.params else call
         try:
-            result = await upstream.exchange(call.with_params(params), ignore_event, deadline)
+            result = await upstream.exchange(asked, ignore_event, deadline)
             listed = expose_list(method, result[kind.items], upstream.space)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
@@ -66,7 +67,8 @@ async def find_page(
         for key in HINTS:
             if key in result:
                 hints[key] = result[key]
-        report(upstream, method, listed.problems)
+        if listed.problems:
+            report(upstream, method, listed.problems)
         size = 2 * len(memoryview(result[kind.items]))
         following = text_of(result.get("nextCursor"))
         return Page(listed.names, listed.items, following, hints, size, listed.problems)

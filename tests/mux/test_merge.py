@@ -173,7 +173,7 @@ def walk_names(pages: Callable[[int], list[str]], page_size: int, cursor: str | 
             shown = [name for name, new in zip(names, is_new, strict=True) if new]
             following = str(number) if cursor is None else cursor
             items = [{"name": raw(name)} for name in shown]
-            walk.take_page(position, items, following, names=shown, looked_at=len(names))
+            walk.take_page(position, items, following, names=shown, hidden=len(names) - len(shown))
             walk.end_round()
             number += 1
             assert number < ROUND_LIMIT
