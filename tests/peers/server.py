@@ -30,7 +30,7 @@ class RpcFailure(Exception):
 
 
 class ScriptedServer:
-    """One upstream. `lists` maps a list method to its items; `handlers` override or add methods.
+    """One upstream. `lists` maps a list method to its items, good or bad; `handlers` override or add methods.
 
     `seen` has every message that mcpmux sent, `pages` counts list pages asked for by (method, cursor).
     `streams`: over HTTP every answer comes in an event stream, which is opened at once.
@@ -40,10 +40,10 @@ class ScriptedServer:
         self,
         revision: str = MODERN,
         *,
-        resources: list[Json] | None = None,
-        templates: list[Json] | None = None,
-        tools: list[Json] | None = None,
-        prompts: list[Json] | None = None,
+        resources: list[Any] | None = None,
+        templates: list[Any] | None = None,
+        tools: list[Any] | None = None,
+        prompts: list[Any] | None = None,
         page_size: int = 1000,
         instructions: str | None = None,
         handlers: dict[str, Handler] | None = None,

@@ -16,6 +16,7 @@ from mcp import Client
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, TokenStorage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientMetadata
+from pydantic import AnyUrl
 
 SECONDS = 60
 CALLBACK = "http://127.0.0.1:9/callback"
@@ -53,7 +54,7 @@ async def main(url, mode, tool):
 
     storage = Memory()
     wish = OAuthClientMetadata(
-        client_name="test", redirect_uris=[CALLBACK], grant_types=["authorization_code"]
+        client_name="test", redirect_uris=[AnyUrl(CALLBACK)], grant_types=["authorization_code"]
     )
     provider = OAuthClientProvider(url, wish, storage, browse, call_back)
     async with httpx2.AsyncClient(auth=provider, timeout=30) as http:

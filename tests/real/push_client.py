@@ -76,7 +76,7 @@ async def main():
     target = json.loads(sys.argv[1])
     if SDK == 1:
         async with (
-            streamable_http_client(target["url"]) as (receiving, sending, _session_id),
+            streamable_http_client(target["url"]) as (receiving, sending, *_),
             ClientSession(receiving, sending, message_handler=tell) as session,
         ):
             await session.initialize()

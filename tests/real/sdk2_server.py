@@ -37,7 +37,7 @@ RESOURCES = [
     types.Resource(uri="urn:example:opaque", name="opaque", _meta={"example.com/kept": [1, {"deep": None}]}),
     types.Resource(uri="file:///dir%20with%20spaces/%C3%BCmlaut.txt", name="escaped"),
 ]
-CONTENTS = {
+CONTENTS: dict[str, list[types.TextResourceContents | types.BlobResourceContents]] = {
     "memo://text": [types.TextResourceContents(uri="memo://text", mime_type="text/plain", text="héllo")],
     "memo://blob": [
         types.BlobResourceContents(uri="memo://blob", blob=base64.b64encode(bytes(range(256))).decode())

@@ -23,7 +23,9 @@ def started(stack, *arguments, stdin="", urls=1):
     process.stdin.write(stdin)
     process.stdin.close()
     lines = [process.stdout.readline() for _ in range(urls)]
-    return process, [int(re.search(r"http://127\.0\.0\.1:(\d+)/mcp", line)[1]) for line in lines]
+    ports = re.findall(r"http://127\.0\.0\.1:(\d+)/mcp", "".join(lines))
+    assert len(ports) == urls
+    return process, [int(port) for port in ports]
 
 
 def started_mux(stack, config):
@@ -64,7 +66,7 @@ def result_of(client):
     while b"\r\n\r\n" not in received:
         received += client.recv(65536)
     head, _, body = received.partition(b"\r\n\r\n")
-    length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+    (length,) = map(int, re.findall(rb"(?i)content-length: (\d+)", head))
     parts = [body]
     missing = length - len(body)
     while missing:

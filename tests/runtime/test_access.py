@@ -598,7 +598,7 @@ async def test_a_raw_name_is_looked_for_where_it_may_be_used_only(down, autojump
         assert error["data"]["candidates"] == ["docs__open-tool", "vault__open-tool"]
 
 
-SECRETS = {
+SECRETS: dict[str, Json] = {
     "tools/call": {"name": "docs__secret-tool"},
     "prompts/get": {"name": "docs__secret-prompt"},
     "resources/read": {"uri": "docs+file:///secret/0"},

@@ -161,17 +161,16 @@ async def test_a_client_is_not_asked_for_what_it_does_not_offer(down, autojump_c
 
 
 async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
-    server = Curious(LEGACY, "elicitation/create")
+    gate = trio.Event()
+
+    class Late(Curious):
+        async def ask(self, method: str) -> Json:
+            await gate.wait()
+            return await super().ask(method)
+
+    server = Late(LEGACY, "elicitation/create")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         one, two = await client_of(world, LEGACY), await client_of(world, MODERN)
-        gate = trio.Event()
-        ask = server.ask
-
-        async def ask_later(method: str) -> Json:
-            await gate.wait()
-            return await ask(method)
-
-        server.ask = ask_later
         await one.start("tools/call", {"name": "x__t"})
         await two.start("tools/call", {"name": "x__t"})
         await trio.testing.wait_all_tasks_blocked()
@@ -218,7 +217,7 @@ async def test_a_parked_call_that_nobody_goes_on_with_is_given_up(autojump_clock
         await client.request("tools/call", {"name": "x__t"})
         await trio.sleep(700)
         assert "did not answer" in server.heard[0]["error"]["message"]
-        assert not world.mux.upstreams["x"].connection.channel.questions.parked
+        assert not world.channel("x").questions.parked
 
 
 @pytest.mark.parametrize("how", ["cancel", "vanish"])
@@ -239,7 +238,7 @@ async def test_a_legacy_client_that_goes_while_it_is_asked_leaves_nothing_behind
             assert [last["params"]["requestId"]] == called
         else:
             assert "the client has gone" in server.heard[0]["error"]["message"]
-        assert len(world.mux.upstreams["x"].connection.channel.pending_requests) == 0
+        assert len(world.channel("x").pending_requests) == 0
 
 
 async def test_changed_roots_are_passed_on_to_legacy_servers(autojump_clock):
@@ -520,7 +519,7 @@ async def test_a_client_that_never_answers_does_not_hold_up_its_call(down, metho
             assert "did not answer" in server.heard[0]["error"]["message"]
             ended = [m for m in server.seen if m.get("method") == "notifications/cancelled"]
             assert len(ended) == (1 if ends == "late" else 0)
-        channel = world.mux.upstreams["x"].connection.channel
+        channel = world.channel("x")
         parked = len(channel.questions.parked)
         assert (parked, channel.deadlines.watched, len(channel.pending_requests)) == (0, set(), 0)
 
@@ -580,4 +579,4 @@ async def test_a_client_on_a_stream_that_has_gone_is_not_waited_for(autojump_clo
         await client.vanish()
         await trio.sleep(15)
         assert "did not answer" in server.heard[0]["error"]["message"]
-        assert not world.mux.upstreams["x"].connection.channel.questions.parked
+        assert not world.channel("x").questions.parked

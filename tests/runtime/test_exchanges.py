@@ -398,9 +398,7 @@ async def test_an_answer_that_waits_without_a_task_is_an_error_that_is_told(auto
 
 async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock, server, monkeypatch):
     async with ready(server) as (world, client):
-        connection = world.mux.upstreams["x"].connection
-        assert connection is not None
-        link = connection.channel
+        link = world.channel("x")
         assert isinstance(link, DuplexChannel)
         offer = link._offer
 

@@ -43,7 +43,8 @@ async def test_extensions_are_told_as_their_server_tells_them(down: str, up: str
 async def test_a_server_hears_which_extensions_the_calling_client_has(autojump_clock):
     server = docs()
     async with open_world({"x": server}) as world:
-        for capabilities in ({"extensions": {UI: {}}}, {"experimental": {"mine": {}}}, {}):
+        each: list[Json] = [{"extensions": {UI: {}}}, {"experimental": {"mine": {}}}, {}]
+        for capabilities in each:
             client = world.client()
             client.capabilities = capabilities
             if capabilities:  # the last one is modern

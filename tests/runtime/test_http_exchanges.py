@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -195,8 +196,9 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
 ):
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
+        method, params = call
         for number in range(5):
-            answer = await found.ask(*call, number)
+            answer = await found.ask(method, params, number)
             assert answer.status == 200
             assert answer.headers["content-type"] == "application/json"
             text = str(answer.last["result"])
@@ -375,7 +377,7 @@ async def test_a_client_that_leaves_is_noticed_and_the_server_is_told_once(serve
     async with asking(server, era, monkeypatch) as found:
         before = len(server.asked(call[0]))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(found.ask, *call)
+            nursery.start_soon(partial(found.ask, *call))
             await asked(server, call[0], before + 1)
             nursery.cancel_scope.cancel()
         await server.heard_of_the_end(1)

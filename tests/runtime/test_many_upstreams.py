@@ -31,7 +31,8 @@ def open_files_allowed(needed):
 
 def walked(client):
     """The URIs of all pages, and how many pages there were."""
-    uris, pages, cursor = [], 0, {}
+    uris, pages = [], 0
+    cursor: dict[str, str] = {}
     while True:
         ask(client, "resources/list", **cursor)
         result = result_of(client)

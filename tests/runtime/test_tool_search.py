@@ -240,7 +240,7 @@ async def test_access_rules_narrowing_and_overrides_hold_for_what_is_found(autoj
         ]
         client = world.client(principal=alice)
         assert await find_names(client, "secret") == []
-        narrowed = world.mux.service.enter(alice, "all", "upstreams=docs")
+        narrowed = world.enter(alice, "all", "upstreams=docs")
         assert await find_names(world.client(principal=narrowed), "open ajar") == ["docs__ajar"]
         tool = (await find(client, "ajar"))["tools"][0]
         assert tool["inputSchema"]["properties"] == {"open": {"type": "string"}}
@@ -360,7 +360,7 @@ async def test_a_list_is_indexed_once_and_few_are_kept(autojump_clock):
             await find_names(client, "open")
         assert len(search._indexes) == 1
         for number in range(INDEXES_KEPT + 1):
-            narrowed = world.mux.service.enter(ANYONE, "all", f"tools=open-*,{number}")
+            narrowed = world.enter(ANYONE, "all", f"tools=open-*,{number}")
             await find_names(world.client(principal=narrowed), "open")
         assert len(search._indexes) <= INDEXES_KEPT
 

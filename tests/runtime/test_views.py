@@ -303,14 +303,15 @@ async def test_arguments_of_a_renamed_prompt_are_completed(prefix, down, autojum
 
 
 async def test_a_new_name_is_found_without_a_prefix_too(autojump_clock):
-    async with open_world(stores(), views={"coding": View(overrides=OVERRIDES)}) as world:
+    servers = stores()
+    async with open_world(servers, views={"coding": View(overrides=OVERRIDES)}) as world:
         coder = await client_of(world, CODER, MODERN)
         result = await coder.request("tools/call", {"name": "find"})
         assert result["content"][0]["text"] == "open-tool"
         result = await coder.request("prompts/get", {"name": "ask"})
         assert result["messages"] == []
         await coder.request("tools/call", {"name": "open-tool"})  # that of the other upstream
-        assert world.servers["vault"].asked("tools/call")
+        assert servers["vault"].asked("tools/call")
 
 
 async def test_what_is_hidden_by_a_new_name_is_not_there(autojump_clock):
@@ -563,7 +564,7 @@ def test_what_a_query_names_is_read_as_it_was_written(names):
 
 async def test_a_narrowing_outlives_a_reload(autojump_clock):
     async with open_world(stores()) as world:
-        somebody = world.mux.service.enter(ANYONE, "", "tools=open*&upstreams=docs")
+        somebody = world.enter(ANYONE, "", "tools=open*&upstreams=docs")
         client = await client_of(world, somebody, LEGACY)
         for _ in range(2):
             await client.request("tools/call", {"name": "docs__open-tool"})
@@ -578,7 +579,7 @@ async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock)
     async with open_world(stores(), views=VIEWS) as world:
         access = world.mux.router.access
         for number in range(3 * NARROWINGS_KEPT):
-            somebody = world.mux.service.enter(ANYONE, "coding", f"tools=t{number}")
+            somebody = world.enter(ANYONE, "coding", f"tools=t{number}")
             assert access.of(somebody).may("docs", "tools/call", f"t{number}")
             assert not access.of(somebody).may("docs", "tools/call", "open-tool")
         assert len(access._narrowings) <= NARROWINGS_KEPT
@@ -589,14 +590,14 @@ async def test_a_query_costs_as_much_as_it_names(autojump_clock):
     async with open_world(stores(), views=VIEWS) as world:
         access = world.mux.router.access
         names = ",".join(f"t{number}*" for number in range(MOST_GLOBS - 2))
-        somebody = world.mux.service.enter(ANYONE, "", f"upstreams=docs,v*&tools={names}")
+        somebody = world.enter(ANYONE, "", f"upstreams=docs,v*&tools={names}")
         for upstream, tool, is_in in (("docs", "t7x", True), ("vault", "t7x", True), ("docs", "x", False)):
             assert access.of(somebody).may(upstream, "tools/call", tool) is is_in
         views = list(views_of(somebody.view.partition(NARROWED)[2]))
         assert sum(len(view.include) for view in views) <= MOST_GLOBS + len(KINDS)
         for query in (f"tools=x,y,z&upstreams=docs&prompts={names}", "tools=" + "x," * MOST_GLOBS + "x"):
             with pytest.raises(BadNarrowing, match="more than 64"):
-                world.mux.service.enter(ANYONE, "", query)
+                world.enter(ANYONE, "", query)
 
 
 # Over HTTP

@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
+from mcpmux.channels.channel import Channel
 from mcpmux.channels.opener import answer_server
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import tapped
@@ -18,6 +19,7 @@ from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Caching, Config, Limits, Merging, Stdio, Upstream
 from mcpmux.config.views import View
 from mcpmux.errors import ConnectFailed
+from mcpmux.protocol.principal import Principal
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
 from tests.peers.server import ScriptedServer
@@ -48,6 +50,18 @@ class World:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()
+
+    def channel(self, name: str) -> Channel:
+        """Return the channel to a server that is connected."""
+        connection = self.mux.upstreams[name].connection
+        assert connection is not None
+        return connection.channel
+
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal:
+        """Return the principal in a view, narrowed by the query of its URL."""
+        entered = self.mux.service.enter(principal, view, query)
+        assert entered is not None
+        return entered
 
     async def kill(self, name: str) -> None:
         await self._pipes[name].aclose()

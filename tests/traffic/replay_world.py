@@ -180,7 +180,7 @@ async def open_taped(
 
 
 async def client_of(world: World, revision: str, view: str = "") -> ScriptedClient:
-    client = world.client(principal=world.mux.service.enter(ANYONE, *view.split("?", 1)))
+    client = world.client(principal=world.enter(ANYONE, *view.split("?", 1)))
     client.capabilities = CAPABILITIES
     if revision == MODERN:
         await client.request("server/discover")

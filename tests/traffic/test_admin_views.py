@@ -158,7 +158,7 @@ async def test_exchanges_of_a_view_are_found_by_it_but_messages_are_not():
 async def test_the_view_of_a_real_client_reaches_the_inspector():
     servers = {"docs": ScriptedServer(tools=TOOLS)}
     async with listening(servers=servers, views={"reading": READING}, tap=True) as here:
-        inside = here.world.mux.service.enter(ANYONE, "reading", "tools=sea*")
+        inside = here.world.enter(ANYONE, "reading", "tools=sea*")
         client = here.world.client(principal=inside)
         result = await client.request("tools/list", {})
         assert [tool["name"] for tool in result["tools"]] == ["docs__search"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from typing import Any
 
 import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
@@ -35,7 +36,7 @@ async def decline(_context, _params):
     return types.ElicitResult(action="decline")
 
 
-ANSWERS = {
+ANSWERS: dict[str, Any] = {
     "sampling_callback": sample,
     "list_roots_callback": list_roots,
     "elicitation_callback": decline,

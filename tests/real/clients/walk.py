@@ -68,7 +68,8 @@ async def called(call_tool, params):
 
 async def walk_list(ask, method, member):
     """All items of a list, page by page, and the number of pages; none when the server has no such list."""
-    items, pages, params = [], 0, {}
+    items, pages = [], 0
+    params: dict[str, str] = {}
     while pages == 0 or "cursor" in params:
         try:
             page = await ask(method, params)

@@ -4,6 +4,8 @@ It asks by pushing requests in a session, where the suite expects that, and by i
 `listening on http://127.0.0.1:PORT/mcp` on standard output.
 """
 
+from typing import Any
+
 import anyio
 import mcp_types as types
 from everything import (
@@ -30,8 +32,9 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+from pydantic import BaseModel
 
-PUSHED = {
+PUSHED: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResult),
     "elicitation/create": (types.ElicitRequest, types.ElicitResult),
 }
@@ -56,7 +59,7 @@ async def call_tool(ctx, params):
             await push(ctx, name, params.arguments)
         case "test_missing_capability":
             if ctx.session.client_capabilities.sampling is None:
-                needed = {"requiredCapabilities": {"sampling": {}}}
+                needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
                 raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, "Needs sampling", needed)
         case "test_tool_with_progress":
             for progress in PROGRESS:

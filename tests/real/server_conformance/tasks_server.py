@@ -12,6 +12,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 MODERN = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -104,6 +105,7 @@ def protocol_error_job(_arguments):
 
 JOBS = {each.__name__: each for each in (slow_compute, confirm_delete, multi_input, failing_job)}
 JOBS["protocol_error_job"] = protocol_error_job
+LACKING: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 NEED_TASKS = {"failing_job", "test_tool_with_task"}
 TOOLS = [
     {"name": name, "inputSchema": {"type": "object"}} for name in ("greet", *JOBS, "test_tool_with_task")
@@ -115,8 +117,7 @@ def call_tool(params, has_tasks):
     if name == "greet":
         return said(f"Hello, {arguments.get('name')}!")
     if name in NEED_TASKS and not has_tasks:
-        need = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-        raise Failure(MISSING_CAPABILITY, "this tool makes tasks", need, 400)
+        raise Failure(MISSING_CAPABILITY, "this tool makes tasks", LACKING, 400)
     if name == "test_tool_with_task":
         return ask_and_work(params)
     if name not in JOBS:
@@ -149,7 +150,7 @@ def answer(method, params):
     extensions = params.get("_meta", {}).get(CAPABILITIES, {}).get("extensions", {})
     has_tasks = EXTENSION in extensions
     if method == "server/discover":
-        offered = {"tools": {}, "extensions": {EXTENSION: {}}}
+        offered: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
         return {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": offered, **CACHED}
     if method == "tools/list":
         return {"resultType": "complete", "tools": TOOLS, **CACHED}
@@ -158,8 +159,7 @@ def answer(method, params):
     if method not in NAMED_BY:
         raise Failure(NOT_FOUND, "Method not found", status=404)
     if not has_tasks:
-        need = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-        raise Failure(MISSING_CAPABILITY, "tasks are for clients that declare them", need, 400)
+        raise Failure(MISSING_CAPABILITY, "tasks are for clients that declare them", LACKING, 400)
     task = TASKS.get(params.get("taskId"))
     if task is None:
         raise Failure(INVALID_PARAMS, "Task not found")
