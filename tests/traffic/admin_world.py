@@ -38,6 +38,7 @@ from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauges, snapshot
+from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 from tests.peers.server import ScriptedServer
@@ -135,7 +136,7 @@ class Listening:
         self.traffic = traffic
         self.world = world
         self.announced = announced
-        self.port = urlsplit(announced).port
+        self.port = HttpOrigin.from_url(announced).port
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = (parse_qs(urlsplit(announced).query).get("token") or [""])[0]
         self.stopping: trio.Event
@@ -178,7 +179,7 @@ async def listening(
 
         serve = partial(
             serve_admin,
-            Admin(port=0, **settings),
+            Admin(**{"port": 0, **settings}),
             traffic.view,
             upstreams,
             stopping,

@@ -14,9 +14,7 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin import ring
 from mcpmux.traffic.admin.api import BYTES_AT_ONCE
-from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
-from mcpmux.transports.tls import TlsContexts
 from tests.peers.server import ScriptedServer
 from tests.traffic.admin_world import (
     SECRET,
@@ -509,17 +507,19 @@ async def test_it_is_served_inside_tls(certificates):
         assert head.startswith(b"HTTP/1.1 303")
         assert b"; SameSite=Strict; Secure" in head
         await trio.aclose_forcefully(stream)
-    with pytest.raises(ConfigError, match=r"admin: .*missing\.pem"):
-        tls = ServerTls(certificate=certificates.missing)
-        more = (None, trio.Event(), print, [], None, TlsContexts())
-        await serve_admin(Admin(port=0, tls=tls), Traffic().view, *more)
+    problem = pytest.RaisesExc(ConfigError, match=r"admin: .*missing\.pem")
+    with pytest.RaisesGroup(problem, flatten_subgroups=True):
+        async with listening(tls=ServerTls(certificate=certificates.missing)):
+            pytest.fail("it cannot be served")
 
 
 async def test_an_address_that_is_taken_is_named():
     async with listening() as here:
-        with pytest.raises(TransportError, match=rf"admin: cannot listen on 127.0.0.1:{here.port}: .*port"):
-            more = (None, trio.Event(), print, [], None, TlsContexts())
-            await serve_admin(Admin(port=here.port), here.traffic.view, *more)
+        taken = rf"admin: cannot listen on 127.0.0.1:{here.port}: .*port"
+        problem = pytest.RaisesExc(TransportError, match=taken)
+        with pytest.RaisesGroup(problem, flatten_subgroups=True):
+            async with listening(port=here.port):
+                pytest.fail("it cannot be served")
 
 
 def test_the_network_gets_no_listener_without_a_token_of_the_users_own():

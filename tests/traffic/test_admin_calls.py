@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
 from mcpmux.config import AccessRule
+from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.config.views import Selector, View
 from mcpmux.traffic.admin import calls
@@ -165,9 +167,9 @@ async def test_a_request_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
 async def test_it_can_be_turned_off_and_is_off_where_others_may_come_from():
     assert Admin(port=1).may_call
     assert not Admin(port=1, calls=False).may_call
-    outside = {"host": "0.0.0.0", "token": "0123456789abcdef"}
-    assert not Admin(port=1, **outside).may_call
-    assert Admin(port=1, calls=True, **outside).may_call
+    outside = partial(Admin, host="0.0.0.0", port=1, token=Secret("0123456789abcdef"))
+    assert not outside().may_call
+    assert outside(calls=True).may_call
     async with listening(traffic=Traffic()) as here:
         assert (await get(here, PATH))["problem"] == calls.OFF
         status, _, body = await post(here, PATH, b'{"method": "tools/list"}')

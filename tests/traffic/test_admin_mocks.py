@@ -58,7 +58,9 @@ def said(answer: Json) -> str:
 
 async def test_a_mock_answers_from_what_was_chosen_until_it_is_stopped():
     async with listening(traffic_of("one", "two", "three")) as here:
-        here.traffic.ring.mark(here.traffic.ring.row(2), True, "")
+        row = here.traffic.ring.row(2)
+        assert row is not None
+        here.traffic.ring.mark(row, True, "")
         mock = await start(here, "marked")
         assert mock == {**mock, "number": 1, "filter": "marked", "requests": 1, "not_served": ""}
         assert await get(here, "/api/mocks") == {"mocks": [mock]}

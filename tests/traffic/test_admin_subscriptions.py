@@ -125,7 +125,7 @@ def of_worker(peer: str | None, **more: Any) -> Subscription:
 
 def test_what_workers_say_is_one():
     early, late = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
-    lists = {"upstream": None, "uri": None, "sessions": []}
+    lists: dict[str, Any] = {"upstream": None, "uri": None, "sessions": []}
     said = {
         1: [of_worker("c1", told=1, changed=late), of_worker("c2", **lists, list="tools")],
         2: [

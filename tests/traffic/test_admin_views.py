@@ -8,10 +8,12 @@ import pytest
 import trio
 
 from mcpmux.app import view_contents
+from mcpmux.app.mux import shown_by
 from mcpmux.config import AccessRule, Config
 from mcpmux.config.listener import HttpListener, Listeners, TcpListener, UnixListener, WebSocketListener
 from mcpmux.config.views import Selector, View, ViewOverride
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.traffic.admin.configured_views import describe_views, in_words
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import upstream
@@ -95,9 +97,7 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         assert (await get(here, "/api/views"))["has_access_rules"] is True
         counts = (await get(here, "/api/views/counts"))["counts"]
         assert {name: count["tools"] for name, count in counts.items()} == {"coding": 2, "reading": 2}
-        shown = view_contents.AccessControl(
-            None, view_contents.shown_by(view_contents.for_everybody(here.world.mux.config))
-        )
+        shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         seen = await view_contents.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
         assert [(each.name, each.rule) for each in seen] == [
             ("docs__find", "views.coding.include[0]"),
@@ -114,9 +114,7 @@ async def test_tools_that_are_searched_take_the_tokens_of_two():
     async with listening(servers=servers, views={"all": View(tools="search"), "reading": READING}) as here:
         assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [True, False]
         (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
-        shown = view_contents.AccessControl(
-            None, view_contents.shown_by(view_contents.for_everybody(here.world.mux.config))
-        )
+        shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         two = view_contents.look_at_search(ANYONE.within("all"), shown)
         assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(each.tokens for each in two))
 

@@ -141,7 +141,8 @@ def test_the_uris_of_a_listen_are_in_its_record_and_bounded():
     uris = [f"memo:{number}" for number in range(TARGETS_LIMIT + 2)]
     record = record_of(exchange_of(call_of(m.LISTEN, notifications={"resourceSubscriptions": uris})), {})
     assert (record["targets"], record["more_targets"]) == (uris[:TARGETS_LIMIT], 2)
-    for wrong in ({}, [], 1, {"resourceSubscriptions": 1}):
+    malformed: list[Any] = [{}, [], 1, {"resourceSubscriptions": 1}]
+    for wrong in malformed:
         assert "targets" not in record_of(exchange_of(call_of(m.LISTEN, notifications=wrong)), {})
 
 

@@ -106,9 +106,12 @@ def test_what_was_taken_back_is_not_worked_on_and_its_late_answer_is_known_all_t
 
 def test_failures_are_told_apart():
     play = Play()
-    for number, answer in enumerate(
-        [{"error": {"code": -32602, "message": "no"}}, {"result": {"isError": True}}, {"result": {}}]
-    ):
+    answers: list[dict[str, Any]] = [
+        {"error": {"code": -32602, "message": "no"}},
+        {"result": {"isError": True}},
+        {"result": {}},
+    ]
+    for number, answer in enumerate(answers):
         play.pass_(play.client, "in", id=number, method="tools/call", params={"name": "t"})
         seen = play.pass_(play.client, "out", id=number, **answer)
         expected = [("error", -32602, None), ("result", None, True), ("result", None, None)][number]

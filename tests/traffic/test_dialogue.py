@@ -55,7 +55,8 @@ def test_modern_requests_of_one_client_over_http_are_one_dialogue_whatever_conne
 def test_a_second_session_is_another_dialogue():
     play = Play()
     refused = {"error": {"code": 1, "message": "no"}}
-    for number, answer in enumerate(({"result": {}}, refused, {"result": {}}), 1):
+    answers: list[dict[str, Any]] = [{"result": {}}, refused, {"result": {}}]
+    for number, answer in enumerate(answers, 1):
         play.put({"id": number, "method": "initialize", "params": {}}, id=number, method="initialize")
         play.put({"id": number, **answer}, id=number, kind=next(iter(answer)), direction="out")
     assert [len(requests(d)) for d in read_dialogues(play.records, "client").dialogues()] == [2, 1]

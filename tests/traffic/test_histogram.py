@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 
 import msgspec
@@ -28,7 +29,7 @@ lists = st.lists(durations, min_size=1, max_size=200)
 percents = st.sampled_from(["0", "0.1", "25", "50", "90", "99", "99.9", "99.99", "100"])
 
 
-def recorded(values: list[float]) -> Histogram:
+def recorded(values: Iterable[float]) -> Histogram:
     histogram = Histogram()
     for value in values:
         histogram.record(value)

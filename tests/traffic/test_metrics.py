@@ -12,6 +12,7 @@ from mcpmux.channels.tap import Leg
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.outcome import outcome_of
 from mcpmux.traffic.recorder import Recorder
@@ -182,7 +183,7 @@ async def cancelled() -> BaseException:
 
 async def test_every_end_has_a_word():
     failed = {"isError": raw(True)}
-    cases = [
+    cases: list[tuple[str, Fields | BaseException, str]] = [
         ("tools/call", {}, "ok"),
         ("tools/call", {"resultType": raw("complete")}, "ok"),
         ("tools/call", {"resultType": raw("input_required")}, "input_required"),

@@ -271,7 +271,7 @@ def test_a_request_goes_on_and_its_answer_comes_back():
 
 def test_a_list_of_several_upstreams_is_merged():
     play = Play()
-    here = {"exchange": 1, "method": "resources/list"}
+    here: dict[str, Any] = {"exchange": 1, "method": "resources/list"}
     play.put(id=1, **here)
     for name in ("docs", "git"):
         play.put(id=5, leg="upstream", peer=name, direction="out", **here)
@@ -298,7 +298,7 @@ def test_notifications_go_on_one_by_one():
 
 def test_a_question_of_the_server_goes_the_other_way():
     play = Play()
-    here = {"method": "sampling/createMessage", "exchange": 1}
+    here: dict[str, Any] = {"method": "sampling/createMessage", "exchange": 1}
     play.put(id=9, leg="upstream", **here)
     play.put(id=3, direction="out", **here)
     play.put(id=3, kind="result", **here)

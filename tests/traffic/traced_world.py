@@ -90,6 +90,17 @@ def make_spans(memory: Memory, *, propagate: bool = True, keys: tuple[str, ...] 
     )
 
 
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span."""
+    return dict(span.attributes or {})
+
+
+def times_of(span: ReadableSpan) -> tuple[int, int]:
+    """Return when a span has begun and ended, in nanoseconds."""
+    assert span.start_time is not None and span.end_time is not None
+    return span.start_time, span.end_time
+
+
 def recorder_of(spans: Spans) -> Recorder:
     return Recorder([spans], [spans], trio.current_time)
 
