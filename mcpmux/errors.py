@@ -119,17 +119,21 @@ def _format_step(step: str | int) -> str:
 
 
 class Problem(NamedTuple):
-    """A mistake in the value at a key path of a document, () for the whole document."""
+    """A mistake in the value at a key path of a document, () for the whole document.
+
+    `is_lack`: the document is right, but what it refers to is not there.
+    """
 
     path: KeyPath
     text: str
+    is_lack: bool = False
 
     def __str__(self) -> str:
         return f"{format_path(self.path)}: {self.text}" if self.path else self.text
 
     def under(self, *path: str | int) -> Problem:
         """Return the same problem of a document that has this one at `path`."""
-        return Problem((*path, *self.path), self.text)
+        return self._replace(path=(*path, *self.path))
 
 
 class ConfigError(McpmuxError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from random import Random
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from attrs import field, frozen
 
@@ -31,6 +31,7 @@ from mcpmux.bench.operation import (
     parse_operation,
 )
 from mcpmux.config.report import InvalidValue
+from mcpmux.config.scalars import Duration, Real, Text
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import text_of
@@ -43,12 +44,17 @@ from mcpmux.traffic.reading.dialogue import Dialogue, why_not
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 
 
-class Flow(NamedTuple):
+@frozen
+class Flow:
     """Operations in turn. `pause`: seconds between one answer and the next step."""
 
-    weight: float
-    steps: tuple[Operation, ...]
-    pause: float = 0.0
+    steps: tuple[Annotated[Operation, Text(make=parse_operation)], ...]
+    weight: Annotated[float, Real(1e-9, 1e9)] = 1.0
+    pause: Annotated[float, Duration(off=True)] = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.steps:
+            raise InvalidValue('`steps` is empty; expected a list such as ["read", "list tools"]')
 
 
 def parse_flow(text: str) -> Flow:
@@ -57,7 +63,7 @@ def parse_flow(text: str) -> Flow:
     weight, rest = (float(found[1]), found[2]) if found else (1.0, text)
     if weight <= 0:
         raise InvalidValue("a weight has to be above 0")
-    return Flow(weight, (parse_operation(rest),))
+    return Flow((parse_operation(rest),), weight)
 
 
 class BoundFlow(NamedTuple):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import attrs
 import click
 from click import option
 from click.core import ParameterSource
 
-from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
-from mcpmux.bench.operation import parse_operation
+from mcpmux.bench.assertion import Assertion, check_parts, check_together, parse_assertion
+from mcpmux.bench.operation import Operation, parse_operation
 from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.cli.bench_run import Bench, check_writable, read_old, report
@@ -34,16 +32,20 @@ from mcpmux.cli.options import (
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
-from mcpmux.config.reading import read_document
-from mcpmux.config.report import InvalidValue, Report, invalid_value, sort_of, suggest
-from mcpmux.config.scalars import Duration, Flag, derive_names
-from mcpmux.errors import KeyPath
+from mcpmux.config.reading import read_document, structure
+from mcpmux.config.report import InvalidValue
+from mcpmux.config.scalars import Choice, Duration, Flag, Real, Seconds, Text, Whole, derive_names
+from mcpmux.errors import ConfigError
 from mcpmux.protocol.revisions import SUPPORTED
 
 OTHER_FILES = 64  # of the process itself
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
 RUNS_LIMIT = 100
 ZIPF_LIMIT = 10.0
+CHECKS = ("length", "hash")
+ASSERT = "assert"
+PARAMETERS = {"duration": "seconds", "timeout": "patience", "flows": "operations", ASSERT: "assertions"}
+"""What options with other names than those of keys in a scenario are called here."""
 FILES_EACH = 3  # of a session: a connection and what is opened with it, or the pipes of a process
 
 
@@ -153,7 +155,7 @@ EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 @option("--csv", type=FILE, help="Write the numbers as CSV.")
 @option("--html", type=FILE, help="Write a report with plots as one file.")
 @option("--zipf", type=EXPONENT, default=0, help="Popularity of resources: 1 for Zipf's law.")
-@option("--check", type=click.Choice(["length", "hash"]), help="Check that contents stay the same.")
+@option("--check", type=click.Choice(CHECKS), help="Check that contents stay the same.")
 @option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
 @option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
 @option("--allow-remote", is_flag=True, help="Put load on other machines too.")
@@ -206,13 +208,14 @@ def bench(
       mcpmux bench 'python old.py' 'python new.py' --runs 5
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
-    flows = with_scenario(options) or options["operations"]
+    if options["scenario"] is not None:
+        options |= read_scenario(options["scenario"])
     captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
     try:
         check_together(options["find_max"])
         own = {field.name for field in attrs.fields(Plan)} & options.keys()
         given = {name: options[name] for name in own}
-        plan = Plan(flows=flows, captured=captured, poisson=not options["even"], **given)
+        plan = Plan(flows=options["operations"], captured=captured, poisson=not options["even"], **given)
         check_together(options["assertions"])
         check_parts(options["assertions"], plan.operation_names())
     except InvalidValue as mistake:
@@ -228,110 +231,64 @@ def bench(
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
 
 
-# A benchmark in a TOML file: options of the command line, and flows of several steps.
-#
-#     rate = "50..500/1m"
-#     timeout = "5s"
-#
-#     [[flows]]                # one client takes these steps in turn
-#     weight = 3
-#     pause = "200ms"          # between them
-#     steps = ["list tools", 'tool echo {"text": "{{n}}"}']
-
-IN_FILE = (
-    *("clients", "think", "rate", "even", "duration", "count", "warm_up", "timeout", "sessions"),
-    *("connections", "in_flight", "zipf", "check", "revision", "seed", "find_max", "assert", "push"),
-    "resources",
-)
-"""The options that a file may give."""
+Places: TypeAlias = Annotated[int, Whole(1, PLACES_LIMIT)]
+Condition: TypeAlias = Annotated[Assertion, Text(make=parse_assertion)]
 
 
-def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
-    """The flows of the file. Its options fill in what is not given. Raises ConfigError with every mistake."""
-    if options["scenario"] is None:
-        return ()
-    origin, _, document = read_document(options["scenario"], sys.stdin.buffer.read)
-    report = Report(origin)
-    context = click.get_current_context()
-    parameters = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in context.command.params}
-    flows: list[Flow] = []
-    for key, value in document.items():
-        with _reported(report, (key,)):
-            if key == "flows":
-                if not isinstance(value, list):
-                    raise InvalidValue(f"expected tables [[flows]], not {sort_of(value)}")
-                for number, table in enumerate(value):
-                    with _reported(report, (key, number)):
-                        flows.append(_read_flow(table, (key, number), report))
-            elif key not in IN_FILE:
-                raise InvalidValue(suggest(key, [*IN_FILE, "flows"]))
-            else:
-                found = _read_option(parameters[key], value, context)
-                name = str(parameters[key].name)
-                if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-                    options[name] = found
-    report.raise_if_any()
-    return tuple(flows) if context.get_parameter_source("operations") is ParameterSource.DEFAULT else ()
+class Rate(Text, frozen=True):
+    """A rate as on the command line, or a number."""
+
+    def read(self, value: object) -> Any:
+        """See Text."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return super().read(f"{Decimal(str(value)):f}" if is_number else value)
 
 
-@contextmanager
-def _reported(report: Report, path: KeyPath) -> Iterator[None]:
-    """A value that is not accepted in here becomes a mistake in the report."""
-    try:
-        yield
-    except InvalidValue as mistake:
-        report.add(path, str(mistake).partition("\n")[0])  # without the place in a condition
+@attrs.frozen(kw_only=True)
+class Scenario:
+    """A benchmark in a TOML file: options of the command line, and flows of several steps.
+
+    rate = "50..500/1m"
+    timeout = "5s"
+
+    [[flows]]                # one client takes these steps in turn
+    weight = 3
+    pause = "200ms"          # between them
+    steps = ["list tools", 'tool echo {"text": "{{n}}"}']
+    """
+
+    clients: Places | None = None
+    think: Annotated[float, Duration(off=True)] | None = None
+    rate: Annotated[str, Rate()] | None = None
+    even: Annotated[bool, Flag()] | None = None
+    duration: Seconds | None = None
+    count: Annotated[int, Whole(1, 10**15)] | None = None
+    warm_up: Annotated[float, Duration(off=True)] | None = None
+    timeout: Seconds | None = None
+    sessions: Places | None = None
+    connections: Places | None = None
+    in_flight: Places | None = None
+    zipf: Annotated[float, Real(0, ZIPF_LIMIT)] | None = None
+    check: Annotated[str, Choice(CHECKS)] | None = None
+    revision: Annotated[str, Choice(SUPPORTED)] | None = None
+    seed: Annotated[int, Whole(-(10**15), 10**15)] | None = None
+    find_max: tuple[Condition, ...] | None = None
+    push: Annotated[Operation, Text(make=parse_operation)] | None = None
+    resources: Places | None = None
+    flows: tuple[Flow, ...] | None = None
+
+    ignored_keys = frozenset({ASSERT})  # no argument of a function can be called so
 
 
-def _read_option(parameter: click.Parameter, value: object, context: click.Context) -> Any:
-    """A value as the command line would take it."""
-    if isinstance(parameter, click.Option) and parameter.is_flag:
-        return Flag().read(value)
-    given: object = value
-    if parameter.multiple:
-        given = _read_texts(value)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
-        given = f"{Decimal(str(value)):f}"
-    elif not isinstance(value, str):
-        raise invalid_value("text or a number", value)
-    try:
-        return parameter.type_cast_value(context, given)
-    except click.ClickException as mistake:
-        raise InvalidValue(mistake.message.removeprefix(f"{parameter.opts[0]}: ")) from None
-
-
-def _read_texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise invalid_value("a list of texts", value)
-    return tuple(value)
-
-
-def _read_weight(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
-        return float(value)
-    raise InvalidValue("expected a number above 0")
-
-
-FLOW_KEYS: dict[str, Callable[[object], Any]] = {
-    "weight": _read_weight,
-    "pause": Duration(off=True).read,
-    "steps": _read_texts,
-}
-
-
-def _read_flow(table: object, place: KeyPath, report: Report) -> Flow:
-    if not isinstance(table, Mapping):
-        raise InvalidValue(f"expected a table, not {sort_of(table)}")
-    if not table.get("steps"):
-        report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
-    found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
-    for key, item in table.items():
-        with _reported(report, (*place, key)):
-            if key not in FLOW_KEYS:
-                raise InvalidValue(suggest(key, FLOW_KEYS))
-            found[key] = FLOW_KEYS[key](item)
-    steps = []
-    for number, text in enumerate(found.pop("steps")):
-        with _reported(report, (*place, "steps", number)):
-            steps.append(parse_operation(text))
-    return Flow(steps=tuple(steps), **found)
+def read_scenario(file: str) -> dict[str, Any]:
+    """The options of the file that the command line does not give. Raises ConfigError with every mistake."""
+    origin, _, document = read_document(file, sys.stdin.buffer.read)
+    scenario, problems = structure(Scenario, document)
+    assertions, more = structure(tuple[Condition, ...], document.get(ASSERT, []))
+    problems += [each.under(ASSERT) for each in more]
+    if problems:  # without the place in a condition, which takes further lines
+        raise ConfigError([each._replace(text=each.text.partition("\n")[0]) for each in problems], origin)
+    source_of = click.get_current_context().get_parameter_source
+    given = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
+    options = {PARAMETERS.get(key, key): value for key, value in given.items() if value is not None}
+    return {name: options[name] for name in options if source_of(name) is ParameterSource.DEFAULT}

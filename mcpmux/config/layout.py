@@ -24,6 +24,7 @@ from mcpmux.config.model import (
     SAFE_VARIABLES,
     Handling,
     Http,
+    Settings,
     Stdio,
     Target,
     Tcp,
@@ -33,7 +34,7 @@ from mcpmux.config.model import (
     Upstream,
     WebSocket,
 )
-from mcpmux.config.report import Report, closest, sort_of
+from mcpmux.config.report import closest, sort_of
 from mcpmux.config.scalars import (
     PROXY_URL,
     VARIABLE_NAME,
@@ -48,7 +49,7 @@ from mcpmux.config.scalars import (
     is_name,
     read_url,
 )
-from mcpmux.errors import KeyPath
+from mcpmux.errors import KeyPath, Problem
 
 UPSTREAMS = "upstreams"
 MCPMUX = "mcpmux"
@@ -145,6 +146,12 @@ class UpstreamSettings(Handling):
     """HTTP proxy on the way to the URL. "" means none. Default: what variables like HTTPS_PROXY say."""
     oauth: OAuth | None = None
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
+
+
+class Document(Settings):
+    """The settings in a document of ours, where `upstreams` stand beside them."""
+
+    ignored_keys = frozenset({UPSTREAMS, SCHEMA})  # they are read elsewhere
 
 
 TOOL_NAME = Text("names of tools", r"[^\x00-\x1f\x7f\ue000]+")
@@ -244,22 +251,23 @@ class Entry:
     reason: str | None = None
 
 
-def lay_out(table: Mapping[str, Any], report: Report) -> list[Entry]:
-    """The servers in the document `table` of our own. Mistakes about `upstreams` go to `report`."""
-    servers = items_of(table.get(UPSTREAMS, {}), (UPSTREAMS,), report)
+def lay_out(table: Mapping[str, Any]) -> tuple[list[Entry], list[Problem]]:
+    """The servers in the document `table` of our own, and the mistakes about `upstreams`."""
+    servers, problems = items_of(table.get(UPSTREAMS, {}), (UPSTREAMS,))
     for name in servers:
         if not is_name(name):
             expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(name)}`'
-            report.add((UPSTREAMS, name), f"expected {expected}, at most 32 characters")
-    return [
-        # Mistakes in the table of a disabled upstream do no harm.
+            problems.append(Problem((UPSTREAMS, name), f"expected {expected}, at most 32 characters"))
+    # Mistakes in the table of a disabled upstream do no harm.
+    entries = [
         Entry((UPSTREAMS, name), name, raw, _table(raw).get("enabled") is False)
         for name, raw in servers.items()
     ]
+    return entries, problems
 
 
-def items_of(table: object, path: KeyPath, report: Report) -> Mapping[str, object]:
-    """The servers in a table. A mistake about the table goes to `report`."""
-    if not isinstance(table, Mapping):
-        report.add(path, f"expected a table of upstreams, got {sort_of(table)}")
-    return _table(table)
+def items_of(table: object, path: KeyPath) -> tuple[Mapping[str, object], list[Problem]]:
+    """The servers in a table, or none and the mistake about it."""
+    if isinstance(table, Mapping):
+        return table, []
+    return {}, [Problem(path, f"expected a table of upstreams, got {sort_of(table)}")]

@@ -11,20 +11,24 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from types import GenericAlias, NoneType, UnionType
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import attrs
+from cattrs import AttributeValidationNote, BaseValidationError, Converter, ForbiddenExtraKeysError
 
+from mcpmux.config.auth import AccessRule
 from mcpmux.config.expansion import Secret, expand, read_env_file
 from mcpmux.config.file import CONFIG_BYTES, read_named_file
 from mcpmux.config.layout import (
     MCPMUX,
-    SCHEMA,
     UPSTREAMS,
+    Document,
     Entry,
     UpstreamSettings,
     UpstreamTable,
@@ -47,16 +51,18 @@ from mcpmux.config.report import (
     ELSEWHERE,
     InvalidValue,
     NoValue,
-    Report,
     closest,
     invalid_value,
     suggest,
 )
 from mcpmux.config.scalars import Filled, Scalar
+from mcpmux.config.views import View
 from mcpmux.errors import ConfigError, KeyPath, Problem
 
 STANDARD_INPUT = "-"
 ENV_FILE = "env_file"
+
+Hook: TypeAlias = Callable[[Any, Any], Any]
 
 _JSON_SUFFIXES = {".json", ".jsonc"}
 _TOML_POSITION = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
@@ -84,8 +90,8 @@ _TOML_TOKEN = re.compile(
 
 def read_table(document: Mapping[str, Any], environ: Mapping[str, str], origin: str) -> Config:
     """The configuration in a document of ours. `origin` names it in messages. See `read_entries`."""
-    report = Report(origin)
-    return read_entries(lay_out(document, report), document, (), environ, report)
+    entries, problems = lay_out(document)
+    return read_entries(entries, document, (), environ, origin, problems)
 
 
 def read_entries(
@@ -93,43 +99,47 @@ def read_entries(
     raw_settings: object,
     path: KeyPath,
     environ: Mapping[str, str],
-    report: Report,
+    origin: str = "",
+    problems: Sequence[Problem] = (),
     notes: Sequence[str] = (),
 ) -> Config:
     """The configuration with these servers, and with the settings that are at `path` in the document.
 
-    `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out. An upstream that
-    refers to what is not there becomes `Missing`, and stops no other; so does an entry of a host app that
-    cannot be read. Raises ConfigError with all other mistakes at once, and those that the `report` has.
+    `environ` has the variables for `${VAR}`. `problems`: with the layout of the document `origin`. A disabled
+    upstream with mistakes is left out. An upstream that refers to what is not there becomes `Missing`, and
+    stops no other; so does an entry of a host app that cannot be read. Raises ConfigError with all other
+    mistakes at once.
     """
-    unheeded, is_laid_out = Report(""), not report.problems
-    if is_laid_out and all(entry.is_disabled for entry in entries):
+    found = list(problems)
+    if not problems and all(entry.is_disabled for entry in entries):
         keys = [key.lower() for key in _keys(raw_settings) if key != UPSTREAMS]
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
-            report.add((), NO_UPSTREAM)
-    folder, lost = Path(report.origin).parent, Report("", path)
-    environ = {**environ, **_revealed(_read_variables(raw_settings, environ, folder, lost))}
-    settings = Reader(environ, report).read(Settings, raw_settings, path)
+            found.append(Problem((), NO_UPSTREAM))
+    folder = Path(origin).parent
+    variables, lost = _read_variables(raw_settings, environ, folder)
+    environ = {**environ, **_revealed(variables)}
+    settings, mistakes = structure(Settings if path else Document, raw_settings, environ)
+    found += [each.under(*path) for each in mistakes]
     upstreams: list[Upstream] = []
     for entry in entries:
-        heeding = (unheeded if entry.is_disabled else report).part(entry.path)
-        upstream = _read_upstream(entry, environ, folder, heeding, lost.problems)
+        upstream, mistakes = _read_upstream(entry, environ, folder, lost)
         if upstream is not None:
             upstreams.append(upstream)
+        elif not entry.is_disabled:
+            found += [each.under(*entry.path) for each in mistakes]
     paths = {entry.name: entry.path for entry in entries}
-    for name, problem in find_conflicts(upstreams):
-        report.problems.append(problem.under(*paths[name]))
-    if is_laid_out:
-        told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
+    found += [each.under(*paths[name]) for name, each in find_conflicts(upstreams)]
+    if not problems:
+        told = settings if settings is not None else _sound_settings(raw_settings, environ)
         enabled = [each for each in upstreams if each.enabled]
         prefixes = {each.prefix: each.name for each in upstreams}
-        found = (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled))
-        report.problems += [problem.under(*path) for problem in found]
-    if report.problems:
-        report.problems += lost.problems
-    report.raise_if_any()
-    told_of = (*notes, *map(str, lost.problems))
+        misnamed = (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled))
+        found += [each.under(*path) for each in misnamed]
+    lost = [each.under(*path) for each in lost]
+    if found:
+        raise ConfigError([*found, *lost], origin)
+    told_of = (*notes, *map(str, lost))
     return Config(upstreams=tuple(upstreams), notes=told_of, **attrs.asdict(settings, recurse=False))
 
 
@@ -138,151 +148,181 @@ def _keys(raw: object) -> list[str]:
 
 
 def _read_upstream(
-    entry: Entry, environ: Mapping[str, str], folder: Path, report: Report, lost: Sequence[Problem]
-) -> Upstream | None:
-    """Return the upstream of an entry; None if the report got mistakes.
+    entry: Entry, environ: Mapping[str, str], folder: Path, lost: Sequence[Problem]
+) -> tuple[Upstream | None, list[Problem]]:
+    """Return the upstream of an entry, or None and its mistakes.
 
     `lost`: what is wrong with the file that has variables for all upstreams.
     """
-    before, missing = len(report.problems), Report("")
-    mistakes = missing if entry.is_foreign else report
-    variables = _read_variables(entry.raw, environ, folder, missing)
+    mistakes: list[Problem] = []
+    variables, missing = _read_variables(entry.raw, environ, folder)
     table = None
     if entry.is_foreign:
-        Reader(environ, report, Report("")).read(UpstreamSettings, entry.settings, (MCPMUX,))
+        _, found = structure(UpstreamSettings, entry.settings, environ)
+        mistakes += [each.under(MCPMUX) for each in found if not each.is_lack]
     if entry.reason is not None:
-        missing.add((), entry.reason)
+        missing.append(Problem((), entry.reason))
     else:
         for key, text in find_clashes(entry.raw) if isinstance(entry.raw, Mapping) else ():
-            (report if key in _keys(entry.settings) else mistakes).add((), text)
-        environ = {**environ, **_revealed(variables)}
-        table = Reader(environ, mistakes, missing).read(UpstreamTable, entry.raw, ())
-    if len(report.problems) > before:
-        return None
-    if table is None or missing.problems:
-        target = Missing("; ".join(map(str, (*missing.problems, *lost))))
-        return Upstream(name=entry.name, target=target, enabled=not entry.is_disabled)
-    return make_upstream(table, entry.name, not entry.is_disabled, variables)
+            is_theirs = entry.is_foreign and key not in _keys(entry.settings)
+            (missing if is_theirs else mistakes).append(Problem((), text))
+        table, found = structure(UpstreamTable, entry.raw, {**environ, **_revealed(variables)})
+        for each in found:
+            (missing if each.is_lack or entry.is_foreign else mistakes).append(each)
+    if mistakes:
+        return None, mistakes
+    if table is None or missing:
+        target = Missing("; ".join(map(str, (*missing, *lost))))
+        return Upstream(name=entry.name, target=target, enabled=not entry.is_disabled), []
+    return make_upstream(table, entry.name, not entry.is_disabled, variables), []
 
 
 def _read_variables(
-    raw: object, environ: Mapping[str, str], folder: Path, report: Report
-) -> Mapping[str, Secret]:
+    raw: object, environ: Mapping[str, str], folder: Path
+) -> tuple[Mapping[str, Secret], list[Problem]]:
     """Return the variables in the file that the `env_file` of a table names, relative to `folder`."""
     if not isinstance(raw, Mapping) or ENV_FILE not in raw:
-        return {}
-    # The table with its mistakes is read later; here only the file counts.
-    path = Reader(environ, Report("")).read(Filled, raw[ENV_FILE], ())
+        return {}, []
+    path, _ = structure(Filled, raw[ENV_FILE], environ)  # its mistakes are found with those of the table
     try:
-        return read_env_file(str(folder / path)) if path is not None else {}
+        return read_env_file(str(folder / path)) if path is not None else {}, []
     except NoValue as problem:
-        report.add((ENV_FILE,), str(problem))
-        return {}
+        return {}, [Problem((ENV_FILE,), str(problem))]
 
 
 def _revealed(variables: Mapping[str, Secret]) -> dict[str, str]:
     return {name: secret.reveal() for name, secret in variables.items()}
 
 
-def _sound_settings(raw: object, path: KeyPath, environ: Mapping[str, str]) -> Settings:
-    """The settings, in which there are mistakes, with None in the place of what has them."""
-    reader, values = Reader(environ, Report("")), {}
-    for name, field in attrs.fields_dict(attrs.resolve_types(Settings)).items():
-        if isinstance(raw, Mapping) and name in raw:
-            values[name] = reader.read_sound(field.type, raw[name], (*path, name))
-            if isinstance(values[name], dict):
-                values[name].pop(None, None)  # a key that is no name
-    if values.get("views", {}) is None:
+def _sound_settings(raw: object, environ: Mapping[str, str]) -> Settings:
+    """Read settings with mistakes: without what has them, and with None in the place of a rule or a view."""
+    table = raw if isinstance(raw, Mapping) else {}
+    types = {name: each.type for name, each in attrs.fields_dict(attrs.resolve_types(Settings)).items()}
+    values = {name: structure(types[name], table[name], environ)[0] for name in types if name in table}
+    if isinstance(rules := table.get("access"), list):
+        values["access"] = tuple(structure(AccessRule, rule, environ)[0] for rule in rules)
+    if isinstance(views := table.get("views", {}), Mapping):
+        values["views"] = {name: structure(View, view, environ)[0] for name, view in views.items()}
+    else:
         values.pop("listeners", None)  # which may name some
     return Settings(**{name: value for name, value in values.items() if value is not None})
 
 
-# From parsed tables to attrs values.
+# From parsed tables to attrs values. cattrs walks through types and tables and gathers every mistake. Our
+# hooks are stricter than its own: nothing is coerced, text is no list, and null is the value of no key.
+
+_CONVERTER: Final = Converter(detailed_validation=True, forbid_extra_keys=True)
+_ENVIRON: Final = ContextVar[Mapping[str, str] | None]("environ")
+
+
+def structure(type_: Any, raw: object, environ: Mapping[str, str] | None = None) -> tuple[Any, list[Problem]]:
+    """Return the value of that type for `raw`, or None and all problems.
+
+    `environ` has the variables for `${VAR}`, which is text like any other without them.
+    """
+    token = _ENVIRON.set(environ)
+    try:
+        return _CONVERTER.structure(raw, type_), []
+    except (InvalidValue, BaseValidationError) as error:
+        return None, list(_problems_in(error, ()))
+    finally:
+        _ENVIRON.reset(token)
+
+
+def _problems_in(error: Exception, path: KeyPath) -> Iterator[Problem]:
+    for note in getattr(error, "__notes__", ()):  # the steps to the value that the error is about
+        path = (*path, note.name if isinstance(note, AttributeValidationNote) else note.index)
+    if isinstance(error, BaseValidationError):
+        for inner in error.exceptions:
+            yield from _problems_in(inner, path)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        known = {*attrs.fields_dict(error.cl), *_ignored_keys(error.cl)}
+        yield from (Problem((*path, key), suggest(key, known)) for key in sorted(error.extra_fields))
+    elif isinstance(error, KeyError):
+        yield Problem(path, "expected a value, the key is missing")
+    elif isinstance(error, InvalidValue):
+        yield Problem(path, str(error), is_lack=isinstance(error, NoValue))
+    else:
+        raise error
+
+
+def _ignored_keys(cls: type) -> Collection[str]:
+    return getattr(cls, "ignored_keys", ())
+
+
+def _expanded(raw: Any) -> Any:
+    environ = _ENVIRON.get()
+    return expand(raw, environ) if environ is not None and isinstance(raw, str) else raw
+
+
+def _expect(kind: type, words: str, raw: Any) -> Any:
+    if not isinstance(raw, kind):
+        raise invalid_value(words, raw)
+    return raw
 
 
 def find_scalar(type_: Any) -> tuple[Any, Scalar | None]:
     """The type without `| None`, and its scalar."""
-    # Optional means that the key may be absent. null is not a value of any key.
-    if get_origin(type_) in (Union, UnionType):
+    if _is_optional(type_):
         (type_,) = (arg for arg in get_args(type_) if arg is not NoneType)
     metadata = type_.__metadata__ if get_origin(type_) is Annotated else ()
     return type_, next((item for item in metadata if isinstance(item, Scalar)), None)
 
 
-class Reader:
-    """Reads the values of one document. `environ` has the variables for `${VAR}`.
+def _is_optional(type_: Any) -> bool:
+    return get_origin(type_) in (Union, UnionType)
 
-    `missing`: gets what is no mistake of the document but not there. Default: the report, too.
-    """
 
-    def __init__(self, environ: Mapping[str, str], report: Report, missing: Report | None = None) -> None:
-        self._environ = environ
-        self._report = report
-        self._missing = report if missing is None else missing
+def _is_of(origin: Any) -> Callable[[Any], bool]:
+    return lambda type_: get_origin(type_) is origin
 
-    def read(self, type_: Any, raw: object, path: KeyPath) -> Any:
-        """The value of that type for `raw`, which is at `path`; None if one of the reports got something."""
-        before = self._count()
+
+@_CONVERTER.register_structure_hook_factory(attrs.has)
+def _table_hook(cls: type) -> Hook:
+    make = cache(_CONVERTER.gen_structure_attrs_fromdict)  # compiles code: only for tables that there are
+
+    def read(raw: Any, _: Any) -> Any:
+        if isinstance(raw, str) and cls in LISTENER_KEYS:
+            return parse_listener(cls, _expanded(raw))
+        table = _expect(Mapping, "a table", raw)
+        return make(cls)({key: table[key] for key in table if key not in _ignored_keys(cls)}, cls)
+
+    return read
+
+
+@_CONVERTER.register_structure_hook_factory(_is_of(tuple))
+def _list_hook(type_: Any) -> Hook:
+    items: Any = GenericAlias(list, get_args(type_)[:1])
+    return lambda raw, _: tuple(_CONVERTER.structure(_expect(list, "a list", raw), items))
+
+
+@_CONVERTER.register_structure_hook_factory(_is_of(Mapping))
+def _mapping_hook(type_: Any) -> Hook:
+    members: Any = GenericAlias(dict, get_args(type_))
+    return lambda raw, _: _CONVERTER.structure(_expect(Mapping, "a table", raw), members)
+
+
+@_CONVERTER.register_structure_hook_factory(lambda type_: find_scalar(type_)[1] is not None)
+def _scalar_hook(type_: Any) -> Hook:
+    scalar = find_scalar(type_)[1]
+    assert scalar is not None
+
+    def read(raw: Any, _: Any) -> Any:
+        value = _expanded(raw)
         try:
-            value = self._read(type_, raw, path)
-        except NoValue as lack:
-            self._missing.add(path, str(lack))
+            return scalar.read(value)
         except InvalidValue as mistake:
-            self._report.add(path, str(mistake))
-        return value if self._count() == before else None
+            if value == raw:
+                raise
+            raise NoValue(str(mistake)) from None  # what a variable has is no mistake of the file
 
-    def _count(self) -> int:
-        return len(self._report.problems) + len(self._missing.problems)
+    return read
 
-    def read_sound(self, type_: Any, raw: object, path: KeyPath) -> Any:
-        """The same with None in the place of items of lists and mappings that have mistakes."""
-        try:
-            return self._read(type_, raw, path)
-        except InvalidValue:
-            return None
 
-    def _read(self, type_: Any, raw: Any, path: KeyPath) -> Any:
-        type_, scalar = find_scalar(type_)
-        written = raw
-        if isinstance(raw, str):
-            raw = expand(raw, self._environ)
-        if scalar is not None:
-            try:
-                return scalar.read(raw)
-            except InvalidValue as mistake:
-                if raw == written:
-                    raise
-                raise NoValue(str(mistake)) from None  # what a variable has is no mistake of the file
-        if get_origin(type_) is tuple:
-            if not isinstance(raw, list):
-                raise invalid_value("a list", raw)
-            item_type = get_args(type_)[0]
-            return tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(raw))
-        if isinstance(raw, str) and type_ in LISTENER_KEYS:
-            return parse_listener(type_, raw)
-        if not isinstance(raw, Mapping):
-            raise invalid_value("a table", raw)
-        if get_origin(type_) is not Mapping:
-            return self._read_table(type_, raw, path)
-        key_type, value_type = get_args(type_)
-        return {
-            self.read(key_type, key, (*path, key)): self.read(value_type, value, (*path, key))
-            for key, value in raw.items()
-        }
-
-    def _read_table(self, cls: type, raw: Mapping[str, Any], path: KeyPath) -> Any:
-        before = self._count()
-        values: dict[str, Any] = {}
-        fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
-        for name, field in fields.items():
-            if name in raw:
-                values[name] = self.read(field.type, raw[name], (*path, name))
-            elif field.default is attrs.NOTHING:
-                self._report.add((*path, name), "expected a value, the key is missing")
-        known = {*fields, UPSTREAMS, SCHEMA} if cls is Settings and not path else {*fields}
-        for key in sorted(raw.keys() - known - getattr(cls, "ignored_keys", set())):
-            self._report.add((*path, key), suggest(key, known))
-        return cls(**values) if self._count() == before else None
+@_CONVERTER.register_structure_hook_factory(_is_optional)
+def _optional_hook(type_: Any) -> Hook:
+    # Optional means that the key may be absent. null is not a value of any key.
+    return _CONVERTER.get_structure_hook(find_scalar(type_)[0])
 
 
 # From the name of a file to a table.

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: where each one is, what was expected, and the list of all of them.
+"""What to say of mistakes in a configuration.
 
 A mistake never quotes a value of the file, because the value may be secret. It names the key path, what was
 expected, and the sort of value that was found.
@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from attrs import define, field
-
-from mcpmux.errors import ConfigError, KeyPath, Problem
+from mcpmux.errors import ConfigError
 
 ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
 """Keys in the files of host apps -> our keys."""
@@ -68,27 +66,3 @@ def suggest(key: str, known: Iterable[str]) -> str:
     if close is not None:
         return f"unknown key; did you mean `{lowered[close]}`?"
     return "unknown key; expected one of " + ", ".join(f"`{name}`" for name in known)
-
-
-@define
-class Report:
-    """Collects the mistakes in one document. `origin` is the name of a file, "standard input", or "".
-
-    `base`: the key path of the part that is read; paths of mistakes are relative to it.
-    """
-
-    origin: str
-    base: KeyPath = ()
-    problems: list[Problem] = field(factory=list)
-
-    def add(self, path: KeyPath, text: str) -> None:
-        self.problems.append(Problem((*self.base, *path), text))
-
-    def part(self, path: KeyPath) -> Report:
-        """Return a report that adds to this one, for the part of the document at `path`."""
-        return Report(self.origin, path, self.problems)
-
-    def raise_if_any(self) -> None:
-        """Raises ConfigError with all mistakes, if there are any."""
-        if self.problems:
-            raise ConfigError(self.problems, self.origin)

@@ -226,13 +226,19 @@ class Size(Number, frozen=True):
     units: ClassVar[Mapping[str, float]] = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
 
 
-class Share(Number, frozen=True):
+class Real(Number, frozen=True):
+    """A number from `low` to `high`."""
+
+    expected: ClassVar[str] = "a number from {0.low:g} to {0.high:g}"
+    pattern: ClassVar[str] = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+    kind: ClassVar[str] = "number"
+
+
+class Share(Real, frozen=True):
     """A number from 0 to 1."""
 
     high: float = 1
-    expected: ClassVar[str] = "a number from 0 to 1"
     pattern: ClassVar[str] = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
-    kind: ClassVar[str] = "number"
 
 
 class Duration(Number, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mcpmux.config import Config
 from mcpmux.config.layout import MCPMUX, UPSTREAMS, Entry, items_of
 from mcpmux.config.reading import read_document, read_entries, read_table
-from mcpmux.config.report import Report, closest
+from mcpmux.config.report import closest
 from mcpmux.config.scalars import derive_names
 from mcpmux.errors import Problem
 
@@ -40,13 +40,13 @@ def read_mapping(
     from mcpmux.hosts.entry import find_servers
     from mcpmux.hosts.place import Place, recognize, this_machine
 
-    report, notes, machine = Report(origin), list[str](), this_machine(environ)
+    problems, notes, machine = list[Problem](), list[str](), this_machine(environ)
     for key in document:  # all other keys belong to the host app
         if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
-            report.add((key,), f"unknown key; did you mean `{MCPMUX}`?")
+            problems.append(Problem((key,), f"unknown key; did you mean `{MCPMUX}`?"))
     known, found = recognize(Path(origin), machine), []
     for path, host, inside in forms:
-        items_of(inside[path[-1]], path, report)
+        problems += items_of(inside[path[-1]], path)[1]
         place = known if known is not None and known.host.servers == path else Place(host, Path(origin))
         found += [
             ((*path, server.name), server)
@@ -60,7 +60,7 @@ def read_mapping(
     ]
     for path, server in found:
         notes += [str(Problem(path, note)) for note in server.notes if server.enabled]
-    return read_entries(entries, document.get(MCPMUX, {}), (MCPMUX,), environ, report, notes)
+    return read_entries(entries, document.get(MCPMUX, {}), (MCPMUX,), environ, origin, problems, notes)
 
 
 def _find_forms(

@@ -15,7 +15,6 @@ from attrs import evolve, frozen
 from mcpmux.config import Missing
 from mcpmux.config.layout import Entry
 from mcpmux.config.reading import read_entries
-from mcpmux.config.report import Report
 from mcpmux.config.scalars import derive_name, derive_names
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.entry import Found, Table, is_mcpmux
@@ -48,7 +47,7 @@ def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
     try:
         json.dumps(found.table, ensure_ascii=False).encode()
         entry = Entry((), derive_name(found.name), found.table, is_disabled=False)
-        (upstream,) = read_entries([entry], {}, (), variables, Report("")).upstreams
+        (upstream,) = read_entries([entry], {}, (), variables).upstreams
     except UnicodeEncodeError:
         return evolve(found, table={}, reason="it has text that is no Unicode")
     except ConfigError as error:

@@ -110,7 +110,7 @@ def test_nothing_to_read_is_told() -> None:
     [("8 read", 8, "read"), ("0.5x list tools", 0.5, "list tools"), ("ping", 1, "ping")],
 )
 def test_weights(text: str, weight: float, operation: str) -> None:
-    assert parse_flow(text) == Flow(weight, (parse_operation(operation),))
+    assert parse_flow(text) == Flow((parse_operation(operation),), weight)
 
 
 def test_a_weight_of_nothing_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_mix_keeps_the_weights_and_the_seed() -> None:
 
 def test_a_flow_has_its_steps_in_order() -> None:
     steps = tuple(parse_operation(text) for text in ("list tools", "tool echo", "ping"))
-    asks, pause = bind_mix([Flow(1, steps, 0.5)], URIS, 0, Random(1)).next()
+    asks, pause = bind_mix([Flow(steps, pause=0.5)], URIS, 0, Random(1)).next()
     assert [ask.operation for ask in asks] == ["list tools", "tool echo", "ping"]
     assert pause == 0.5
 

@@ -113,14 +113,14 @@ def test_every_mistake_in_a_scenario_is_listed(invoke: Invoke, tmp_path: Path) -
     assert result.exit_code == 2
     for words in (
         "durration: unknown key; did you mean `duration`?",
-        "clients: 0 is not in the range 1<=x<=10000",
-        "count: '2.5' is not a valid integer",
-        "assert: '=' is no comparison here: write <= or >=\n",
+        "clients: expected a whole number from 1 to 10000",
+        "count: expected a whole number from 1 to 1000000000000000",
+        "assert[0]: '=' is no comparison here: write <= or >=\n",
         "flows[0].steps[0]: `fetch` is no operation; expected one of",
         "flows[0].steps[2]: `raed x` is no operation; did you mean `read x`?",
         "flows[1].wait: unknown key",
-        "flows[1].steps: missing",
-        "flows[2]: expected a table, not a number",
+        "flows[1].steps: expected a value, the key is missing",
+        "flows[2]: expected a table, got a number",
     ):
         assert words in result.stderr
 
