@@ -12,12 +12,12 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import msgspec
 
 from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
+from mcpmux.files import replacing, to_disk
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.file_lock import OWN_FILE, lock_file
@@ -114,7 +114,9 @@ class LoginFile(msgspec.Struct, frozen=True):
         with _told(self.path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.chmod(0o700)  # if it was there, with other permissions
-            _write(self.path, msgspec.json.format(msgspec.json.encode(login)))
+            with replacing(self.path) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(login)))
+                to_disk(file)
 
     def try_lock(self) -> int | None:
         """Lock the login against other processes. Return a descriptor to close, or None if it is locked."""
@@ -151,15 +153,3 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreTrouble(f"{path}: {reason_of(error)}") from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    prefix = f".{path.name}."
-    with ExitStack() as undo, NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file:
-        undo.callback(Path(file.name).unlink)
-        file.write(data)  # the file has mode 0600
-        file.flush()
-        # On the disk before it replaces the old one: after a crash one of the two is whole.
-        os.fsync(file.fileno())
-        Path(file.name).replace(path)
-        undo.pop_all()

@@ -21,13 +21,13 @@ from mcpmux.config.model import NO_UPSTREAM
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError, Problem
+from mcpmux.files import read_text, replace_text
 from mcpmux.hosts.configuration import read_mapping
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.gathering import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.server_json import Described, choose, parse_server_json
-from mcpmux.hosts.writing import read_text, replace_text
 
 DOCUMENT_TYPES = "application/mcp-server-card+json, application/json"
 

@@ -8,8 +8,8 @@ import trio
 
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config.expansion import display_url
-from mcpmux.config.file import read_named_file
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.files import read_named_file
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
 
 DOCUMENT_BYTES = 1024 * 1024  # a hundred times what documents have

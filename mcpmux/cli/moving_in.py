@@ -12,6 +12,7 @@ import click
 from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, PATH, json_option
 from mcpmux.cli.process import Mistake
+from mcpmux.files import read_text, replace_private, replace_text
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
 from mcpmux.hosts.host import HOSTS
@@ -20,7 +21,6 @@ from mcpmux.hosts.place import this_machine
 from mcpmux.hosts.reference import has_reference, variables_in
 from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Moved, Vault
-from mcpmux.hosts.writing import read_text, replace_private, replace_text
 
 HOST = click.Choice(list(HOSTS))
 

@@ -17,13 +17,13 @@ import click
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
-from mcpmux.config.file import CONFIG_BYTES
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import ADDRESS_PATTERN, HttpListener, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import HEADER_NAME, HEADER_VALUE
 from mcpmux.errors import ConfigError
+from mcpmux.files import CONFIG_BYTES
 from mcpmux.hosts.configuration import read_config
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import click
@@ -32,6 +31,7 @@ from mcpmux.cli.traffic_source import (
     show_lines,
     where_argument,
 )
+from mcpmux.files import replacing
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
@@ -222,16 +222,8 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
         if path.exists() and not path.is_file():
             with path.open("wb", TOGETHER_BYTES) as file:
                 return _write(file, pieces)
-        path = path.resolve()
-        hidden = f".{path.name[:100]}.part-"
-        with NamedTemporaryFile("wb", TOGETHER_BYTES, prefix=hidden, dir=path.parent, delete=False) as part:
-            try:
-                size = _write(part, pieces)
-                Path(part.name).replace(path)
-            except BaseException:
-                Path(part.name).unlink()
-                raise
-        return size
+        with replacing(path, TOGETHER_BYTES) as file:
+            return _write(file, pieces)
     except OSError as error:
         raise click.ClickException(f"{name}: cannot write: {reason_of(error)}") from None
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import quote, quote_plus, urlsplit
 
-from mcpmux.config.file import read_file
 from mcpmux.config.report import InvalidValue, NoValue
+from mcpmux.files import read_file
 
 MASK = "***"
 

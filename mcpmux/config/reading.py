@@ -24,7 +24,6 @@ from cattrs import AttributeValidationNote, BaseValidationError, Converter, Forb
 
 from mcpmux.config.auth import AccessRule
 from mcpmux.config.expansion import Secret, expand, read_env_file
-from mcpmux.config.file import CONFIG_BYTES, read_named_file
 from mcpmux.config.layout import (
     MCPMUX,
     UPSTREAMS,
@@ -58,6 +57,7 @@ from mcpmux.config.report import (
 from mcpmux.config.scalars import Filled, Scalar
 from mcpmux.config.views import View
 from mcpmux.errors import ConfigError, KeyPath, Problem
+from mcpmux.files import CONFIG_BYTES, read_named_file
 
 STANDARD_INPUT = "-"
 ENV_FILE = "env_file"

@@ -3,5 +3,5 @@
 `place` finds their files, `entry` reads their forms of a server. `gathering`, `secrecy` and
 `rendering` make one configuration of ours of them. `document` changes one entry of a file and keeps
 all other text; `jsonc_text`, `toml_text` and `yaml_text` each know one format. `installing` puts mcpmux
-itself into a host app and takes it out again, and `writing` replaces files.
+itself into a host app and takes it out again.
 """

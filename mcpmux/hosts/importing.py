@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from mcpmux.errors import ConfigError
+from mcpmux.files import read_text
 from mcpmux.hosts.document import parse
 from mcpmux.hosts.entry import Found, find_servers
 from mcpmux.hosts.gathering import refuse_invalid
 from mcpmux.hosts.place import Machine, Place, find_places
-from mcpmux.hosts.writing import read_text
 
 
 @frozen

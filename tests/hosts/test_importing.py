@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config import Http, Stdio
-from mcpmux.config.file import CONFIG_BYTES
 from mcpmux.config.reading import TOO_DEEP
+from mcpmux.files import CONFIG_BYTES
 from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather

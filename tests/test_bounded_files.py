@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from mcpmux.config.expansion import expand, read_env_file
-from mcpmux.config.file import CONFIG_BYTES, read_file, read_named_file
 from mcpmux.config.report import NoValue
 from mcpmux.errors import ConfigError
+from mcpmux.files import CONFIG_BYTES, read_file, read_named_file, read_text
 from mcpmux.hosts.configuration import read_config
-from mcpmux.hosts.writing import read_text
 
 UNFIT = pytest.mark.parametrize("kind", ["pipe", "device", "link to a device"])
 

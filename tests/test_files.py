@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.errors import ConfigError
-from mcpmux.hosts.writing import read_text, remove_file, replace_private, replace_text
+from mcpmux.files import read_text, remove_file, replace_private, replace_text
 
 
 def test_a_new_file_is_private_and_its_folders_are_made(tmp_path: Path) -> None:

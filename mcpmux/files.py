@@ -1,0 +1,144 @@
+"""Read a bounded part of a file, never waiting for a pipe or a device. Replace a file as a whole.
+
+No reader ever sees half of a new file, and no change of other programs is lost: a file that was changed since
+it was read is left alone. A link still leads to the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, Final
+
+from mcpmux.errors import ConfigError
+
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+_NAME_CHARACTERS: Final = 100  # of a file that are in the name of its successor, which must not be too long
+CONFIG_BYTES: Final = 8 * 1024 * 1024  # Claude Code's file grows with each project, to some MiB at most
+
+_AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+"""Opening a pipe waits for no writer. Windows has neither flag, and no pipes in folders."""
+
+
+def read_file(path: str | Path, limit: int = CONFIG_BYTES) -> bytes:
+    """Return what is in a regular file of at most `limit` bytes. Raises OSError and ValueError.
+
+    For files that are where mcpmux looks for them, or that a file names.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:  # Path.open has no opener
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return _bounded(file.read(limit + 1), limit)
+
+
+def read_named_file(path: str | Path, limit: int = CONFIG_BYTES) -> bytes:
+    """Do the same with a file that the user names: it may be a pipe, as `<(…)` of a shell is one."""
+    with Path(path).open("rb") as file:
+        return _bounded(file.read(limit + 1), limit)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | _AT_ONCE)
+
+
+def _bounded(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+    return data
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Return the contents of a regular file; None if there is none. Raises ConfigError."""
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a file"
+        raise ConfigError([f"cannot read the file: {reason}"], str(path)) from None
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of the file, with its line ends and its byte order mark; None if there is none.
+
+    Raises ConfigError.
+    """
+    data = read_bytes(path)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"not UTF-8 at byte {error.start + 1}"], str(path)) from None
+
+
+def replace_text(path: Path, text: str, expected: str | None, mode: int = PRIVATE) -> None:
+    """Make `text` the contents of the file. `mode`: of a new one. Raises ConfigError.
+
+    `expected`: its contents when it was read, None for no file. A file with other contents is left alone.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            file.write(text.encode())
+            to_disk(file)
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(target.stat().st_mode)
+            Path(file.name).chmod(mode)
+            # As late as possible: the time in which a change can be lost is shortest here.
+            _check(path, expected)
+    except OSError as error:
+        raise ConfigError([f"cannot write the file: {error.strerror}"], str(path)) from None
+
+
+@contextmanager
+def replacing(path: Path, buffering: int = -1) -> Iterator[IO[bytes]]:
+    """Yield a new file that only we can read, which takes the place of `path` unless the block raises.
+
+    A link is followed, or the new file would replace the link itself. Raises OSError.
+    """
+    target = Path(os.path.realpath(path))
+    prefix = f".{target.name[:_NAME_CHARACTERS]}."
+    with NamedTemporaryFile("wb", buffering, prefix=prefix, dir=target.parent, delete=False) as file:
+        try:
+            yield file
+            file.close()  # Windows replaces no open file
+            Path(file.name).replace(target)
+        except BaseException:
+            file.close()
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def to_disk(file: IO[bytes]) -> None:
+    """Wait until what was written is on the disk: after a crash the old file or the new one is whole."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Make `text` the contents of a file, in a folder, that only we can read. Raises ConfigError."""
+    try:
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"cannot make the folder: {error.strerror}"], str(path.parent)) from None
+    remove_file(path, read_text(path))  # a new file gets our mode
+    replace_text(path, text, None)
+
+
+def remove_file(path: Path, expected: str | None) -> None:
+    """Remove the file if it exists. Raises ConfigError. `expected`: as for `replace_text`."""
+    _check(path, expected)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError([f"cannot remove the file: {error.strerror}"], str(path)) from None
+
+
+def _check(path: Path, expected: str | None) -> None:
+    if read_text(path) != expected:
+        raise ConfigError(["the file was changed in the meantime; nothing was written"], str(path))
