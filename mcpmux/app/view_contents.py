@@ -15,7 +15,6 @@ from mcpmux.app.mux import Mux, shown_by
 from mcpmux.config import Config
 from mcpmux.config.views import TOOLS
 from mcpmux.errors import RpcError
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.mux.search import SHOWN
 from mcpmux.mux.view import KIND_OF_LIST
@@ -62,7 +61,7 @@ def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
     """Return the search tools, if the client's view has them instead of the listed tools."""
     if not access.of(client).is_searched:
         return []
-    rule = f"views.{client.view.partition(NARROWED)[0]}.tools"
+    rule = f"views.{client.view_name}.tools"
     tools = map(raw, decode_list(SHOWN))
     return [Seen(TOOLS, name_in(item, m.TOOLS_LIST), "-", tokens_in(item), rule) for item in tools]
 
@@ -83,7 +82,7 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
     """Return the items that a client sees of one upstream's list. Raises RpcError."""
     found, kind = [], KIND_OF_LIST[call.method]
     is_listed = kind != TOOLS or not access.of(call.principal).is_searched
-    selection = access.views.get(call.principal.view.partition(NARROWED)[0])
+    selection = access.views.get(call.principal.view_name)
     await access.learn_tools(upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = await access.shown(call, upstream.name, upstream.key, page.texts)

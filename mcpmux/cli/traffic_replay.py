@@ -41,9 +41,9 @@ from mcpmux.config import AnyListener, Http, Limits, Listeners, Upstream, parse_
 from mcpmux.config.model import Target, WebSocket
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.printable import printable
 from mcpmux.protocol.call import Hear
+from mcpmux.protocol.principal import NARROWED
 from mcpmux.traffic.reading.dialogue import Reading, SideName, why_not
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut

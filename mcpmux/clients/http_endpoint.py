@@ -54,10 +54,10 @@ from mcpmux.config import HttpListener, Limits
 from mcpmux.config.scalars import is_name
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
-from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
 from mcpmux.mux.share import Share, client_of, origin_of
+from mcpmux.mux.view import BadNarrowing
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, target_in
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
@@ -486,7 +486,7 @@ class HttpEndpoint:
             method, principal = message.method, request.principal
             if gate.scopes_missing(method, principal) is not None:
                 # Only a refusal names the resource, so its URL is worked out in this rare case only.
-                view = principal.view.partition(NARROWED)[0]
+                view = principal.view_name
                 resource = self._resource_at(gate, f"{request.path.rstrip('/')}/{view}")
                 turned = gate.scopes_missing(method, principal, resource)
                 return turn_away(reply, turned, message.id) if turned is not None else None

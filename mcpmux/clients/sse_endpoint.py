@@ -28,12 +28,11 @@ from mcpmux.clients.service import Service
 from mcpmux.clients.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.share import Share, client_of, origin_of
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
 from mcpmux.protocol.headers import SESSION_KEY
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.transports.body_budget import BodyBudget, budget_client
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply

@@ -20,8 +20,8 @@ from mcpmux.clients.service import Service
 from mcpmux.clients.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
-from mcpmux.mux.narrowing import BadNarrowing
 from mcpmux.mux.share import Share
+from mcpmux.mux.view import BadNarrowing
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.json_repair import BOM

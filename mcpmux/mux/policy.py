@@ -31,7 +31,6 @@ from mcpmux.config import AccessRule
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.lru import Lru
 from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.override import KIND_OF, Names
 from mcpmux.mux.pattern import (
     STAR,
@@ -43,7 +42,7 @@ from mcpmux.mux.pattern import (
     template_glob,
 )
 from mcpmux.protocol import method as m
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import NARROWED, Principal
 
 USES: Final = {
     "read": m.RESOURCES_READ,

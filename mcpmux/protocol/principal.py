@@ -18,13 +18,16 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 MOST_NAME: Final = 256  # characters
 CERTIFICATES: Final = "certificates"
 
+NARROWED: Final = "?"
+"""Stands between the name of a view and what a client narrows it to."""
+
 _NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{MOST_NAME}}}")
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
     """An identity. `name` is unique; "" is an unknown client. `scopes`: of OAuth, as its token has them.
 
-    `view`: the view that it uses; "" is the one with everything.
+    `view`: the view that it uses ("" is the one with everything), and behind NARROWED how it narrows that.
     """
 
     name: str
@@ -38,6 +41,11 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """The key that sessions and the like are bound to: its name and its view."""
         return f"{self.view}\n{self.name}" if self.view else self.name
+
+    @property
+    def view_name(self) -> str:
+        """The name of its view, without what narrows it."""
+        return self.view.partition(NARROWED)[0]
 
     def within(self, view: str) -> Principal:
         """Return the same principal in a view."""

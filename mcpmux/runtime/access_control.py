@@ -28,18 +28,17 @@ from mcpmux.mux.access import (
 )
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
-from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
 from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
-from mcpmux.mux.view import Selection
+from mcpmux.mux.view import UPSTREAMS, BadNarrowing, Selection, globs_in, read_narrowing, views_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of
-from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.principal import ANYONE, NARROWED, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.transports.inline import in_task

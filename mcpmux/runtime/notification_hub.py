@@ -31,7 +31,6 @@ from mcpmux.channels.tap import Leg
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru, weigh
 from mcpmux.mux import rewrite
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.ownership import Ownership
 from mcpmux.mux.rewrite import Space
 from mcpmux.mux.subscriptions import Subscriptions
@@ -458,7 +457,7 @@ class NotificationHub:
         that its client listens again and learns what it gets.
         """
         for outbox in self._listeners:
-            if outbox.principal.view.partition(NARROWED)[0] not in views:
+            if outbox.principal.view_name not in views:
                 continue
             held = self.subscriptions.held_by(outbox)
             lost = [key for key in held if not self._may_hear_of(outbox, *key)]

@@ -20,14 +20,13 @@ from mcpmux.config.report import CANDIDATES_LIMIT
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.naming import Naming
-from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.view import KIND_OF_LIST
+from mcpmux.mux.view import KIND_OF_LIST, UPSTREAMS, BadNarrowing, globs_in
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.lists import names_of
@@ -87,7 +86,7 @@ class VisibleNames:
             owner = next(filter(None, (self._naming.owner_of(text, kind) for kind in kinds)), None)
             asked = self._registry if owner is None else [owner]
             names, _ = await self._look(call, kinds, asked, connected=True)
-            view = call.principal.view.partition(NARROWED)[0]
+            view = call.principal.view_name
             find = partial(self._naming.nearest, text, kinds, names, view, with_own=False)
             near = await search(find, names, self._searches)
         if near is None or near == text:

@@ -22,14 +22,13 @@ from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.item import mend_items
 from mcpmux.mux.merge import Walk, expose_list
-from mcpmux.mux.narrowing import BadNarrowing, read_narrowing, views_of
 from mcpmux.mux.override import BadArguments, NotJudged, check_arguments, override_schema
 from mcpmux.mux.pattern import Target, template_glob
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.subscriptions import Subscriptions
-from mcpmux.mux.view import Selection
+from mcpmux.mux.view import BadNarrowing, Selection, read_narrowing, views_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode, members_of, raw

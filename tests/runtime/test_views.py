@@ -17,16 +17,15 @@ from mcpmux.config import AccessRule
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.views import ITEM, KINDS, Override, Parameter, Selector, View, ViewOverride
 from mcpmux.mux.listing import KNOWN_SECONDS
-from mcpmux.mux.narrowing import (
+from mcpmux.mux.rewrite import Namespace
+from mcpmux.mux.view import (
     MOST_GLOBS,
-    NARROWED,
     BadNarrowing,
     globs_in,
     read_narrowing,
     views_of,
 )
-from mcpmux.mux.rewrite import Namespace
-from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.principal import ANYONE, NARROWED, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
 from tests.http_request import requested
 from tests.peers.http_client import request

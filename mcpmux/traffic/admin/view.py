@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import trio
 
-from mcpmux.mux.narrowing import NARROWED
 from mcpmux.protocol.envelope import decode_any
+from mcpmux.protocol.principal import NARROWED
 from mcpmux.traffic.admin.ring import NOTE, LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.line import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
