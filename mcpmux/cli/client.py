@@ -25,7 +25,7 @@ from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
-from mcpmux.cli.extensions import extensions_of, find_extensions, show_extensions
+from mcpmux.cli.extensions import Extension, extensions_of, find_extensions, show_extensions
 from mcpmux.cli.options import (
     Credentials,
     choose_config,
@@ -44,7 +44,6 @@ from mcpmux.config.model import SAFE_VARIABLES, Target, transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
-from mcpmux.mux.extensions import Extension
 from mcpmux.mux.view import Selection, selection_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
