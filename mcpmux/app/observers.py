@@ -28,9 +28,10 @@ from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
     from mcpmux.app.view_contents import MuxViews
-    from mcpmux.traffic.admin.calls import Calls
+    from mcpmux.traffic.admin.calls import RowOf
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.ring import LiveRing
+    from mcpmux.traffic.admin.route import Handle
     from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
@@ -78,7 +79,7 @@ class Observers:
         self,
         upstreams: Upstreams,
         views: Views,
-        calls: Calls | str,
+        call: Handle | str,
         read_metrics: ReadMetrics,
         certificates: TlsContexts,
         control: Control,
@@ -87,7 +88,7 @@ class Observers:
         replicas: Replicas | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the admin listener until we stop. `calls`: see `call_routes`.
+        """Serve the admin listener until we stop. `call`: see `call_routes`.
 
         Raises TransportError, ConfigError.
         """
@@ -111,7 +112,7 @@ class Observers:
                 [
                     metrics_route(read_metrics),
                     *view_routes(views),
-                    *call_routes(calls, view),
+                    *call_routes(call),
                     *mocks.routes,
                 ],
                 control,
@@ -133,11 +134,18 @@ class Observers:
 
         return MuxViews(mux, self.redactor)
 
-    def calls_of(self, mux: Mux) -> Calls | str:
-        """Return the object that sends requests for the inspector, or the reason why there is none."""
+    def call_of(self, mux: Mux, row_of: RowOf | None = None) -> Handle | str:
+        """Return what sends requests for the inspector, or the reason why nothing does.
+
+        `row_of`: if the ring is in another process.
+        """
         from mcpmux.traffic.admin.calls import OFF, Calls
 
-        return Calls(mux.service) if self.admin.may_call else OFF
+        return Calls(mux.service, row_of or self._row_of).answer if self.admin.may_call else OFF
+
+    async def _row_of(self, exchange: int) -> int | None:
+        assert self.ring is not None
+        return self.ring.row_of(exchange)
 
     def metrics_of(self, mux: Mux, replicas: Replicas | None = None) -> ReadMetrics:
         """Return a function that reads all metrics. `replicas`: of a cluster."""

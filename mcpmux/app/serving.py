@@ -148,7 +148,7 @@ async def serve_until(
         if config.listeners.stdio:
             clients.start_soon(serve_stdio, serving, name="stdio client")
         if config.admin.port is not None and worker is None:
-            shown = observers.view(mux), observers.views_of(mux), observers.calls_of(mux)
+            shown = observers.view(mux), observers.views_of(mux), observers.call_of(mux)
             metrics = observers.metrics_of(mux, replica)
             more = mux.certificates, control, stopping, announce, replica
             await listen(observers.serve_admin, *shown, metrics, *more)

@@ -22,6 +22,9 @@ LEFT: Final = "left"  # it stops; others go on with its sessions
 SILENT: Final = "silent"  # it has a lease, and does not answer the replica that asked it
 
 
+INSPECTOR: Final = -1  # instead of a listener: the request is of the inspector, which sends another one
+
+
 class Card(msgspec.Struct, array_like=True, frozen=True):
     """What a replica says of itself. `url`: of its port; `ids`: those of before, whose leases have ended.
 

@@ -22,7 +22,17 @@ from mcpmux.clients.service import MuxService
 from mcpmux.cluster.counts import StoredPlaces, StoredTokens
 from mcpmux.cluster.door import Door, HandedCalls
 from mcpmux.cluster.herald import Herald
-from mcpmux.cluster.letter import INSIDE, LEFT, OUTSIDE, SILENT, HandedRequest, Neighbour, News, ReplicaState
+from mcpmux.cluster.letter import (
+    INSIDE,
+    INSPECTOR,
+    LEFT,
+    OUTSIDE,
+    SILENT,
+    HandedRequest,
+    Neighbour,
+    News,
+    ReplicaState,
+)
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
@@ -34,7 +44,7 @@ from mcpmux.mux.cache import Generations
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import CurrentContext, TlsContexts
 from mcpmux.upstreams.rate_counter import RateCounter
@@ -49,7 +59,8 @@ NAME_BYTES = 2  # of randomness in a name that is made up
 class Replica:
     """One mcpmux, or worker of one, of several that share nothing but the store. `port` answers the others.
 
-    `attach` has to follow before anything is served, and `join` before the first session begins.
+    `attach` has to follow before anything is served, and `join` before the first session begins. `inspector`
+    answers requests of an inspector that is in another process.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class Replica:
         self._since = time.time()
         self._service: MuxService
         self._hub: NotificationHub
+        self.inspector: Handler | None = None
         members.on_return = self._regain
         self._tells = generations is None
         if self._tells:
@@ -213,6 +225,8 @@ class Replica:
         self.members.give_up(gone)
 
     def _deliver(self, handed: HandedRequest, reply: HttpReply) -> Awaitable[None]:
+        if handed.listener == INSPECTOR and self.inspector is not None:
+            return self.inspector(handed.request(), reply)
         door = self._doors.get(handed.listener)
         if door is None:
             return refuse_with(reply, 404, "this replica has other listeners than the one that was asked")

@@ -104,7 +104,7 @@ class Workers(Members):
         self.pool = Pool(
             MOST,
             lambda number: (self._configs[number], folder, ()),
-            lambda _number, _seen: None,
+            lambda _number: {},
             cast("MemoryStore", self.line),  # it has all that this has
         )
         self.pool.nursery, self.pool.worlds, self.pool.started = self.nursery, {}, {}

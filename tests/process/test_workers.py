@@ -552,7 +552,25 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert (view["name"], view["include"]) == ("tools", ["tools"])
         (seen,) = json.loads(ask("/api/views/counts"))["counts"].values()
         assert (seen["tools"] > 0, seen["resources"], seen["missing"]) == (True, 0, {})
-        assert "--workers" in json.loads(ask("/api/calls"))["problem"]
+        assert json.loads(ask("/api/calls")) == {"problem": None}
+        connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)
+        _open.append(connection)
+        sent = json.dumps({"method": "tools/call", "params": count}).encode()
+        fields = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        connection.request("POST", "/api/calls", sent, fields)
+        lines = connection.getresponse().read().decode().splitlines()
+        assert [line for line in lines if line.startswith("event")] == ["event: begun", "event: answer"]
+        begun, answer = (json.loads(line[len("data: ") :]) for line in lines if line.startswith("data"))
+        assert text_of(answer) == "11"
+
+        def has_its_row() -> bool:
+            row = json.loads(ask(f"/api/exchanges/{begun['row']}"))["row"]
+            assert row["method"] == "tools/call"
+            return bool((row["status"], row.get("client")) == ("ok", "mcpmux-inspector"))
+
+        wait_until(has_its_row, "the row is another one, or has no answer")
+        connection.request("POST", "/api/calls", b'{"method": 1}', fields)
+        assert connection.getresponse().status == 400
         inside = modern(served.connect(), "tools/call", count, "counting__count", path="/mcp/tools")
         assert "result" in inside
 

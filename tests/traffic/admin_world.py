@@ -174,6 +174,9 @@ async def listening(
         stopping = trio.Event()
         control = Control(world.mux, file)
 
+        async def row_of(exchange: int) -> int | None:
+            return traffic.view.ring.row_of(exchange)
+
         async def read_metrics() -> list[Family]:
             return snapshot(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub))
 
@@ -186,7 +189,7 @@ async def listening(
             announced.append,
             [
                 *view_routes(MuxViews(world.mux, traffic.view.redactor)),
-                *call_routes(Calls(world.mux.service) if tap else OFF, traffic.view),
+                *call_routes(Calls(world.mux.service, row_of).answer if tap else OFF),
                 metrics_route(read_metrics),
                 *Mocks(traffic.view, serve_mock, nursery).routes,
             ],

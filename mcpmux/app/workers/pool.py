@@ -23,15 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
+from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters, open_counters
 from mcpmux.app.workers.shared_store import STORE, MemberStore
-from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
@@ -123,13 +121,13 @@ class WorkerProcess:
 class WorkerPool:
     """All workers, kept running by `run`. `starts`: how often each worker was started.
 
-    `start_for` returns the first arguments of the worker with that number; see `Worker.run`. `on_traffic` is
-    called with a worker's number and a batch of its traffic.
+    `start_for` returns the first arguments of the worker with that number; see `Worker.run`. `handlers_for`
+    returns functions that it can call.
     """
 
     count: int
     _start_for: Callable[[int], tuple[Any, ...]]
-    _on_traffic: Callable[[int, TrafficBatch], None]
+    _handlers_for: Callable[[int], Handlers]
     store: MemoryStore = field(default_factory=lambda: MemoryStore(trio.current_time))
 
     def __post_init__(self) -> None:
@@ -262,7 +260,7 @@ class WorkerPool:
                 "leaving": worker.leave,
                 "failed": worker.fail,
                 STORE: worker.store.answer,
-                "traffic": partial(self._on_traffic, worker.number),
+                **self._handlers_for(worker.number),
             }
         )
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from mcpmux.app.workers.channel import ControlChannel
-from mcpmux.cluster.store import MemoryStore, Store, StoreAway
+from mcpmux.cluster.letter import Card, Neighbour
+from mcpmux.cluster.store import MemoryStore, OpenSeal, Store, StoreAway
 from mcpmux.errors import TransportClosed
 
 STORE = "store"  # the name of the call to the supervisor
@@ -36,21 +37,26 @@ class SupervisorStore:
 
 
 class MemberStore:
-    """The store for the calls of one worker, in the supervisor. `_member`: the id of the worker's lease."""
+    """The store for the calls of one worker, in the supervisor."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._member: str | None = None
+        self._lease: tuple[str, bytes] | None = None
 
     async def answer(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the store's answer to a worker's call, None for an unknown method."""
         if method not in METHODS:
             return None
         if method == "renew":  # so that `end` knows the lease of a worker that was killed
-            self._member = arguments[0]
+            self._lease = arguments[0], arguments[1]
         return await getattr(self._store, method)(*arguments, **named)
 
     async def end(self) -> None:
         """End the lease of a worker that has ended, so that the others may take its sessions over."""
-        if self._member is not None:
-            await self._store.leave(self._member)
+        if self._lease is not None:
+            await self._store.leave(self._lease[0])
+
+    @property
+    def member(self) -> Neighbour | None:
+        """The worker as the others know it, None until it has a lease."""
+        return self._lease and Neighbour(self._lease[0], Card.open(OpenSeal(), *self._lease))

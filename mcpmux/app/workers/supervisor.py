@@ -26,17 +26,22 @@ from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.observers import Observers, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
+from mcpmux.app.workers.channel import Handlers
 from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstream
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
+from mcpmux.cluster.letter import INSPECTOR, HandedRequest
+from mcpmux.cluster.port import Outcome, ReplicaClient
+from mcpmux.cluster.store import OpenSeal
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
+from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.admin.listening import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.admin.route import BadRequest
+from mcpmux.traffic.admin.route import BadRequest, HttpExchange
 from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
@@ -49,7 +54,7 @@ FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
-NO_CALLS = "with --workers the inspector sends no requests; connect a client to a listener"
+NO_WORKER = "no worker answers; try again later"
 CLUSTER = (
     "--workers: with [cluster] start one replica for each core instead, each with a `listener` of its own, "
     "behind a load balancer; configs/cluster has files for that"
@@ -85,6 +90,7 @@ async def serve_workers(
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with trio.open_nursery() as sharing:
             supervisor = Supervisor(config, workers, Path(folder.name), sharing, followers)
+            ends.callback(supervisor.letters.close)
             # The workers use the certificates; here they are read to know what a renewal has changed.
             for listener in config.listeners.bound:
                 await tls_of(listener, supervisor.certificates)
@@ -108,7 +114,8 @@ async def serve_workers(
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, number))
                         control.noting(announce)(url)
                     if config.admin.port is not None:
-                        shown = supervisor, supervisor, NO_CALLS, supervisor.read_metrics
+                        call = supervisor.call if config.admin.may_call else OFF
+                        shown = supervisor, supervisor, call, supervisor.read_metrics
                         serve_admin = supervisor.observers.serve_admin
                         more = supervisor.certificates, control, stopping, announce
                         await serving.start(serve_admin, *shown, *more)
@@ -132,7 +139,8 @@ class Supervisor:
         self.observers = Observers(config.admin, Redactor(config.redaction), new_run(), ring=ring)
         self._collector = TrafficCollector(ring, workers)
         self._totals = Totals()
-        self.pool = WorkerPool(workers, self._start_for, self._collector.take)
+        self.pool = WorkerPool(workers, self._start_for, self._handlers_for)
+        self.letters = ReplicaClient(OpenSeal(), TlsContexts(), config.cluster.peers, config.limits)
         self._shared: dict[str, SharedUpstream] = {}
         self._sharing = sharing
         self._sockets = count(1)
@@ -149,6 +157,12 @@ class Supervisor:
     def _start_for(self, worker: int) -> tuple[Config, str, tuple[str, ...]]:
         self._collector.begin(worker)
         return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
+
+    def _handlers_for(self, worker: int) -> Handlers:
+        return {
+            "traffic": partial(self._collector.take, worker),
+            "row": partial(self._collector.row_of, worker),
+        }
 
     def share(self) -> list[SharedUpstream]:
         """Follow the shared upstreams of the configuration. Return the new ones, to be started."""
@@ -224,7 +238,19 @@ class Supervisor:
         counts: dict[str, ViewCount]
         for counts in (await self.pool.ask("views", self.pool.serving[:1])).values():  # all see the same
             return counts
-        raise BadRequest("no worker answers; try again later", 503)
+        raise BadRequest(NO_WORKER, 503)
+
+    async def call(self, http: HttpExchange) -> None:
+        """Have a worker send a request of the inspector. Raises BadRequest."""
+        for worker in self.pool.serving:
+            if (there := worker.store.member) is not None:
+                handed = HandedRequest.of(INSPECTOR, http.request)
+                outcome = await self.letters.hand_over(there, handed, http.reply)
+                if outcome is Outcome.LOST and not http.reply.started:
+                    raise BadRequest("the worker has gone; the request may have been carried out", 502)
+                if outcome is not Outcome.UNSENT:
+                    return
+        raise BadRequest(NO_WORKER, 503)
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts

@@ -40,6 +40,8 @@ A message is the facts of its leg, the size of its whole text, and its Observati
 in seconds since 1970.
 """
 
+Send: TypeAlias = Callable[[TrafficBatch], Awaitable[None]]
+
 
 class TrafficForwarder:
     """The end in a worker: a BatchObserver, and an ExchangeObserver that never waits. `run` must run."""
@@ -91,17 +93,21 @@ class TrafficForwarder:
             self._waiting.append(exchange.number)
         return AT_ONCE
 
-    async def run(self, send: Callable[[TrafficBatch], Awaitable[None]]) -> None:
-        """Forward the waiting traffic in batches, until cancelled."""
+    async def run(self, send: Send) -> None:
+        """Forward the traffic in batches, until cancelled."""
         while True:
             await trio.sleep(BATCH_SECONDS)
-            self._settle()
-            if self._waiting:
-                batch, missing = self._waiting, self._missing
-                self._waiting, self._bytes, self._missing = [], 0, 0
-                if missing:
-                    log.warning("messages left out of the inspector, there are too many", number=missing)
-                await send(batch)
+            await self.forward(send)
+
+    async def forward(self, send: Send) -> None:
+        """Forward the traffic so far."""
+        self._settle()
+        if self._waiting:
+            batch, missing = self._waiting, self._missing
+            self._waiting, self._bytes, self._missing = [], 0, 0
+            if missing:
+                log.warning("messages left out of the inspector, there are too many", number=missing)
+            await send(batch)
 
 
 class TrafficCollector:
@@ -134,6 +140,10 @@ class TrafficCollector:
             seen = Observation(leg, direction, data, at - self._wall, kind, exchange, *rest)
             seen.number, seen.answers = self._number(worker, number), self._number(worker, answers)
             self._ring.take(seen, size)
+
+    async def row_of(self, worker: int, exchange: int) -> int | None:
+        """Return the row of an exchange of a worker that has begun, or None."""
+        return self._ring.row_of(self._number(worker, exchange))
 
     def _number(self, worker: int, number: int) -> int:
         """Return the number of an exchange or a message, unique among those of all workers; 0 stays 0."""

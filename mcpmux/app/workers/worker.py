@@ -33,8 +33,12 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
+from mcpmux.traffic.admin.route import Handle, HttpExchange
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.handing import ConnectionChannel, HandedListener
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.upstream import OpenChannel
@@ -214,11 +218,19 @@ class Worker:
             "worker gone": self.replica.members.renew_soon,
         }
         if mux.config.admin.port is not None:
-            view = observers.view(mux)
+            view, call = observers.view(mux), observers.call_of(mux, self._row_of)
+            if not isinstance(call, str):
+                self.replica.inspector = partial(_answer_inspector, call)
             handlers["upstreams"], handlers["subscriptions"] = view.read_all, view.read_subscriptions
             handlers["metrics"] = observers.metrics_of(mux)
             handlers["views"] = observers.views_of(mux).count_views
         return handlers
+
+    async def _row_of(self, exchange: int) -> int | None:
+        # The inspector first has to know of the exchange.
+        await self.forwarder.forward(partial(self._control.send, "traffic"))
+        row: int | None = await self._control.ask("row", exchange)
+        return row
 
     async def _obey(self, handlers: Handlers) -> None:
         await self._control.run(handlers)
@@ -227,3 +239,8 @@ class Worker:
         with trio.move_on_after(DRAIN_SECONDS):
             await trio.to_thread.run_sync(partial(shutil.rmtree, self._folder, ignore_errors=True))
         self._everything.cancel_scope.cancel(reason="the supervisor has gone")
+
+
+async def _answer_inspector(call: Handle, request: HttpRequest, reply: HttpReply) -> None:
+    await in_task()
+    await HttpExchange(request, reply, {}, {}).answer(call)

@@ -17,6 +17,7 @@ that a client can be asked.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -29,8 +30,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, encode, error_body, raw, text_of
 from mcpmux.protocol.principal import Principal
-from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, check_json
-from mcpmux.traffic.admin.view import LiveView
+from mcpmux.traffic.admin.route import SECURITY, BadRequest, Handle, HttpExchange, Route, check_json
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 PRINCIPAL: Final = Principal("mcpmux:inspector")
@@ -47,11 +47,15 @@ OFF: Final = "`calls` in [admin] does not let the inspector send requests"
 EXPECTED: Final = 'send {"method": "…", "params": {…}, "view": "…"} as the body'
 
 
+RowOf = Callable[[int], Awaitable[int | None]]
+"""Returns the row of an exchange in the list, None if it has none."""
+
+
 class Calls:
     """Sends requests to one mux, as one client in each view that was used."""
 
-    def __init__(self, service: MuxService) -> None:
-        self._service = service
+    def __init__(self, service: MuxService, row_of: RowOf) -> None:
+        self._service, self._row_of = service, row_of
         self._clients: dict[Principal, MemoryClient] = {}
         self._running = 0
 
@@ -64,8 +68,8 @@ class Calls:
             self._clients[who] = MemoryClient(self._service, who, CAPABILITIES, NAME)
         return self._clients[who]
 
-    async def answer(self, shown: LiveView, http: HttpExchange) -> None:
-        """Send a request and stream its answer. `shown`: the view with its exchange. Leaving cancels it."""
+    async def answer(self, http: HttpExchange) -> None:
+        """Send a request and stream its answer. Leaving cancels it. Raises BadRequest."""
         method, params, view = read_request(http)
         client = self.client_in(view)
         if self._running == CALLS_AT_ONCE:
@@ -75,8 +79,7 @@ class Calls:
             await http.reply.write(encode_event(encode(data), event=event))
 
         async def begin(exchange: int) -> None:
-            row = shown.ring.row_of(exchange)
-            await tell("begun", {"row": row.number if row is not None else None})
+            await tell("begun", {"row": await self._row_of(exchange)})
 
         async def hear(event: Event) -> None:
             await tell("notification", {"method": event.method, "params": event.params})
@@ -120,14 +123,15 @@ def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
     return method, {**params, META: meta}, view
 
 
-def call_routes(calls: Calls | str, shown: LiveView) -> tuple[Route, ...]:
-    """Return routes for `serve_admin`. `calls`: the sender of requests, or the reason why there is none."""
+def call_routes(answer: Handle | str) -> tuple[Route, ...]:
+    """Return routes for `serve_admin`. `answer`: see Calls; or the reason why no request can be sent."""
+    problem = answer if isinstance(answer, str) else None
 
     async def tell(http: HttpExchange) -> None:
-        await http.send({"problem": calls if isinstance(calls, str) else None})
+        await http.send({"problem": problem})
 
     async def refuse(problem: str, _http: HttpExchange) -> None:
         raise BadRequest(problem, 409)
 
-    answer = partial(refuse, calls) if isinstance(calls, str) else partial(calls.answer, shown)
-    return Route("/api/calls", tell), Route("/api/calls", answer, method="POST")
+    handle = partial(refuse, answer) if isinstance(answer, str) else answer
+    return Route("/api/calls", tell), Route("/api/calls", handle, method="POST")

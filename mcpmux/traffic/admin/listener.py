@@ -21,7 +21,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api
-from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
+from mcpmux.traffic.admin.route import SECURITY, TEXT, HttpExchange, Route, read_query
 from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
@@ -50,11 +50,7 @@ async def handle(
             await _say(reply, *refusal)
             return
     if route is not None:
-        http = HttpExchange(request, reply, arguments, read_query(request.query))
-        try:
-            await route.handle(http)
-        except BadRequest as problem:
-            await http.send({"error": str(problem)}, problem.status)
+        await HttpExchange(request, reply, arguments, read_query(request.query)).answer(route.handle)
     elif matches:
         allowed = ("GET, HEAD" if route.method == "GET" else route.method for route, _ in matches)
         fields = (("Allow", ", ".join(dict.fromkeys(allowed))),)

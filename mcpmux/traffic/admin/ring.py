@@ -232,9 +232,11 @@ class LiveRing:
         """Return the row with a number, or None."""
         return self._rows.get(number)
 
-    def row_of(self, exchange: int) -> Row | None:
-        """Return the row of a client's exchange that has begun, or None."""
-        return self._growing.get(exchange)
+    def row_of(self, exchange: int) -> int | None:
+        """Return the number of the row of a client's exchange that has begun, or None."""
+        self.settle()
+        row = self._growing.get(exchange)
+        return row.number if row is not None else None
 
     def before(self, number: int) -> Iterator[Row]:
         """Yield the rows before a number, newest first. Ends early when the ring has dropped them."""

@@ -52,13 +52,23 @@ class HttpExchange:
         """Answer with JSON."""
         await self.reply.send(status, JSON, _encoder.encode(value))
 
+    async def answer(self, handle: Handle) -> None:
+        """Answer with what `handle` sends, or with its BadRequest."""
+        try:
+            await handle(self)
+        except BadRequest as problem:
+            await self.send({"error": str(problem)}, problem.status)
+
+
+Handle = Callable[[HttpExchange], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One route. `open`: it needs no token, so its answer must be harmless."""
 
     path: str
-    handle: Callable[[HttpExchange], Awaitable[None]]
+    handle: Handle
     method: str = "GET"
     open: bool = False
 

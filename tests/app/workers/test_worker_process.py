@@ -56,7 +56,7 @@ class Pair:
 
 async def watched(pair: Pair, nursery: trio.Nursery) -> None:
     nursery.start_soon(pair.answer)
-    nursery.start_soon(WorkerPool(1, lambda _number: (), lambda _number, _batch: None).listen, pair.worker)
+    nursery.start_soon(WorkerPool(1, lambda _number: (), lambda _number: {}).listen, pair.worker)
     await pair.worker.ready.wait()
 
 
