@@ -37,7 +37,7 @@ from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.session_counter import SessionCounter
+from mcpmux.runtime.sessions import SessionCounter
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder

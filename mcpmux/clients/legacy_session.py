@@ -55,7 +55,7 @@ from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import EVERYTHING, NotificationHub, OpenQuestion
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
+from mcpmux.runtime.sessions import Interest, MadeTask, SessionFacts
 from mcpmux.transports.inline import in_task
 
 AskClient = Callable[[str, Fields], Awaitable[Fields]]

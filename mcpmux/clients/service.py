@@ -33,8 +33,7 @@ from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.session_counter import SessionCounter
-from mcpmux.runtime.session_facts import SessionFacts
+from mcpmux.runtime.sessions import SessionCounter, SessionFacts
 
 Elsewhere = Callable[[str, Call, Notify], Awaitable[Fields | None]]
 """Have the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""

@@ -28,7 +28,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.session_facts import SessionFacts
+from mcpmux.runtime.sessions import SessionFacts
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()

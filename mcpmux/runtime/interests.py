@@ -18,7 +18,7 @@ from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.resolver import Resolver
-from mcpmux.runtime.session_facts import MadeTask
+from mcpmux.runtime.sessions import MadeTask
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, UpstreamRegistry

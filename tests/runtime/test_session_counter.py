@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.session_counter import OwnCount, SessionCounter
+from mcpmux.runtime.sessions import OwnCount, SessionCounter
 from tests.clients.test_sse_endpoint import open_site
 from tests.peers.client import QuietClient, ScriptedClient
 from tests.peers.http_client import request

@@ -28,7 +28,7 @@ from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.session_counter import SessionCounter
+from mcpmux.runtime.sessions import SessionCounter
 from mcpmux.transports.stream import open_unix_listener, serve_streams
 from mcpmux.upstreams.upstream import Upstream as Server
 

@@ -65,7 +65,7 @@ from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.session_counter import SessionCounter
+from mcpmux.runtime.sessions import SessionCounter
 from mcpmux.traffic.reading.dialogue import (
     METADATA,
     REDACTED,
