@@ -15,13 +15,13 @@ from mcpmux import app
 from mcpmux.channels import opener
 from mcpmux.config import Config, Http, Secret, Upstream
 from mcpmux.errors import RpcError
+from mcpmux.mux import wanted
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
-from mcpmux.upstreams import listening
 from tests.peers.http_server import HttpFace
 from tests.peers.revision import Json
 from tests.peers.server import ScriptedServer
@@ -39,7 +39,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
-    monkeypatch.setattr(listening, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(wanted, "BROKEN_SECONDS", 0.05)
     monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.2)
     monkeypatch.setattr(opener, "DETECT_SECONDS", 0.5)
 

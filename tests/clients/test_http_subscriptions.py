@@ -12,10 +12,10 @@ from mcpmux import app
 from mcpmux.channels import http_peer
 from mcpmux.channels.channel import ignore_event
 from mcpmux.config import Caching, Config, Http, Upstream
+from mcpmux.mux import wanted
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.upstreams import listening
 from tests.peers.http_server import HttpFace, open_http_face
 from tests.peers.subscribable import Subscribable
 
@@ -29,7 +29,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
-    monkeypatch.setattr(listening, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(wanted, "BROKEN_SECONDS", 0.05)
     monkeypatch.setattr(http_peer, "RETRY_SECONDS", 0.05)
 
 

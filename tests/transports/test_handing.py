@@ -145,6 +145,7 @@ async def test_idle_connections_are_given_back_as_new_ones_when_a_server_stops()
             assert (await clients[0].receive_some()).startswith(b"HTTP/1.1 204 ")
             await trio.testing.wait_all_tasks_blocked()
             stopping.set()
+            await trio.testing.wait_all_tasks_blocked()
             await clients[2].send_all(request[9:])  # it has begun, and is answered here
             assert b"Connection: close" in await clients[2].receive_some()
             for _ in range(2):
