@@ -256,7 +256,6 @@ class MemoryStore:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.away: str | None = None  # never
         self.commands = 0  # nothing is sent
         self.lag: float | None = 0.0
         self._clock = clock

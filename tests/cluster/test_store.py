@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sized
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpmux.app.workers.channel import ControlChannel
+from mcpmux.app.workers.shared_store import STORE, MemberStore, SupervisorStore
 from mcpmux.cluster.redis_store import open_redis_store
 from mcpmux.cluster.store import Bucket, Member, MemoryStore, Place, Store, StoredSession
 from mcpmux.config import Secret
@@ -60,14 +64,15 @@ class Engine:
 @pytest.fixture(
     params=[
         "memory",
+        "supervisor",
         pytest.param("redis", marks=pytest.mark.process),
         pytest.param("redis cluster", marks=pytest.mark.slow),
     ]
 )
 def url(request) -> str | None:
-    """Where the store is. None: in the memory of this process."""
-    if request.param == "memory":
-        return None
+    """Where the store is. None: in the memory of this process; "": in that of the supervisor."""
+    if request.param in ("memory", "supervisor"):
+        return None if request.param == "memory" else ""
     if request.param == "redis":
         return f"redis://{request.getfixturevalue('shared_redis').address}"
     nodes = request.getfixturevalue("shared_redis_cluster")
@@ -81,9 +86,28 @@ async def engine(url) -> AsyncIterator[Engine]:
         memory = MemoryStore(clock)
         yield Engine(memory, memory, clock.step)
         return
+    if not url:
+        clock = ManualClock()
+        memory = MemoryStore(clock)
+        async with open_way(memory) as store, open_way(memory) as other:
+            yield Engine(store, other, clock.step)
+        return
     config = Cluster(url=Secret(url), prefix=f"test-{next(numbers)}", timeout=PATIENCE)
     async with open_redis_store(config) as store, open_redis_store(config) as other:
         yield Engine(store, other, partial(trio.sleep, STEP))
+
+
+@asynccontextmanager
+async def open_way(memory: MemoryStore) -> AsyncIterator[Store]:
+    """The store as a worker has it, whose supervisor has that one."""
+    theirs, ours = map(ControlChannel, socket.socketpair())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.run, {STORE: MemberStore(memory).answer})
+        nursery.start_soon(theirs.run, {})
+        yield cast("Store", SupervisorStore(theirs))
+        nursery.cancel_scope.cancel()
+    theirs.close()
+    ours.close()
 
 
 class ManualClock:
@@ -528,7 +552,8 @@ async def test_of_many_who_want_the_last_place_at_once_exactly_one_has_it(store,
 
 async def test_a_store_tells_what_it_is(store):
     assert await store.version()
-    assert store.away is None
+    assert store.lag is not None
+    assert store.commands >= 0
 
 
 # Memory alone

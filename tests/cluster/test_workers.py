@@ -1,9 +1,10 @@
-"""What workers do that replicas do not: they hear at once that one has ended."""
+"""Of workers what is not shown for replicas alike: what they hear of each other by way of the supervisor."""
 
 from __future__ import annotations
 
 import math
 
+from mcpmux.cluster.letter import INSIDE, LEFT
 from tests.cluster.nodes import LEASE
 from tests.cluster.test_nodes import subscribable
 from tests.cluster.workers import open_workers
@@ -20,3 +21,14 @@ async def test_that_a_worker_has_ended_the_others_hear_before_they_ask():
         await workers["a"].kill()
         while members.others:
             await members.changed(LEASE)
+
+
+async def test_every_worker_knows_how_all_are():
+    async with open_workers(a=subscribable(), b=subscribable()) as workers:
+        await workers["a"].client.initialize()
+        states = await workers["b"].node.describe_all()
+        found = [(each.name, each.state, each.sessions, each.trouble) for each in states]
+        assert found == [("worker 2", INSIDE, 0, None), ("worker 1", INSIDE, 1, None)]
+        (there,) = workers["b"].node.members.others
+        await workers["a"].node.leave()
+        assert (await workers["b"].node._client.ask_state(there)).state == LEFT

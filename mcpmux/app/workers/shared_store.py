@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import trio
+
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.cluster.letter import Card, Neighbour
 from mcpmux.cluster.store import MemoryStore, OpenSeal, Store, StoreAway
@@ -23,6 +25,8 @@ class SupervisorStore:
 
     def __init__(self, control: ControlChannel) -> None:
         self._control = control
+        self.commands = 0
+        self.lag: float | None = None
 
     def __getattr__(self, method: str) -> Any:
         if method not in METHODS:
@@ -30,10 +34,14 @@ class SupervisorStore:
         return partial(self._ask, method)
 
     async def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        self.commands += 1
+        asked = trio.current_time()
         try:
-            return await self._control.ask(STORE, method, arguments, named, seconds=STORE_SECONDS)
+            answer = await self._control.ask(STORE, method, arguments, named, seconds=STORE_SECONDS)
         except TransportClosed as error:
             raise StoreAway(f"the supervisor: {error}") from None
+        self.lag = trio.current_time() - asked
+        return answer
 
 
 class MemberStore:
