@@ -11,9 +11,9 @@ nothing; if not, its client is told that it may have been carried out.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import structlog
 import trio
@@ -52,9 +52,6 @@ ATTEMPTS: Final = 8  # with the pauses between them longer than a lease
 PAUSE_SECONDS: Final = 1.0  # at most, until the store was asked again
 ID: Final = 1  # of the only request on a connection between replicas
 
-HandOver: TypeAlias = Callable[[Neighbour, HandedRequest, HttpReply], Awaitable[Outcome]]
-"""Has another process answer a request. A reply that was begun is not finished if it is LOST."""
-
 
 class AnswersForOthers:
     """Counts what is answered here for clients of other replicas."""
@@ -92,12 +89,12 @@ class Door(AnswersForOthers):
         sessions: StoredSessions,
         members: Membership,
         store: Store,
-        pass_on: HandOver,
+        client: ReplicaClient,
     ) -> None:
         super().__init__()
         self._listener = listener
         self._endpoint, self._sessions = endpoint, sessions
-        self._members, self._store, self._pass_on = members, store, pass_on
+        self._members, self._store, self._client = members, store, client
         self._moved: Lru[str, str] = Lru(MOVED_KEPT, MOVED_BYTES)  # sessions -> ids of their owners
         self._streams: set[trio.CancelScope] = set()  # that clients opened, and other replicas write
 
@@ -178,11 +175,11 @@ class Door(AnswersForOthers):
     async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         with suppress(TransportClosed), self._members.relying_on(there):
             if handed.method != "GET":
-                return await self._pass_on(there, handed, reply)
+                return await self._client.hand_over(there, handed, reply)
             with trio.CancelScope() as scope:
                 self._streams.add(scope)
                 try:
-                    return await self._pass_on(there, handed, reply)
+                    return await self._client.hand_over(there, handed, reply)
                 finally:
                     self._streams.discard(scope)
         return Outcome.LOST  # as the client sees it

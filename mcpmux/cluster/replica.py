@@ -117,8 +117,7 @@ class Replica:
 
     def door_of(self, listener: int, endpoint: HttpEndpoint, sessions: StoredSessions) -> Door:
         """What stands in front of the endpoint of that listener."""
-        hand_over = self._client.hand_over
-        door = Door(listener, endpoint, sessions, self.members, self._store, hand_over)
+        door = Door(listener, endpoint, sessions, self.members, self._store, self._client)
         self._doors[listener] = door
         return door
 
