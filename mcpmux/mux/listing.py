@@ -17,12 +17,14 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import support_in
 
 KNOWN_SECONDS: Final = 60.0  # until a list is asked for again: servers may not announce changes
+_KEPT: Final = ("annotations", "inputSchema", "execution")
+"""The members that are asked about."""
 
 
 class Listing:
     """The items of one list of a server, as it sent the list last.
 
-    `items`: the members of each, by its own name. `changes`: the number of reported changes.
+    `items`: by its own name, what is asked about each. `changes`: the number of reported changes.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,11 @@ class Listing:
 
     def learn(self, items: dict[str, Fields], now: float, changes: int) -> None:
         """Take the whole list. `changes`: the number of reported changes when its fetch began."""
-        self.items, self._hints = items, None
+        # Copied: a member would keep the whole message from which it was read.
+        self.items = {
+            name: {key: item[key].copy() for key in _KEPT if key in item} for name, item in items.items()
+        }
+        self._hints = None
         self._until = now + KNOWN_SECONDS if changes == self.changes else -math.inf
 
     # About tools

@@ -28,6 +28,7 @@ def test_a_list_is_known_for_some_time_or_until_a_change_is_reported():
     listing.changed()
     assert not listing.is_known(5.0)
     assert list(listing.items) == ["look", "plain"]  # until the list is learned again
+    assert set(listing.items["look"]) == {"inputSchema", "annotations", "execution"}
     assert repr(listing) == "<Listing of 2 items until -inf, 1 changes>"
 
 
