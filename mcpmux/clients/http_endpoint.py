@@ -45,10 +45,9 @@ from mcpmux.clients.http_answer import (
 )
 from mcpmux.clients.http_session import HttpSession
 from mcpmux.clients.legacy_session import Session
-from mcpmux.clients.recovery import Recoveries
 from mcpmux.clients.server_card import ServerCard
 from mcpmux.clients.service import Service
-from mcpmux.clients.session_records import MovedElsewhere, Recovered, SessionRecords
+from mcpmux.clients.session_records import MovedElsewhere, Recovered, Recoveries, SessionRecords
 from mcpmux.clients.sse_endpoint import SseEndpoint
 from mcpmux.config import HttpListener, Limits
 from mcpmux.config.scalars import is_name
