@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,7 +21,6 @@ import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
-from mcpmux.app.hangup import reload_on_hangup
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.loop_watch import LoopWatch
 from mcpmux.app.mux import Follower, Mux, open_mux
@@ -44,6 +44,8 @@ SEPARATE_BYTES = 16 * 2**20  # larger blocks are mapped separately, and unmapped
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NO_CLUSTER = "[cluster] needs more: pip install 'mcpmux[cluster]'"
 DRAIN_SECONDS = 10.0  # for exchanges in flight when we are asked to stop; a container runtime waits as long
+TERMINAL = "/dev/tty"
+STREAMS = (0, 1, 2)  # standard input, output and error
 
 
 async def serve(
@@ -253,3 +255,34 @@ async def reload_on_change(control: Control, file: ConfigFile) -> None:
     while True:
         await file.changed()
         await control.reload_or_tell()
+
+
+if sys.platform != "win32":  # which has no SIGHUP
+
+    async def reload_on_hangup(
+        control: Control, stopping: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Reload on each SIGHUP, until cancelled. Set `stopping` if our terminal was closed."""
+        had_terminal, streams = has_terminal(), [number for number in STREAMS if os.isatty(number)]
+        with trio.open_signal_receiver(signal.SIGHUP) as received:
+            task_status.started()
+            async for _ in received:
+                # Only this distinguishes a closed terminal from an administrator's SIGHUP.
+                if had_terminal and not has_terminal():
+                    nowhere = os.open(os.devnull, os.O_RDWR)
+                    for number in streams:  # writing to a terminal that is gone would fail
+                        os.dup2(nowhere, number)
+                    os.close(nowhere)
+                    log.info("stopping, the terminal was closed")
+                    stopping.set()
+                    continue
+                log.info("reading the configuration again", signal="SIGHUP")
+                await control.reload_or_tell()
+
+    def has_terminal() -> bool:
+        """Return whether this process has a controlling terminal that is open."""
+        try:
+            os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+        except OSError:
+            return False
+        return True

@@ -13,7 +13,6 @@ TIMEOUT_SECONDS = 300  # mypy without its cache, on a slow machine
 
 LINUX_ONLY = {"mcpmux/transports/waiting.py", "mcpmux/transports/handing.py", "mcpmux/app/workers/channel.py"}
 NOT_ON_WINDOWS = LINUX_ONLY | {
-    "mcpmux/app/hangup.py",
     "mcpmux/app/workers/pool.py",
     "mcpmux/app/workers/worker.py",
     "mcpmux/transports/orphan_guard.py",
