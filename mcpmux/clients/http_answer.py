@@ -37,7 +37,6 @@ from mcpmux.protocol.envelope import (
     encode_reply,
 )
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE
@@ -112,9 +111,27 @@ class HttpNotify(msgspec.Struct):
         else:
             await self._reply.open(200, STREAM_HEADERS, data)
 
-    def outlet(self, meta: Raw) -> Outlet:
-        """Return an Outlet that writes events at once to the begun stream, each with `meta`."""
-        return Outlet(self._reply, Tagged(meta).encode)
+    def outlet(self, meta: Raw) -> HttpOutlet:
+        """Return an outlet to the begun stream, which adds `meta` to each event."""
+        return HttpOutlet(self._reply, Tagged(meta).encode)
+
+
+class HttpOutlet:
+    """An Outlet, see `client_outbox`: a begun event stream, and the function that encodes its events."""
+
+    __slots__ = ("_encode", "reply")
+
+    def __init__(self, reply: HttpReply, encode: Callable[[Event], bytes]) -> None:
+        self.reply = reply
+        self._encode = encode
+
+    def write_nowait(self, event: Event) -> bool:
+        """See Outlet."""
+        return self.reply.write_nowait(self._encode(event))
+
+    def flush(self) -> Awaitable[None]:
+        """See Outlet."""
+        return self.reply.flush()
 
 
 class Tagged:

@@ -26,6 +26,7 @@ from mcpmux.channels.tap import Watch
 from mcpmux.clients.http_answer import (
     JSON,
     HttpNotify,
+    HttpOutlet,
     Say,
     failure,
     respond,
@@ -54,7 +55,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.framing import join_batch
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
@@ -492,7 +493,7 @@ class OwnStream:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
             self._reader = scope
-            outlet = Outlet(reply, self.keep)
+            outlet = HttpOutlet(reply, self.keep)
             while True:
                 event: Event | None = None
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:

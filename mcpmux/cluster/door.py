@@ -11,9 +11,10 @@ nothing; if not, its client is told that it may have been carried out.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
+from urllib.parse import parse_qs
 
 import structlog
 import trio
@@ -29,12 +30,20 @@ from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.lru import Lru
-from mcpmux.mux.rewrite import owner_of_request
+from mcpmux.mux.rewrite import owner_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import Busy, lost_with_process
-from mcpmux.protocol.envelope import BadMessage, Message, Request, decode_message, encode_error
-from mcpmux.protocol.headers import SESSION_HEADER
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    Message,
+    Request,
+    decode_message,
+    encode_error,
+    members_of,
+    text_of,
+)
+from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, SESSION_KEY
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields, Id
@@ -294,3 +303,20 @@ def _is_repeatable(request: HttpRequest) -> bool:
     if isinstance(message, Request):
         return message.method in m.READ_ONLY
     return request.method != "POST" or message is not None
+
+
+def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str | None:
+    """Return the process that an HTTP request is for; None when any process can answer it."""
+    session = headers.get(SESSION_HEADER)
+    if session is not None:
+        return owner_of(session)
+    if query and SESSION_KEY in query:
+        return owner_of(next(iter(parse_qs(query).get(SESSION_KEY, ())), None))
+    method = headers.get(METHOD_HEADER)  # if it differs from the message's method, any process refuses it
+    may_name_task = method is None or method.startswith("tasks/")
+    # Without the quotes, which are frequent; `find`, as `in` first tries to convert the bytes to a number.
+    if body.find(b"requestState") < 0 and not (may_name_task and body.find(b"taskId") >= 0):
+        return None
+    params = members_of(members_of(body).get("params"))
+    found = owner_of(text_of(params.get("requestState")))
+    return found if found is not None else owner_of(text_of(params.get("taskId")))

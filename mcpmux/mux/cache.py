@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -176,17 +176,17 @@ class Fetch:
 
     `generation`: that of its beginning; `audience`: the clients that may join it; `first`: the call that
     began it. `outcome`: the result for those that joined, perhaps an RpcError; None: one of them asks next.
-    `done`: an event, once a client has joined.
+    `joined`: functions to call at its end, one of each client that joined.
     """
 
     spoiled = False
     outcome: Any = None
-    done: Any = None
 
     key: CacheKey
     generation: int
     audience: Audience
     first: Call | None
+    joined: list[Callable[[], None]]
 
     def fail(self, error: RpcError) -> None:
         """Share an error with the clients that joined, if it is the server's own and the same for all."""
@@ -240,6 +240,7 @@ class Cache:
         """Open a fetch of `key`. The caller must `end` it."""
         fetch = Fetch()
         fetch.key, fetch.generation, fetch.audience, fetch.first = key, generation, audience, first
+        fetch.joined = []
         self._open.setdefault(key.session, set()).add(fetch)
         self.joinable.setdefault((key, generation, audience), []).append(fetch)
         return fetch
@@ -251,8 +252,8 @@ class Cache:
         if not fetches:
             self._open.pop(fetch.key.session, None)
         self._close(fetch)
-        if fetch.done is not None:
-            fetch.done.set()
+        for tell in fetch.joined:
+            tell()
 
     def keep(
         self,

@@ -26,7 +26,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.protocol import method as m
@@ -47,7 +46,6 @@ from mcpmux.protocol.envelope import (
     read_objects,
     text_of,
 )
-from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, SESSION_KEY
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
@@ -237,23 +235,6 @@ def owner_of(text: object) -> str | None:
     """Return the id of the process that gave out a text; None for a text without a mark."""
     found = _MARK.match(text) if isinstance(text, str) else None
     return found[1] if found is not None else None
-
-
-def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str | None:
-    """Return the process that an HTTP request is for; None when any process can answer it."""
-    session = headers.get(SESSION_HEADER)
-    if session is not None:
-        return owner_of(session)
-    if query and SESSION_KEY in query:
-        return owner_of(next(iter(parse_qs(query).get(SESSION_KEY, ())), None))
-    method = headers.get(METHOD_HEADER)  # if it differs from the message's method, any process refuses it
-    may_name_task = method is None or method.startswith("tasks/")
-    # Without the quotes, which are frequent; `find`, as `in` first tries to convert the bytes to a number.
-    if body.find(b"requestState") < 0 and not (may_name_task and body.find(b"taskId") >= 0):
-        return None
-    params = members_of(members_of(body).get("params"))
-    found = owner_of(text_of(params.get("requestState")))
-    return found if found is not None else owner_of(text_of(params.get("taskId")))
 
 
 # The changes on the way through, by the table above.

@@ -14,8 +14,9 @@ for the reader, in the same order, as without an outlet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -24,7 +25,6 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.transports.http.server_connection import HttpReply
 
 DETAIL_LIMIT = 256  # waiting changes, after which sub-resources are no longer kept one by one
 
@@ -36,12 +36,14 @@ def _subject(params: Fields) -> str:
     return next((bytes(params[name]).decode() for name in _NAMED_BY if name in params), "")
 
 
-@dataclass(slots=True, eq=False)
-class Outlet:
-    """A begun stream to a client that can be written at once, with the function that encodes its events."""
+class Outlet(Protocol):
+    """A begun stream to a client that can be written at once."""
 
-    reply: HttpReply
-    encode: Callable[[Event], bytes]
+    def write_nowait(self, event: Event) -> bool:
+        """Write an event. Return False if the client does not take it at once: then `flush` must follow."""
+
+    def flush(self) -> Awaitable[None]:
+        """Wait until the client has taken all that was written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,7 @@ class ClientOutbox:
         """
         outlet = self._outlet
         if outlet is not None:  # the queue is empty and the reader waits, so the order is kept
-            if not outlet.reply.write_nowait(outlet.encode(event)):
+            if not outlet.write_nowait(event):
                 self._outlet = None  # the client was too slow: the reader has to flush the stream first
                 self._arrival.unpark()
             return True
@@ -131,5 +133,5 @@ class ClientOutbox:
                 if self._outlet is outlet:  # another reader may have come
                     self._outlet = None
             if outlet is not None:
-                await outlet.reply.flush()
+                await outlet.flush()
         return event

@@ -315,7 +315,8 @@ class ResponseCache:
         """
         while (fetches := self._cache.joinable.get((key, generation, audience))) is not None:
             fetch = fetches[0]
-            done = fetch.done = trio.Event() if fetch.done is None else fetch.done
+            done = trio.Event()
+            fetch.joined.append(done.set)
             await done.wait()
             outcome, leader = fetch.outcome, fetch.first
             if outcome is None or leader is None:

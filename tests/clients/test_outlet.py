@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
 import pytest
 import trio
 import trio.testing
@@ -12,8 +9,7 @@ import trio.testing
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.runtime.client_outbox import ClientOutbox
 
 
 def update(number: int) -> Event:
@@ -54,9 +50,7 @@ class Client:
         self._freed = trio.Event()
 
     async def read(self) -> None:
-        reply, encode = cast("HttpReply", self), cast("Callable[[Event], bytes]", lambda event: event)
-        outlet = Outlet(reply, encode)
-        while (event := await self.outbox.take(outlet)) is not None:
+        while (event := await self.outbox.take(self)) is not None:
             await self.flush()
             self.heard.append(event)
             self.by_reader.append(event)
