@@ -24,8 +24,8 @@ from mcpmux.mux.share import Share
 from mcpmux.mux.view import BadNarrowing
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
-from mcpmux.protocol.json_repair import BOM
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
+from mcpmux.protocol.raw_json import BOM
 from mcpmux.transports.body_budget import BodyBudget, Holding, budget_client
 from mcpmux.transports.byte_stream import address_of
 from mcpmux.transports.message_stream import MessageStream, open_line_stream

@@ -23,8 +23,8 @@ from msgspec import UNSET
 from mcpmux.errors import RpcError
 from mcpmux.printable import QUOTED_BYTES
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
-from mcpmux.protocol.json_repair import BOM, repaired
 from mcpmux.protocol.raw_json import (
+    BOM,
     SHORT_CHARS,
     Fields,
     Id,
@@ -36,6 +36,7 @@ from mcpmux.protocol.raw_json import (
     WireLarge,
     WireReply,
     WireRequest,
+    repaired,
 )
 
 _ATTRIBUTES: Final = (MemberDescriptorType, GetSetDescriptorType)  # the latter when compiled

@@ -1,10 +1,26 @@
-"""Raw JSON values, and the JSON-RPC messages around them as msgspec structs.
+"""Raw JSON values, the JSON-RPC messages around them as structs, and the repair of text with mistakes.
 
 Never compiled: a compiled class keeps too little of its annotations for msgspec.
+
+Many programs make the same mistakes, which are repaired:
+
+    a byte order mark at the start                          is left out
+    bytes that are not UTF-8                                become U+FFFD
+    half a surrogate pair, written as an escape             becomes U+FFFD
+    a control character inside a string                     becomes its escape
+    NaN, Infinity, -Infinity                                become null, as JSON.stringify writes them
+
+Promises: the rest of the text keeps its bytes; valid JSON is returned unchanged. Refuses to guess: text with
+any other mistake stays malformed, and the decoder reports it. Repair costs more than decoding, so it is used
+only for text that the decoder has refused.
+
+Source: RFC 8259; "replacement of maximal subparts" in the Unicode Standard, section 3.9, for UTF-8.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
@@ -107,3 +123,78 @@ class ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
     id: Id
     result: Mapping[str, Any]
+
+
+# Repair
+
+BOM: Final = b"\xef\xbb\xbf"
+# Limits for one text. The event loop waits while it is repaired, so all together take at most a tenth of a
+# second; a text with more mistakes is not a slip.
+REPAIR_BYTES: Final = 4 * 1024 * 1024
+REPAIR_MARKS: Final = 250_000  # quotes and backslashes, as each ends a match of the patterns below
+REPAIR_LIMIT: Final = 10_000  # places that are repaired
+PIECE_BYTES: Final = 64 * 1024  # of text that is decoded at a time
+
+_PAIR: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# Parts of a string that need no repair. Another mistake in them is left to the decoder.
+_SOUND: Final = rb"[^\"\\\x00-\x1f]++|\\[^u]|" + _PAIR + rb"|\\u(?![dD][89a-fA-F][0-9a-fA-F]{2})"
+_INSIDE: Final = re.compile(rb"(?:%b)*+" % _SOUND, re.DOTALL)
+_OUTSIDE: Final = re.compile(rb'(?:[^"NI]++|"(?:%b)*+")*+' % _SOUND, re.DOTALL)
+_NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
+_QUOTE: Final = 0x22
+_BACKSLASH: Final = 0x5C
+_HALF_BYTES: Final = len(rb"\ud83d")
+
+
+def repaired(data: bytes) -> bytes:
+    """Return `data` with the mistakes above repaired; the same object if it has none, or is too much work."""
+    if len(data) > REPAIR_BYTES or data.count(b'"') + data.count(b"\\") > REPAIR_MARKS:
+        return data
+    text = data.removeprefix(BOM)
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        decoded = _replaced(text)
+        if decoded is None:
+            return data
+        text = decoded
+    parts: list[bytes] = []
+    copied = position = 0
+    inside = False
+    while len(parts) < 2 * REPAIR_LIMIT:
+        sound = (_INSIDE if inside else _OUTSIDE).match(text, position)
+        position = position if sound is None else sound.end()
+        if position == len(text):
+            break
+        found = text[position]
+        if found == _QUOTE:
+            inside = not inside
+            position += 1
+            continue
+        start, length = position, 1
+        if inside:
+            length = _HALF_BYTES if found == _BACKSLASH else 1
+            stand_in = rb"\ufffd" if found == _BACKSLASH else rb"\u%04x" % found
+        elif (name := _NO_NUMBER.match(text, position)) is not None:
+            length, stand_in = len(name[0]), b"null"
+            start -= text[position - 1 : position] == b"-"
+        else:
+            break  # a mistake of another kind
+        parts += text[copied:start], stand_in
+        copied = position = position + length
+    parts.append(text[copied:])
+    return text if len(parts) == 1 else b"".join(parts)
+
+
+def _replaced(data: bytes) -> bytes | None:
+    """Return `data` with U+FFFD for invalid UTF-8; None if it has more than REPAIR_LIMIT of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, count = bytearray(), 0
+    for start in range(0, len(data), PIECE_BYTES):
+        end = start + PIECE_BYTES
+        piece = decoder.decode(data[start:end], final=end >= len(data))
+        count += piece.count("\ufffd")
+        if count > REPAIR_LIMIT:
+            return None
+        text += piece.encode()
+    return bytes(text)

@@ -33,8 +33,7 @@ from mcpmux.protocol.envelope import (
     is_batch,
     split_batch,
 )
-from mcpmux.protocol.json_repair import repaired
-from mcpmux.protocol.raw_json import Id, Raw
+from mcpmux.protocol.raw_json import Id, Raw, repaired
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 

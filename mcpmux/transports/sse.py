@@ -11,7 +11,7 @@ import msgspec
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
 from mcpmux.protocol.framing import EXCERPT_BYTES
-from mcpmux.protocol.json_repair import BOM
+from mcpmux.protocol.raw_json import BOM
 
 LINE_ENDS: Final = (b"\n", b"\r")
 LINE_OVERHEAD: Final = len(b"data: \n")  # what a line of data has besides its data

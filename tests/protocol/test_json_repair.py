@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.protocol import json_repair
+from mcpmux.protocol import raw_json
 from mcpmux.protocol.envelope import decode_any
-from mcpmux.protocol.json_repair import repaired
+from mcpmux.protocol.raw_json import repaired
 
 CASES = [
     ("half a pair", rb'{"a":"cut \ud83d"}', rb'{"a":"cut \ufffd"}'),
@@ -75,16 +75,16 @@ def test_any_bytes_come_back_as_utf8_without_halves(data: bytes):
 
 
 def test_a_text_with_too_many_mistakes_is_not_repaired_to_its_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(json_repair, "REPAIR_LIMIT", 3)
+    monkeypatch.setattr(raw_json, "REPAIR_LIMIT", 3)
     assert len(re.findall(b"null", repaired(b"[" + b"NaN," * 5 + b"1]"))) == 3
-    monkeypatch.setattr(json_repair, "REPAIR_BYTES", 3)
+    monkeypatch.setattr(raw_json, "REPAIR_BYTES", 3)
     assert repaired(b"[NaN]") == b"[NaN]"
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_text_decoded_in_pieces_is_the_same(data: bytes, piece: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_repair, "PIECE_BYTES", piece)
+        patch.setattr(raw_json, "PIECE_BYTES", piece)
         text = repaired(b'"' + data + b'\xff"')
     assert text == repaired(b'"' + data + b'\xff"')
 
@@ -92,10 +92,10 @@ def test_text_decoded_in_pieces_is_the_same(data: bytes, piece: int):
 @pytest.mark.parametrize(
     "data",
     [
-        b'"' + b"\xff\xc3" * json_repair.REPAIR_LIMIT + b'"',
-        b'["\xff"' + b',""' * (json_repair.REPAIR_MARKS // 2) + b"]",
-        b'["\xff","' + rb"\n" * json_repair.REPAIR_MARKS + b'"]',
-        b'"\xff' + b"x" * json_repair.REPAIR_BYTES + b'"',
+        b'"' + b"\xff\xc3" * raw_json.REPAIR_LIMIT + b'"',
+        b'["\xff"' + b',""' * (raw_json.REPAIR_MARKS // 2) + b"]",
+        b'["\xff","' + rb"\n" * raw_json.REPAIR_MARKS + b'"]',
+        b'"\xff' + b"x" * raw_json.REPAIR_BYTES + b'"',
     ],
     ids=["bytes", "quotes", "backslashes", "long"],
 )
