@@ -1,6 +1,7 @@
-"""Mark and seal the states and task ids that clients of 2026-07-28 get, and open them when they come back.
+"""Mark what clients have to bring back, and have users visit URLs: the calls that take several round trips.
 
-A state is bound to the principal of its client. Where several processes serve the same clients, a mark is put
+Clients of 2026-07-28 get states and task ids that are marked and sealed, and opened when they come back. A
+state is bound to the principal of its client. Where several processes serve the same clients, a mark is put
 in front, by which the right process gets the next call:
 
 | what the state or task id belongs to | mark |
@@ -11,27 +12,60 @@ in front, by which the right process gets the next call:
 The owner of a task, and the tool that made it, are known in the process where it was made. With ANYWHERE the
 task id contains them, sealed.
 
-Source: `basic/patterns/mrtr`, 2026-07-28; the Tasks extension (SEP-2663).
+A legacy server may ask that its user visit URLs before it does what was asked:
+
+| client | what it gets |
+| --- | --- |
+| legacy | the error -32042 unchanged; `notifications/elicitation/complete` when the server sends it |
+| modern with `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
+| modern without it | -32021, naming `elicitation.url` |
+
+A modern client's repeated call contains which elicitations it accepted. There is no state: the ids are the
+keys, and the call is simply sent again. Among several processes a mark is sent instead of a state, as the
+session with the server is in one of them. When the server still wants the visit, the user may not have got
+there yet: mcpmux waits for `notifications/elicitation/complete` for VISIT_SECONDS, sends the call once more,
+and asks the client again if the server still wants the visit. A refused visit ends the call with an error.
+
+Source: `basic/patterns/mrtr`, 2026-07-28; the Tasks extension (SEP-2663); `client/elicitation` of 2025-11-25
+(URLElicitationRequiredError) and of 2026-07-28.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import trio
 
+from mcpmux.errors import RpcError
 from mcpmux.mux.access import lost_task, no_task
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
-from mcpmux.protocol.codes import lost_state, unknown_state
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Notify
+from mcpmux.protocol.codes import (
+    INTERNAL_ERROR,
+    MISSING_CLIENT_CAPABILITY,
+    URL_ELICITATION_REQUIRED,
+    lost_state,
+    unknown_state,
+)
 from mcpmux.protocol.envelope import encode, raw, text_of
-from mcpmux.protocol.input_requests import STATE
+from mcpmux.protocol.input_requests import (
+    STATE,
+    accepted_visits,
+    elicitation_ids,
+    offers,
+    url_questions,
+    visits_in,
+)
+from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID, extension_missing, knows_extension
 from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.notification_hub import Personal
 from mcpmux.runtime.resolver import Resolver
+from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.registry import is_one_for_all
 from mcpmux.upstreams.upstream import Upstream
 
@@ -128,3 +162,52 @@ class RoundTrips:
 def _is_anywhere(upstream: Upstream) -> bool:
     facts = upstream.facts
     return facts is not None and is_modern(facts.revision) and is_one_for_all(upstream.config)
+
+
+VISIT_SECONDS: Final = 30.0  # for a user who has just accepted; a longer visit is asked about again
+
+
+class UrlVisits:
+    """Answers calls whose servers want URLs visited, and notes which client was sent where."""
+
+    def __init__(self, personal: Personal) -> None:
+        self._personal = personal
+
+    async def after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
+        """Return the answer to a call that failed with `error` because the upstream wants URLs visited.
+
+        Raises `error` itself if it is any other, or the client is legacy.
+        """
+        if error.code != URL_ELICITATION_REQUIRED:
+            raise error
+        visits = visits_in(error)
+        if call.legacy:
+            for elicitation_id in visits:
+                self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
+            raise error
+        await in_task()
+        if accepted := accepted_visits(call):
+            # The user may still be on the page: give the server time to report the end of the visit.
+            with trio.move_on_after(VISIT_SECONDS) as patience:
+                await self._personal.completed(upstream.key, accepted)
+            if not patience.cancelled_caught:
+                try:
+                    return await upstream.exchange(call, notify)
+                except RpcError as again:
+                    if again.code != URL_ELICITATION_REQUIRED:
+                        raise
+                    visits = visits_in(again)
+        if not visits:
+            raise RpcError(
+                INTERNAL_ERROR, f"the upstream wants a URL visited and names none: {error.message}"
+            )
+        if not all(offers(call.meta.get(CLIENT_CAPABILITIES), ELICIT, visit) for visit in visits.values()):
+            needed: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+            missing = "Missing required client capability: elicitation.url"
+            raise RpcError(MISSING_CLIENT_CAPABILITY, missing, needed)
+        return url_questions(visits)
+
+    def note(self, upstream: Upstream, call: Call, result: Fields) -> None:
+        """Note the URL elicitations in `result`, so that the client is notified of their completion."""
+        for elicitation_id in elicitation_ids(result):
+            self._personal.own_elicitation(upstream.key, elicitation_id, call.client)

@@ -33,10 +33,9 @@ from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, mention
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.resolver import Resolver
-from mcpmux.runtime.round_trips import RoundTrips
+from mcpmux.runtime.round_trips import RoundTrips, UrlVisits
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
-from mcpmux.runtime.url_visits import UrlVisits
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import UpstreamRegistry
