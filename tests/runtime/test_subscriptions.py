@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.clients.listen import SUBSCRIBED_AT_ONCE, _subscribe_all
+from mcpmux.clients.service import SUBSCRIBED_AT_ONCE, _subscribe_all
 from mcpmux.errors import RpcError
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json

@@ -21,8 +21,7 @@ from attrs import define, field
 from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import Tap
 from mcpmux.clients.legacy_session import AskClient
-from mcpmux.clients.listen import Filter, read_filter
-from mcpmux.clients.service import Elsewhere
+from mcpmux.clients.service import Elsewhere, Filter, read_filter
 from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
