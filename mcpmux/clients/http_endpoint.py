@@ -146,7 +146,6 @@ class HttpEndpoint:
         self._card = card
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
-        self._counter = service.session_counter
         self._path = listener.path
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self.grants = self._policy.grants
@@ -159,7 +158,6 @@ class HttpEndpoint:
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
-        self._sse_path = listener.sse_path
         # The (endpoint, view) of paths that were served before: most requests need one look here.
         self._places: dict[str, tuple[str, str]] = {}
         # The part of a path before the name of a view, and the endpoint that it belongs to.
@@ -192,7 +190,7 @@ class HttpEndpoint:
                 self._end(session_id, "session of nobody ended" if orphaned else "idle session ended")
 
     def _end(self, session_id: str, event: str, **facts: str) -> None:
-        self._counter.end(session_id)
+        self._service.session_counter.end(session_id)
         if self._records is not None:
             self._records.forget(session_id)
         self.sessions.pop(session_id).close()
@@ -201,7 +199,7 @@ class HttpEndpoint:
     def lose(self, session_id: str) -> None:
         """Give up a session that another process has taken over."""
         if (session := self.sessions.pop(session_id, None)) is not None:
-            self._counter.lose(session_id)
+            self._service.session_counter.lose(session_id)
             session.close()
 
     def _is_full(self) -> bool:
@@ -387,7 +385,7 @@ class HttpEndpoint:
     def _serve_entered(self, request: HttpRequest, reply: HttpReply) -> Handling:
         """Serve a request whose principal has entered its view."""
         if request.path != self._path:
-            if self._sse is not None and request.path == self._sse_path:
+            if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
             return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
         if self._recoveries is not None and self._lacks_session(request):
@@ -420,7 +418,7 @@ class HttpEndpoint:
             await self._answer(request, reply)
 
     def _go_on(self, session_id: str, principal: Principal, recovered: Recovered) -> None:
-        self._counter.go_on(session_id, principal)
+        self._service.session_counter.go_on(session_id, principal)
         self._hold(session_id, recovered.session).go_on(recovered)
         log.info("session taken over", revision=recovered.session.revision, sessions=len(self.sessions))
 
@@ -566,7 +564,7 @@ class HttpEndpoint:
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
         session_id, lasting = self._new_id(), self._records is not None
         try:
-            await self._counter.begin(session_id, request.principal, lasting=lasting)
+            await self._service.session_counter.begin(session_id, request.principal, lasting=lasting)
             session, result = await self._open(session_id, message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)
@@ -591,7 +589,7 @@ class HttpEndpoint:
         except BaseException:  # cancelling too must not leave a session that no client knows, or its count
             if session is not None:
                 session.close()
-            self._counter.end(session_id)
+            self._service.session_counter.end(session_id)
             raise
         return session, result
 

@@ -73,9 +73,8 @@ class SseEndpoint:
         `share` limits the streams of one client. `bodies`: the budget for large messages until they are
         answered. See HttpEndpoint for the others.
         """
-        self._path = path
+        self.path = path
         self._service = service
-        self._counter = service.session_counter
         self._limits = limits
         self._gate = gate
         self._stopping = stopping
@@ -115,14 +114,14 @@ class SseEndpoint:
         try:
             if self._is_full():
                 raise Busy("too many sessions are open; end one", "limits.max_sessions")
-            await self._counter.begin(session_id, request.principal)
+            await self._service.session_counter.begin(session_id, request.principal)
         except Busy as error:
             await reply.send(error.status, headers_of(error), encode_error(None, error))
             return
         try:
             await self._serve_stream(session_id, request, reply)
         finally:
-            self._counter.end(session_id)
+            self._service.session_counter.end(session_id)
 
     async def _serve_stream(self, session_id: str, request: HttpRequest, reply: HttpReply) -> None:
         principal, holder = request.principal, budget_client(request.principal, request.peer)
@@ -132,7 +131,7 @@ class SseEndpoint:
             # The address repeats view and query, as the principal of a POST is compared with the stream's.
             view, _, narrowing = principal.view.partition(NARROWED)
             query = f"{narrowing}&" if narrowing else ""
-            address = f"{self._path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
+            address = f"{self.path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
             async with open_sse_server_stream(reply, address) as messages:
                 self._streams[session_id] = SseSession(messages, scope, principal)
                 log.info("stream opened", streams=len(self._streams))
