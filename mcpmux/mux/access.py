@@ -6,7 +6,7 @@ the same error that a missing thing gets, so that a client cannot find out what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,15 +18,26 @@ from mcpmux.mux.pattern import Target
 from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, as_target
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.tasks import TASK_ID
 
 Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 """The kind of thing that a request's name stands for, by method."""
+
+_JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
+_JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
+"""Members that rules judge. Some servers ignore the case of their names, and take the last one."""
+
+_USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
+"""Members that cannot be mistaken for another one."""
 
 NOTHING: Final = Policy(())
 """Allows no use: for a view that does not admit the principal any more."""
@@ -178,6 +189,31 @@ class Judge:
             return False
         return self.may_hear(change, upstreams)
 
+    # Members of calls
+
+    def check_spelling(self, call: Call) -> None:
+        """Check that no server can take a member of a call for one that rules judge. Raises RpcError."""
+        if not self.is_open:
+            _check_keys(call.params, _JUDGED)
+
+    def read_ref(self, call: Call) -> tuple[Fields, str, str]:
+        """Return (`ref`, the member of it that has the name, the name) of a completion. Raises RpcError."""
+        try:
+            ref = decode_fields(call.params["ref"])
+        except (KeyError, ValueError):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
+        if not self.is_open:
+            _check_keys(ref, _JUDGED_OF_REF)
+        key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
+        named = text_of(ref.get(key))
+        if named is None:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        other = "name" if key == "uri" else "uri"
+        if other in ref and not self.is_open:  # the server may complete that one
+            kind = text_of(ref["type"])
+            raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
+        return ref, key, named
+
     # Names
 
     def own_name(self, method: str, upstream: str, shown: str) -> str | None:
@@ -192,6 +228,15 @@ class Judge:
         """Return the name under which the principal knows an upstream's tool or prompt."""
         overrides = self.overrides
         return own if overrides is None else overrides.shown_name(upstream, KIND_OF[method], own)
+
+
+def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
+    for key in members:
+        if key in _USUAL:
+            continue
+        meant = judged.get(key.casefold(), key)
+        if key != meant:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{meant}" meant?')
 
 
 # Refusals: the same errors for what a principal may not use and for what does not exist.

@@ -40,19 +40,11 @@ from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of
 from mcpmux.protocol.principal import ANYONE, NARROWED, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.lists import known_listing, learn_listing
 from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
-
-_JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
-_JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
-"""Members that rules judge. Some servers ignore the case of their names, and take the last one."""
-
-_USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
-"""Members that cannot be mistaken for another one."""
 
 TURN_SECONDS: Final = 0.005  # for judging a list, until other tasks have their turn
 NARROWINGS_KEPT: Final = 256  # parsed queries; a hostile client may send new ones all day
@@ -278,37 +270,3 @@ class AccessControl:
         if self.policy is not None and "cacheScope" in result:
             result["cacheScope"] = raw("private")
         return result
-
-    # Uses
-
-    def check_spelling(self, call: Call) -> None:
-        """Check that no server can take a member of a call for one that rules judge. Raises RpcError."""
-        _check_keys(call.params, _JUDGED)
-
-    def read_ref(self, call: Call) -> tuple[Fields, str, str]:
-        """Return (`ref`, the member of it that has the name, the name) of a completion. Raises RpcError."""
-        try:
-            ref = decode_fields(call.params["ref"])
-        except (KeyError, ValueError):
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        is_judged = not self.of(call.principal).is_open
-        if is_judged:
-            _check_keys(ref, _JUDGED_OF_REF)
-        key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
-        named = text_of(ref.get(key))
-        if named is None:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
-        other = "name" if key == "uri" else "uri"
-        if other in ref and is_judged:  # the server may complete that one
-            kind = text_of(ref["type"])
-            raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
-        return ref, key, named
-
-
-def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
-    for key in members:
-        if key in _USUAL:
-            continue
-        meant = judged.get(key.casefold(), key)
-        if key != meant:
-            raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{meant}" meant?')

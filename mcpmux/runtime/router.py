@@ -124,8 +124,7 @@ class Router:
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
             # Before anything reads the members: a server may read another spelling than the rules judge.
-            if not self.access.of(call.principal).is_open:
-                self.access.check_spelling(call)
+            self.access.of(call.principal).check_spelling(call)
             if self.search.is_about(call):
                 return self.search.exchange(call, notify)
         return self._dispatch(call, notify)
@@ -390,7 +389,7 @@ class Router:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
         if only is not None and judge.is_open and judge.overrides is None:
             return await self._ask(self._registry.for_call(only, call), call, notify)
-        ref, key, named = self.access.read_ref(call)
+        ref, key, named = judge.read_ref(call)
         if key == "uri":
             owner, own, _ = await self.resolver.resolve_uri(named, call, m.COMPLETE)
         else:
