@@ -14,8 +14,8 @@ import msgspec
 from mcpmux.errors import Refused, RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.override import KIND_OF, Overrides
-from mcpmux.mux.pattern import Target
-from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, as_target
+from mcpmux.mux.pattern import Target, is_plain
+from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, names_uri
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -113,7 +113,8 @@ class Judge:
         """
         if self.is_open:
             return None
-        if not isinstance(target, str):
+        # To decide about a URI with one reading takes less time than to remember the decision.
+        if not isinstance(target, str) or (names_uri(method) and is_plain(target)):
             return self._refused_by(upstream, method, target)
         key = self.principal, upstream, method, target
         rule = self._decisions.get(key)
@@ -122,9 +123,8 @@ class Judge:
         return rule or None
 
     def _refused_by(self, upstream: str, method: str, target: str | Target | None) -> str | None:
-        asked = as_target(method, target)
         for rules in self._rules:
-            allowed, rule = rules.decide(self.principal, upstream, method, asked)
+            allowed, rule = rules.decide(self.principal, upstream, method, target)
             if not allowed:
                 return rule
         return None

@@ -194,11 +194,14 @@ class Rules(Protocol):
         """
 
 
+def names_uri(method: str) -> bool:
+    """Return whether a method uses, or lists, things with a URI."""
+    return USED_BY.get(method, method) in NAMES_URIS
+
+
 def as_target(method: str, target: str | Target | None) -> Target | None:
     """Return the text of a target as the kind of thing that `method` uses or lists."""
-    if not isinstance(target, str):
-        return target
-    return Target(target, is_uri=USED_BY.get(method, method) in NAMES_URIS)
+    return Target(target, is_uri=names_uri(method)) if isinstance(target, str) else target
 
 
 class Policy:
@@ -227,9 +230,11 @@ class Policy:
     ) -> Decision:
         """See Rules."""
         allows, denies = self._relevant(principal, upstream, USED_BY.get(method, method))
-        asked = as_target(method, target)
+        asked: Target | None = None
         # Any `deny` that fits wins, so they come first; then one `allow` is enough.
         for rule in (*denies, *allows) if allows else ():
+            if asked is None and not rule.is_about_all:
+                asked = as_target(method, target)
             if rule.fits(asked, upstream, method, principal.view):
                 return Decision(rule.allow, rule.name)
         return Decision(False, NO_RULE)

@@ -152,24 +152,28 @@ class Selection:
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """See Rules. The principal does not matter."""
-        return self._yes if self._has(upstream, method, as_target(method, target)) else self._no
+        return self._yes if self._has(upstream, method, target) else self._no
 
-    def _has(self, upstream: str, method: str, target: Target | None) -> bool:
-        kinds = KINDS_OF_USE.get(method)
+    def _has(self, upstream: str, method: str, target: str | Target | None) -> bool:
         if method in NAMES_URIS:
-            candidates = [self._readable(upstream)]
+            selected = self._readable(upstream)
         elif method in KIND_OF_LIST:
-            candidates = [self._selected(upstream, KIND_OF_LIST[method])]
-        elif kinds is not None:
-            candidates = [self._selected(upstream, kind) for kind in kinds]
+            selected = self._selected(upstream, KIND_OF_LIST[method])
+        elif method in KINDS_OF_USE:
+            kinds = KINDS_OF_USE[method]
+            if target is SOME:
+                return any(self._selected(upstream, kind).is_possible for kind in kinds)
+            selected = self._selected(upstream, kinds[0])
         else:
             return all(self._selected(upstream, kind).is_all for kind in KINDS)
-        if target is SOME:
-            return any(selected.is_possible for selected in candidates)
-        selected = candidates[0]
-        if target is not None and target.is_template:
+        if isinstance(target, Target) and target.is_template:
             selected, target = self._selected(upstream, TEMPLATES), Target(target.text)
-        return selected.is_all or (target is not None and selected.has(target))
+        if selected.is_all:
+            return True
+        if target is SOME:
+            return selected.is_possible
+        asked = as_target(method, target)
+        return asked is not None and selected.has(asked)
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
         """Return the path of the first `include` that puts a thing in the view, "" when there is none."""
