@@ -78,7 +78,8 @@ class Interest(RuleBasedStateMachine):
     @invariant()
     def everybody_is_counted(self) -> None:
         for listener in LISTENERS:
-            held = [entry for entry in self.model if entry[0] == listener]
+            held = sorted((upstream, uri) for who, upstream, uri in self.model if who == listener)
+            assert self.subscriptions.held_by(listener) == held
             assert self.subscriptions.count(listener) == len(held)
 
     @invariant()
