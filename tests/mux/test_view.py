@@ -82,6 +82,18 @@ def test_a_list_shows_what_an_include_fits_and_no_exclude(view):
 
 @few
 @given(views)
+def test_a_thing_is_in_a_view_by_the_first_include_that_fits_it(view):
+    chosen = Selection("views.coding", view)
+    for upstream in UPSTREAMS:
+        for kind, (_, _, items) in ITEMS.items():
+            for item in items:
+                fit = [n for n, each in enumerate(view.include) if fits_simply(each, upstream, kind, item)]
+                rule = f"views.coding.include[{fit[0]}]" if fit else ""
+                assert chosen.rule_for(upstream, kind, item) == rule
+
+
+@few
+@given(views)
 def test_what_is_listed_can_be_used_and_what_is_not_cannot(view):
     chosen = Selection("views.coding", view)
     for upstream in UPSTREAMS:
@@ -118,6 +130,7 @@ def test_no_spelling_leads_to_what_is_excluded(uri):
     only_a = selection(Selector(name="file:///a/*"))
     assert not has(everything_else, "docs", "resources", uri)
     assert not has(only_a, "docs", "resources", uri)
+    assert only_a.rule_for("docs", "resources", uri) == ""
 
 
 def test_an_excluded_template_is_not_completed():
