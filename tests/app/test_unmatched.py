@@ -188,6 +188,13 @@ def test_a_target_that_is_nothing_is_told_with_the_nearest_name(effect, target, 
     assert told == [f"access[1].targets: `{target}` {SELECTS_NOTHING}{hint}"]
 
 
+@pytest.mark.parametrize(("effect", "is_told"), [("allow", True), ("deny", False)])
+def test_a_star_stands_for_a_part_of_a_prefix_in_what_is_denied_only(effect, is_told):
+    rules = (AccessRule(effect="allow"), AccessRule(effect=effect, targets=("d*__search",)))
+    told = find_unmatched_names(Config(upstreams=(upstream("docs"),), access=rules), LISTED, {})
+    assert bool(told) is is_told
+
+
 @pytest.mark.parametrize(
     "target",
     ["docs__search", "sea*", "docs__*", "docs+note:///t/1", "note:///t/1", "*", "web__x", "docs+note:///*"],
