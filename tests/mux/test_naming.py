@@ -39,6 +39,7 @@ NAMES = [
 ]
 URIS = ["note:///x", "note:///x/y", "notes+note:///x", "w+note:///x", "x:y", "ui://x/y", "ui://notes/x"]
 EXPOSED = sorted({space.expose_name(name) for space in NAMING.namespace.spaces.values() for name in NAMES})
+EXPOSED_LONG = NAMING.namespace.spaces["notes"].expose_name(f"{LONG}1")
 EXPOSED_URIS = sorted({space.expose_uri(uri) for space in NAMING.namespace.spaces.values() for uri in URIS})
 
 
@@ -143,6 +144,11 @@ def test_an_allowed_name_with_a_prefix_allows_what_a_call_of_it_reaches(text, vi
     }
     wanted = reached(text, view)
     assert found == ({wanted} if wanted is not None else set())
+
+
+@pytest.mark.parametrize("text", [f"notes__{LONG}1", "notes__*1", EXPOSED_LONG])
+def test_an_allowed_name_that_is_shortened_is_allowed_as_a_whole_and_as_it_is_shown(text):
+    assert allows(rule("allow", text), "notes", m.TOOLS_CALL, f"{LONG}1")
 
 
 @few
