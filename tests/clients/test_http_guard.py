@@ -101,7 +101,9 @@ async def test_whoever_shows_nothing_gets_nothing_but_the_way_to_a_token():
             status, headers, body = await mux.get(path, {"Content-Type": "application/json"}, method)
             assert status == 401
             assert headers["www-authenticate"] == 'Bearer realm="mcpmux"'
-            assert json.loads(body)["error"]["code"] == -32600
+            error = json.loads(body)["error"]
+            assert error["code"] == -32600
+            assert error["message"] == "This needs a bearer token in the Authorization header"
         assert (await mux.modern("resources/list", None, ANN)).status == 200
 
 
