@@ -8,7 +8,8 @@ import pytest
 
 from mcpmux.config import Limits
 from mcpmux.errors import McpmuxError
-from mcpmux.transports.http.message import BODY, LEARNED_BYTES, LESSONS, RequestParser, ResponseParser, learn
+from mcpmux.transports.http.known_head import LEARNED_BYTES, LESSONS, learn
+from mcpmux.transports.http.message import BODY, RequestParser, ResponseParser
 
 LIMITS = Limits(max_head_bytes=400, max_header_fields=20, max_message_bytes=40)
 HEAD_LIMIT = 300

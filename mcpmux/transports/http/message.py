@@ -1,7 +1,7 @@
 """Encode heads of HTTP/1.1 messages, and parse requests and responses with httptools. Pure.
 
 Header fields that we send are a tuple of pairs, so that a set of fields that is used repeatedly is checked
-and encoded once. A head that a connection repeats is parsed once, see KnownHead.
+and encoded once. A head that a connection repeats is parsed once, see `known_head`.
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
 repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. This module refuses what
@@ -36,6 +36,7 @@ import httptools
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.transports.body_budget import SMALL_BODY, Holding
+from mcpmux.transports.http.known_head import HEAD_END, LESSONS, LINE_END, KnownHead, learn
 
 if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings
     from mcpmux.config import Limits
@@ -150,117 +151,6 @@ def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
 def encode_chunk(data: bytes) -> bytes:
     """Return one chunk of a chunked body; b"" for empty data, as an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-
-
-VARYING: Final = {
-    "authorization": 4096,
-    "content-length": 32,
-    "date": 64,
-    "mcp-method": 64,
-    "mcp-name": 512,
-    "mcp-session-id": 128,
-}
-"""Fields that vary, and how long their values may be, roughly: the parser reads longer ones."""
-
-OTHER_BYTES: Final = 256  # of the value of another field that has been seen to vary, such as a request's id
-LENGTH: Final = "content-length"
-LESSONS: Final = 4  # heads that are learned on one connection: some peers never repeat a head
-LEARNED_BYTES: Final = 1024  # of a head, without the varying values: preparing a longer one takes too long
-HEADS: Final = 256  # kept ready for all connections, as peers with the same software send the same head
-
-
-_UNFIT: Final = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
-_FIXED: Final = frozenset({"connection", "host", "keep-alive", "proxy-connection"})  # the parser judges them
-_LINE_END: Final = b"\r\n"
-_HEAD_END: Final = b"\r\n\r\n"
-_RETURN: Final = "\r"
-_VISIBLE: Final = bytes(byte if 0x20 <= byte < 0x7F else (byte + 1) % 2 for byte in range(256))
-"""A table for `translate` that leaves only the bytes of a value unchanged."""
-_DIGITS: Final = 15
-
-
-class KnownHead:
-    """A good head, made by `learn`, with which the next message on the same connection is compared.
-
-    A peer on a connection that stays open sends the same head again and again. So this reads only the values
-    of VARYING, and of fields whose values have differed already: visible ASCII on one line, which every
-    parser reads alike. The parser gets everything else, from the message's first byte on: a head that
-    differs, a message that did not come in one piece, one with bytes before or behind it. The result is
-    always that of the parser.
-    """
-
-    __slots__ = ("_end", "_headers", "_most", "_varying")
-
-    def __init__(self, fields: tuple[tuple[str, str | None], ...], between: tuple[str, ...]) -> None:
-        """`between`: the text before, between and behind the values of the fields that vary (None)."""
-        *befores, self._end = between
-        self._headers = {key: value or "" for key, value in fields}
-        most = [(key, VARYING.get(key, OTHER_BYTES)) for key, value in fields if value is None]
-        self._varying = [(before, *each) for before, each in zip(befores, most, strict=True)]
-        self._most = sum(map(len, between)) + sum(length for _, length in most)
-
-    def varies(self, key: str, value: str) -> bool:
-        """Return whether a field has another value than in this head, and may have it."""
-        return key not in _FIXED and self._headers.get(key, value) != value
-
-    def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
-        """Return the fields, and where the body begins; None unless `data` is one whole message like this."""
-        text = data[: self._most].decode("latin-1")
-        fields = self._headers.copy()
-        position = 0
-        for before, key, most in self._varying:
-            start = position + len(before)
-            if text[position:start] != before:
-                return None
-            position = text.find(_RETURN, start, start + most)
-            # Empty values, and those with spaces around them, are left to the parser.
-            if position <= start or text[start] == " " or text[position - 1] == " ":
-                return None
-            value = data[start:position]
-            if value.translate(_VISIBLE) != value:
-                return None
-            fields[key] = text[start:position]
-        body = position + len(self._end)
-        # The body must end with the data: bytes behind it are another message, or an attack on the framing.
-        length = fields[LENGTH]
-        if text[position:body] != self._end or not length.isdigit() or len(length) > _DIGITS:
-            return None
-        return (fields, body) if len(data) - body == int(length) else None
-
-
-_known: Final = lru_cache(HEADS)(KnownHead)
-
-
-def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None) -> KnownHead | None:
-    """Return the head of the message `data` to compare others with; None if it is not suitable.
-
-    The parser must have accepted the message, with the fields `headers`, none of them repeated, and the
-    connection must have stayed open. `before`: the head that was learned from the connection last.
-    """
-    end = data.find(_HEAD_END)
-    if LENGTH not in headers or not _UNFIT.isdisjoint(headers) or end < 0:
-        return None
-    first, *lines = data[:end].split(_LINE_END)
-    if len(lines) != len(headers):
-        return None
-    between = [first + _LINE_END]
-    fields: list[tuple[str, str | None]] = []
-    for line, (key, value) in zip(lines, headers.items(), strict=True):
-        name, colon, _ = line.partition(b": ")
-        may_vary = key in VARYING or (before is not None and before.varies(key, value))
-        varies = bool(colon) and may_vary and name.lower() == key.encode("latin-1")
-        between[-1] += name + colon if varies else line + _LINE_END
-        if varies:
-            between.append(_LINE_END)
-        fields.append((key, None if varies else value))
-    if len(between) == 1:
-        return None  # not even the length is written in the usual way
-    between[-1] += _LINE_END
-    if sum(map(len, between)) > LEARNED_BYTES:
-        return None
-    known = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
-    # A head is of use only if it reads the message that it was made from.
-    return known if known.read(data) is not None else None
 
 
 def http_date(seconds: float) -> str:
@@ -513,7 +403,7 @@ class RequestParser(_MessageParser):
         """Keep the last bytes that must be seen together with the next ones."""
         # The empty line at the end of a head or a trailer may be cut by the end of what was received.
         if self.phase is HEAD or self._chunked == _TRAILER:
-            self._tail = self._fed[1 - len(_HEAD_END) :]
+            self._tail = self._fed[1 - len(HEAD_END) :]
             return
         self._tail = self._fed[self._position :] if self._chunked != _NOT else b""
         # Anything but a size is refused at once, so that the tail stays short.
@@ -542,7 +432,7 @@ class RequestParser(_MessageParser):
             return
         self.phase = BODY
         self._in_head = False
-        self._position = self._fed.find(_HEAD_END, self._position) + len(_HEAD_END)
+        self._position = self._fed.find(HEAD_END, self._position) + len(HEAD_END)
         headers = self.headers
         self._check_fields()
         if self.received_bytes > self._head_limit:
@@ -591,15 +481,15 @@ class RequestParser(_MessageParser):
 
     def on_chunk_complete(self) -> None:
         if self._chunked == _DATA:
-            self._position += len(_LINE_END)
+            self._position += len(LINE_END)
             self._chunked = _SIZE
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
             assert self._request is not None  # its head came first
             if self._chunked == _TRAILER:
-                start = max(0, self._position - len(_LINE_END))
-                self._position = self._fed.find(_HEAD_END, start) + len(_HEAD_END)
+                start = max(0, self._position - len(LINE_END))
+                self._position = self._fed.find(HEAD_END, start) + len(HEAD_END)
                 self._chunked = _NOT
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
