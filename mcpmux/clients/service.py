@@ -169,8 +169,8 @@ def read_filter(call: Call) -> Filter:
         wish: Any = decode_any(call.params["notifications"])
         uris = wish.get("resourceSubscriptions") or []
         flags = {name: wish.get(name, False) for name in _KINDS}
-        sound = isinstance(uris, list) and all(isinstance(uri, str) for uri in uris)
-        sound = sound and all(isinstance(flag, bool) for flag in flags.values())
+        sound = isinstance(uris, list) and set(map(type, uris)) <= {str}
+        sound = sound and set(map(type, flags.values())) == {bool}
     except (KeyError, ValueError, AttributeError):
         sound = False
     if not sound:
@@ -235,7 +235,10 @@ async def _subscribe_all(
                 await router.interests.subscribe(outbox, uri, call)
                 honoured.add(uri)
 
-    async with trio.open_nursery() as nursery:
-        for _ in uris[:SUBSCRIBED_AT_ONCE]:
-            nursery.start_soon(subscribe)
+    if len(uris) == 1:
+        await subscribe()
+    else:
+        async with trio.open_nursery() as nursery:
+            for _ in uris[:SUBSCRIBED_AT_ONCE]:
+                nursery.start_soon(subscribe)
     return [uri for uri in uris if uri in honoured]

@@ -2,7 +2,6 @@
 
 State: interest is a set of listeners per (upstream, uri). Nothing else is remembered: the subscriber of an
 upstream knows its actual subscriptions, and compares them with `wanted` whenever either changes.
-The upstream notices the first and the last listener only.
 
 Laws: after any sequence of additions, removals and vanishings `wanted` is exactly the URIs with a
 listener; the audience of an update contains only listeners of that URI or of one above it.
@@ -42,17 +41,18 @@ class Subscriptions(Generic[Listener]):
         return f"<Subscriptions {counts} of {len(self._of_listener)} listeners>"
 
     def add(self, listener: Listener, upstream: str, uri: str, *, said_raw: bool = False) -> bool:
-        """Add the interest of `listener` in `uri`. Return True when it is the first one. See `said_raw`."""
+        """Add the interest of `listener` in `uri`. Return False when it was there before. See `said_raw`."""
         if said_raw:
             self.said_raw.add((listener, upstream, uri))
-        listeners = self._interest.setdefault(upstream, {}).setdefault(uri, set())
-        listeners.add(listener)
         held = self._of_listener.setdefault(listener, set())
-        if (upstream, uri) not in held:
-            held.add((upstream, uri))
-            self._bytes[listener] = self._bytes.get(listener, 0) + weigh(uri)
-            self.all_bytes += weigh(uri)
-        return len(listeners) == 1
+        if (upstream, uri) in held:
+            return False
+        held.add((upstream, uri))
+        self._interest.setdefault(upstream, {}).setdefault(uri, set()).add(listener)
+        size = weigh(uri)
+        self._bytes[listener] = self._bytes.get(listener, 0) + size
+        self.all_bytes += size
+        return True
 
     def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
         """Remove the interest of `listener` in `uri`. Return True when it was the last one."""

@@ -257,8 +257,8 @@ class Wanted:
         declined = asked - granted
         if not goes_on and (not way.is_open or way.server == server):
             self._lose(way, way.agreed)
-        self._lose(way, declined)
-        way.agreed &= granted
+        if self._lose(way, way.agreed - granted) - asked:
+            self.turn += 1  # they were dropped, and are wanted again since it was asked
         way.server, way.asked, way.is_open = server, asked, True
         way.is_asking = way.has_gap = False
         if way is self.shared:
@@ -319,7 +319,10 @@ class Wanted:
         if not is_over or not self.shared.is_open or self.shared.server != server:
             self.miss(granted & self.agreed)  # its last updates may be lost
 
-    def _lose(self, way: Way, uris: Iterable[str]) -> None:
+    def _lose(self, way: Way, uris: Iterable[str]) -> frozenset[str]:
+        """Remove `uris` from `way`. Return those that are missed from now on."""
         lost = way.agreed.intersection(uris)
         way.agreed -= lost
-        self._missed |= lost & self.uris() - self.agreed
+        missed = self.uris() & lost - self.agreed
+        self._missed |= missed
+        return missed

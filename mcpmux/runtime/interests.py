@@ -45,7 +45,6 @@ class Interests:
         await in_task()
         if call.method != m.LISTEN:  # a listen is counted once, not for each of its URIs
             await self._rates.begin(call)
-        said_raw = self._resolver.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):
             try:
@@ -55,7 +54,7 @@ class Interests:
                 rule = self._access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
                 if rule is not None:
                     raise as_refused(no_resource(uri), rule)
-                await self._subscribe_at(upstream, outbox, own, said_raw)
+                await self._subscribe_at(upstream, outbox, own, uri)
                 return
             except RpcError as error:
                 refusal = error
@@ -63,7 +62,8 @@ class Interests:
                     break
         raise refusal
 
-    async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, said_raw: bool) -> None:
+    async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, uri: str) -> None:
+        said_raw = uri == own and not upstream.space.transparent
         # Before the upstream agrees, so that an update right after its answer is not missed.
         new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
         agreed = False

@@ -181,15 +181,15 @@ class NotificationHub:
         self,
         space_of: Callable[[str], Space | None],
         window: float,
-        on_wanted: Callable[[str], None],
+        on_less: Callable[[str], None],
         access: AccessControl | None = None,
         on_lists: Callable[[str, str | None], None] = lambda _method, _upstream: None,
     ) -> None:
         """`space_of` returns the space of an upstream by its key, None when it has gone.
 
-        `window`: seconds in which list changes are gathered before they are delivered. `on_wanted` is called
-        with an upstream's key when its set of wanted URIs has changed; `on_lists` with the method and the
-        upstream's name (None: perhaps all) when a list may have changed, before clients are notified.
+        `window`: seconds in which list changes are gathered before they are delivered. `on_less` is called
+        with an upstream's key when some of its URIs are not wanted any more; `on_lists` with the method and
+        the upstream's name (None: perhaps all) when a list may have changed, before clients are notified.
         Attributes: `on_list_change` is called at once with an upstream's name and the method when the
         upstream reports a list change. `settle` is awaited before a delivery: other processes must drop their
         caches first.
@@ -198,7 +198,7 @@ class NotificationHub:
         self._access = access if access is not None else AccessControl()
         self._space_of = space_of
         self.window = window
-        self._on_wanted = on_wanted
+        self._on_less = on_less
         self._on_lists = on_lists
         self.personal = Personal()
         self.told: Lru[ResourceKey, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
@@ -302,27 +302,29 @@ class NotificationHub:
         if outbox.merged:
             log.info("a slow client has gone", changes_told_together=outbox.merged)
         for upstream in self.subscriptions.remove_all(outbox):
-            self._on_wanted(upstream)
+            self._on_less(upstream)
 
     def subscribe(self, outbox: ClientOutbox, upstream: str, uri: str, *, said_raw: bool) -> bool:
         """Subscribe a client to an upstream's `uri`. `said_raw`: the client used that URI without a prefix.
 
-        Return False when it has subscribed before. Raises RpcError when a limit of subscriptions is reached.
+        The upstream's subscriber must be asked to agree then. Return False when the client has subscribed
+        before. Raises RpcError when a limit of subscriptions is reached.
         """
-        held = self.subscriptions.count(outbox)
-        if held >= SUBSCRIPTION_LIMIT and not outbox.is_replica:
+        if not outbox.is_replica:
+            self._check_room(outbox, weigh(uri))
+        return self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw)
+
+    def _check_room(self, outbox: ClientOutbox, size: int) -> None:
+        """Raise RpcError if a client may not subscribe to a further URI of `size` bytes."""
+        taken = self.subscriptions.bytes_of(outbox) + size
+        if self.subscriptions.count(outbox) >= SUBSCRIPTION_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
-        taken = self.subscriptions.bytes_of(outbox) + weigh(uri)
-        if taken > SUBSCRIBED_BYTES and not outbox.is_replica:
+        if taken > SUBSCRIBED_BYTES:
             most = f"{SUBSCRIBED_BYTES >> 20} MiB"
             raise RpcError(BUSY, f"Busy: the URIs of one client's subscriptions take more than {most}")
-        all_taken = self.subscriptions.all_bytes + weigh(uri)
-        if taken > LITTLE_BYTES and all_taken > ALL_SUBSCRIBED_BYTES and not outbox.is_replica:
+        if taken > LITTLE_BYTES and self.subscriptions.all_bytes + size > ALL_SUBSCRIBED_BYTES:
             most = f"{ALL_SUBSCRIBED_BYTES >> 20} MiB"
             raise RpcError(BUSY, f"Busy: the URIs of all clients' subscriptions take more than {most}")
-        if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
-            self._on_wanted(upstream)
-        return self.subscriptions.count(outbox) > held
 
     def client_listening(self, upstream: str, uri: str) -> object:
         """Return a client that listens to `uri` and accepts requests; None when there is none."""
@@ -332,7 +334,7 @@ class NotificationHub:
     def unsubscribe(self, outbox: ClientOutbox, upstream: str, uri: str) -> None:
         """End a client's subscription to `uri`, if it has one."""
         if self.subscriptions.remove(outbox, upstream, uri):
-            self._on_wanted(upstream)
+            self._on_less(upstream)
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """Move all subscriptions of the session with key `upstream` to `other`. Return the moved URIs."""
@@ -345,7 +347,7 @@ class NotificationHub:
         """Drop all subscriptions to an upstream whose prefix changes: clients know other URIs from now on."""
         self._tell_all(upstream)  # the last moment at which clients know its URIs
         self.subscriptions.forget(upstream)
-        self._on_wanted(upstream)
+        self._on_less(upstream)
 
     def hear(self, upstream: str, notification: Notification) -> None:
         """Take a notification of an upstream. `upstream`: the key of its session."""

@@ -100,6 +100,7 @@ class Subscriber:
         self._asking: set[str] = set()  # URIs that a legacy upstream is being asked about
         self._answering: set[str] = set()  # those of them about which a client is being asked
         self._limit = trio.CapacityLimiter(SUBSCRIBES_AT_ONCE)
+        self._settle_seconds = replicas.settle_seconds if replicas is not None else 0.0
 
     def __repr__(self) -> str:
         return f"<Subscriber {len(self.asked)} asked, {len(self._wanted.refused)} refused>"
@@ -117,7 +118,7 @@ class Subscriber:
     # Changes, and waiting for them
 
     def poke(self) -> None:
-        """Look again at the wanted URIs, which may have changed."""
+        """Look again at the wanted URIs, of which there may be fewer."""
         self._wanted.look_again()
         self._act()
 
@@ -247,20 +248,11 @@ class Subscriber:
                 if uris or (uris is not None and way.for_lists):
                     await nursery.start(self._keep_listening, way, uris)
                 elif uris is not None:
-                    has_moved = wanted.stop(way)
-                    self._replace(way, trio.CancelScope(), at_once=not has_moved)
+                    self._replace(way, trio.CancelScope(), self._settle_seconds if wanted.stop(way) else 0.0)
                 if way is wanted.direct:
                     self.settled.set()
                 self._act(answered=True)
                 await self._next_turn(way, turn)
-
-    def _replace(self, way: Way, listen: trio.CancelScope, *, at_once: bool = False) -> None:
-        """Make `listen` the newest one of `way`, and end the one before, which may have updates left."""
-        seconds = 0.0
-        if way is self._wanted.shared and self._replicas is not None and not at_once:
-            seconds = self._replicas.settle_seconds
-        self._newest[way].deadline = trio.current_time() + seconds
-        self._newest[way] = listen
 
     async def _keep_listening(
         self, way: Way, uris: frozenset[str], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -279,8 +271,7 @@ class Subscriber:
             nonlocal granted
             if event.method == m.ACKNOWLEDGED and granted is None:
                 patience.deadline = math.inf
-                granted = uris_in(event.params)
-                self._take_over(way, server, uris, event.params, scope)
+                granted = self._take_over(way, server, uris, event.params, scope)
                 task_status.started()
             elif event.method == m.RESOURCE_UPDATED and granted is not None:  # an owner's
                 self._pass_on(text_of(event.params.get("uri")) or "")
@@ -310,27 +301,38 @@ class Subscriber:
 
     def _take_over(
         self, way: Way, server: Server, uris: frozenset[str], told: Fields, listen: trio.CancelScope
-    ) -> None:
-        """Make `listen` the newest one of `way`. `told`: the parameters of its acknowledgement."""
-        wanted, replicas, now = self._wanted, self._replicas, trio.current_time()
-        has_gap, is_direct = way.has_gap, way is wanted.direct
-        wanted.acknowledge(
+    ) -> frozenset[str]:
+        """Make `listen` the newest one of `way`. Return the URIs that it grants.
+
+        `told`: the parameters of its acknowledgement.
+        """
+        is_direct, has_gap = way is self._wanted.direct, way.has_gap
+        settle_seconds = 0.0 if is_direct else self._settle_seconds
+        acknowledged = value_of(told.get("notifications"))
+        granted = _uris_in(acknowledged)
+        self._wanted.acknowledge(
             way,
             server,
             uris,
-            uris_in(told),
-            now,
-            settle_seconds=replicas.settle_seconds if replicas is not None else 0.0,
+            granted,
+            trio.current_time(),
+            settle_seconds=settle_seconds,
             goes_on=is_direct or REPLACES in told,
         )
         # Only now, so that there is no gap in which an update could be lost.
-        self._replace(way, listen)
+        self._replace(way, listen, settle_seconds)
         if is_direct:
-            lists = _lists_in(told)
+            lists = frozenset([name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True])
             if has_gap:  # no listen was open for a while: lists may have changed unnoticed
                 self._tell_lists(lists)
             self.on_lists(lists)
         self._act(answered=True)
+        return granted
+
+    def _replace(self, way: Way, listen: trio.CancelScope, seconds: float) -> None:
+        """Make `listen` the newest one of `way`, and end the one before, which may have updates left."""
+        self._newest[way].deadline = trio.current_time() + seconds
+        self._newest[way] = listen
 
     # The legacy way to ask
 
@@ -401,11 +403,10 @@ class Subscriber:
 
 
 def uris_in(listen: Fields) -> frozenset[str]:
-    """Return the URIs in the parameters of a listen, or of its acknowledgement."""
-    uris = value_at(value_of(listen.get("notifications")), ("resourceSubscriptions",))
-    return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
+    """Return the URIs that the parameters of a listen ask for."""
+    return _uris_in(value_of(listen.get("notifications")))
 
 
-def _lists_in(acknowledgement: Fields) -> frozenset[str]:
-    agreed = value_of(acknowledgement.get("notifications"))
-    return frozenset(capability for wish, capability in _LISTS if value_at(agreed, (wish,)) is True)
+def _uris_in(wish: object) -> frozenset[str]:
+    uris = value_at(wish, ("resourceSubscriptions",))
+    return frozenset([uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else ())

@@ -425,11 +425,12 @@ class Upstream(UpstreamStatus):
         Raises RpcError if the server is not there, or does not offer it. A legacy server with the capability
         may have the option in any case.
         """
-        connection = None
-        with trio.move_on_after(self.config.list_timeout):
-            connection = await self._connected()
+        connection = self.connection
         if connection is None:
-            raise self.absent("is not available yet")
+            with trio.move_on_after(self.config.list_timeout):
+                connection = await self._connected()
+            if connection is None:
+                raise self.absent("is not available yet")
         offered = connection.facts.capabilities.get(capability)
         # The Python SDK 1.x states `subscribe: false` for every server, so a legacy server is asked anyway.
         says_all = is_modern(connection.facts.revision)

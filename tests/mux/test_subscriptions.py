@@ -34,12 +34,9 @@ class Interest(RuleBasedStateMachine):
 
     @rule(listener=listeners, upstream=upstreams, uri=uris)
     def add(self, listener: str, upstream: str, uri: str) -> None:
-        was_wanted = uri in self.wanted(upstream)
+        is_new = (listener, upstream, uri) not in self.model
         self.model.add((listener, upstream, uri))
-        told = self.subscriptions.add(listener, upstream, uri)
-        assert told or was_wanted
-        if len([entry for entry in self.model if entry[1:] == (upstream, uri)]) > 1:
-            assert not told
+        assert self.subscriptions.add(listener, upstream, uri) == is_new
 
     @rule(listener=listeners, upstream=upstreams, uri=uris)
     def remove(self, listener: str, upstream: str, uri: str) -> None:

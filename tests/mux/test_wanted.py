@@ -40,6 +40,7 @@ class Asking(RuleBasedStateMachine):
         self.owner_sends = NOBODY
         self.promised: set[str] = set()  # URIs whose clients were told that they get all changes from now on
         self.unseen: set[str] = set()  # those of them that have changed, which no way has sent
+        self.turns: dict[Way, int] = {}  # of the last asking
         self.asking: dict[Way, tuple[str | None, frozenset[str]]] = {}  # listens without an answer yet
         self.gaps: set[str] = set()  # those of them that no way sent for a while
 
@@ -120,8 +121,9 @@ class Asking(RuleBasedStateMachine):
     def ask(self, is_owner: bool) -> None:
         wanted = self.wanted
         way = wanted.shared if is_owner else wanted.direct
-        if way in self.asking:
+        if way in self.asking or self.turns.get(way) == wanted.turn:
             return
+        self.turns[way] = wanted.turn
         if not (self.is_modern or is_owner):
             self.ask_for_each()
         elif (asked := wanted.next_listen(way, self.now)) is not None:
