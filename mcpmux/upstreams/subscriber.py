@@ -246,7 +246,8 @@ class Subscriber:
                 turn = wanted.turn
                 uris = wanted.next_listen(way, trio.current_time())
                 if uris or (uris is not None and way.for_lists):
-                    await nursery.start(self._keep_listening, way, uris)
+                    server = self._connection if way is wanted.direct else wanted.owner
+                    await nursery.start(self._keep_listening, way, server, uris)
                 elif uris is not None:
                     self._replace(way, trio.CancelScope(), self._settle_seconds if wanted.stop(way) else 0.0)
                 if way is wanted.direct:
@@ -255,12 +256,15 @@ class Subscriber:
                 await self._next_turn(way, turn)
 
     async def _keep_listening(
-        self, way: Way, uris: frozenset[str], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        way: Way,
+        server: Server,
+        uris: frozenset[str],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen until another listen takes over. Started once it is acknowledged or has failed."""
+        """Listen at `server` until another listen takes over. Started once that has answered or failed."""
         wanted = self._wanted
         is_direct = way is wanted.direct
-        server: Server = self._connection if is_direct else wanted.owner
         wish: Fields = {name: raw(True) for name in self._lists} if is_direct else {}
         if uris:
             wish["resourceSubscriptions"] = raw(sorted(uris))
