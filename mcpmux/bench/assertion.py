@@ -25,9 +25,9 @@ from operator import ge, gt, le, lt
 
 import msgspec
 
-from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import NO_TIMES, Results
 from mcpmux.config.report import InvalidValue, closest
+from mcpmux.format import rate_text, share_text, time_text
 from mcpmux.traffic.reading.histogram import Distribution
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}

@@ -10,13 +10,13 @@ from attrs import define, evolve, field
 
 from mcpmux.bench.assertion import Assertion, value_of
 from mcpmux.bench.drive import Drive, Work
-from mcpmux.bench.formatting import rate_text, share_text
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.session import Session
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
+from mcpmux.format import rate_text, share_text
 
 FIRST_RATE = 50.0  # if nobody said otherwise; nearly every server bears it
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted

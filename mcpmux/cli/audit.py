@@ -15,9 +15,10 @@ import click
 from mcpmux.cli.console import show_json, tell
 from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_source import format_ms, show_place
+from mcpmux.cli.traffic_source import show_place
 from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
+from mcpmux.format import count_text, time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
@@ -123,7 +124,7 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
     if verdict.records:
         verb = "hold" if verdict.records > 1 else "holds"
         numbers = f"number {verdict.first} to {verdict.head.seq}"
-        holds = f"{count(verdict.records, 'record')}, {numbers}, {verb}"
+        holds = f"{count_text(verdict.records, 'record')}, {numbers}, {verb}"
     else:
         holds = "no record holds" if verdict.fault is not None else "there is no record"
     if verdict.fault is not None:
@@ -133,12 +134,12 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
             f"{printable(str(path))}: no record has the hash {printable(head or '')}, so the end was cut "
             f"off or the log was replaced ({holds})"
         )
-    click.echo(f"{holds}, in {count(verdict.files, 'file')}; head {verdict.head.hash}")
+    click.echo(f"{holds}, in {count_text(verdict.files, 'file')}; head {verdict.head.hash}")
     if verdict.torn:
         tell(
-            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, mcpmux was "
-            "killed while it wrote it, or the end of the file was lost; whether its client had an answer is "
-            "not known"
+            f"the last line is unfinished ({count_text(verdict.torn, 'byte')}): it is being written, mcpmux "
+            "was killed while it wrote it, or the end of the file was lost; whether its client had an answer "
+            "is not known"
         )
     if verdict.first > 1 and after is None:
         tell(f"what is before record {verdict.first} was not checked; --after or the folder would")
@@ -188,7 +189,9 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     if wanted and not shown:
         tell(f"no record fits the filter{sightings.advice()}")
     if unread:
-        raise click.ClickException(f"{count(unread, 'line')} could not be read; see `mcpmux audit verify`")
+        raise click.ClickException(
+            f"{count_text(unread, 'line')} could not be read; see `mcpmux audit verify`"
+        )
 
 
 @audit.command()
@@ -244,9 +247,4 @@ def describe_end(record: Mapping[str, Any]) -> str:
         outcome = f"refused by {record.get('rule')}"
     elif record.get("code") is not None:
         outcome = f"{outcome} {record['code']}"
-    return f"{outcome}  {format_ms(ms)}" if isinstance(ms, int | float) else outcome
-
-
-def count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{outcome}  {time_text(ms / 1000)}" if isinstance(ms, int | float) else outcome

@@ -22,7 +22,6 @@ from rich.live import Live
 from rich.text import Text
 
 from mcpmux.bench.assertion import Assertion, Judgement, judge_all, judge_operations
-from mcpmux.bench.formatting import rate_text, share_text, sparkline, time_text
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
 from mcpmux.bench.report.html import html_of
@@ -55,6 +54,7 @@ from mcpmux.cli.console import ERR, plain_table, show_bytes, show_line, show_tab
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
+from mcpmux.format import rate_text, share_text, sparkline, time_text
 from mcpmux.printable import printable
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.wall import leaves_of

@@ -14,8 +14,8 @@ from mcpmux.cli.completion import complete_file, complete_upstream
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
 from mcpmux.cli.options import choose_config, json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
-from mcpmux.cli.traffic_source import format_ms
 from mcpmux.errors import ConfigError
+from mcpmux.format import time_text
 from mcpmux.printable import printable
 from mcpmux.traffic.record import second_of
 from mcpmux.transports.http.route import HttpOrigin
@@ -73,7 +73,7 @@ REPLICAS: Columns = {
     "HANDED OVER": lambda replica: _told(replica, "handed_over"),
     "HANDED IN": lambda replica: _told(replica, "handed_in"),
     "COMMANDS": lambda replica: _told(replica, "commands"),
-    "LAG": lambda replica: _told(replica, "lag_ms", format_ms),
+    "LAG": lambda replica: _told(replica, "lag_ms", lambda ms: time_text(ms / 1000)),
     "WAITING": lambda replica: _told(replica, "events_waiting"),
     "LEASE": lambda replica: _told(replica, "lease_seconds", "{:.1f} s".format),
     "DETAILS": lambda replica: replica.get("trouble") or replica.get("url"),

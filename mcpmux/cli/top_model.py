@@ -11,11 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from mcpmux.bench.formatting import rate_text
 from mcpmux.cli import ctl
 from mcpmux.cli.console import Columns
 from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
-from mcpmux.cli.traffic_source import format_ms, format_size
+from mcpmux.format import bytes_text, rate_text, time_text
 from mcpmux.traffic.admin.view import Message
 from mcpmux.traffic.reading.stats import CLIENTS
 from mcpmux.traffic.reading.summary import Targets
@@ -39,6 +38,10 @@ def measured(upstreams: Sequence[Item], stats: Item) -> list[Item]:
         {**facts.get("", nothing), "name": CLIENTS},
         *({**facts.get(each["name"], nothing), **each} for each in upstreams),
     ]
+
+
+def _milliseconds(number: float) -> str:
+    return time_text(number / 1000)
 
 
 def _number(member: str, form: Callable[[Any], Any]) -> Callable[[Item], Any]:
@@ -72,8 +75,8 @@ UPSTREAMS: Columns = {
     "NAME": lambda row: row["name"],
     "STATE": _state("STATE"),
     "RATE": _number("rate", rate_text),
-    "P50": _number("p50", format_ms),
-    "P95": _number("p95", format_ms),
+    "P50": _number("p50", _milliseconds),
+    "P95": _number("p95", _milliseconds),
     "ERRORS": _errors,
     "IN FLIGHT": _state("IN FLIGHT"),
     "SESSIONS": _state("SESSIONS"),
@@ -132,7 +135,7 @@ def _status(row: Item) -> tuple[str, str]:
 EXCHANGES: Columns = {
     "TIME": lambda row: time_of(row["at"]),
     "STATUS": _status,
-    "DURATION": _number("ms", format_ms),
+    "DURATION": _number("ms", _milliseconds),
     "REQUEST": lambda row: request_of(row),
     "UPSTREAM": _number("upstreams", ", ".join),
     "CLIENT": lambda row: row.get("client") or (row["peer"] if row["leg"] == "client" else None),
@@ -163,5 +166,5 @@ def exchange_lines(answer: bytes) -> Iterator[Line]:
         for line in body_lines(body_of(record), full=True):
             yield f"  {line}", ""
         if message.cut:
-            yield f"  … it has {format_size(record.size)}, the rest is left out here", "yellow"
+            yield f"  … it has {bytes_text(record.size)}, the rest is left out here", "yellow"
         yield "", ""

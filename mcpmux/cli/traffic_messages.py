@@ -26,8 +26,6 @@ from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
     filter_help,
-    format_ms,
-    format_size,
     format_time,
     no_files,
     read_filter,
@@ -35,6 +33,7 @@ from mcpmux.cli.traffic_source import (
     show_place,
     where_argument,
 )
+from mcpmux.format import bytes_text, time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
 from mcpmux.traffic.outcome import statuses_of
@@ -168,7 +167,7 @@ def message_line(record: Record) -> str:
     client, upstream = (peer, "") if is_client else ("", peer)
     flow = f"{client:>6} {'→' if is_client is (record.direction == 'in') else '←'} {upstream:<10} "
     what = _what(record.method or record.kind, record.target)
-    return _line(record, flow + what, statuses_of(record), format_size(record.size))
+    return _line(record, flow + what, statuses_of(record), bytes_text(record.size))
 
 
 def summary_line(summary: ExchangeSummary) -> str:
@@ -176,7 +175,7 @@ def summary_line(summary: ExchangeSummary) -> str:
     what = _what(summary.method or "?", summary.target[0] if summary.target else None)
     if summary.upstream:
         what += "  " + paint(f"→ {printable(', '.join(summary.upstream))}", dim=True)
-    sizes = [format_size(size) for size in (summary.size, summary.answer_size) if size is not None]
+    sizes = [bytes_text(size) for size in (summary.size, summary.answer_size) if size is not None]
     return _line(summary, f" {who}  {what}", summary.statuses, " / ".join(sizes))
 
 
@@ -189,7 +188,7 @@ def _line(subject: Record | ExchangeSummary, what: str, statuses: tuple[str, ...
             text = re.sub("^error", f"error {subject.code}", text)
         parts.append(paint(text, fg=STATUS_STYLES.get(statuses[0], "red")))
     if subject.ms is not None:
-        parts.append(format_ms(subject.ms))
+        parts.append(time_text(subject.ms / 1000))
     return "  ".join([*parts, paint(sizes, dim=True)])
 
 
@@ -433,7 +432,7 @@ def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
     yield paint(f"run {printable(first.run)}, {len(records)} messages", dim=True)
     yield ""
     for record in records:
-        after = format_ms((record.at - first.at) * 1000)
+        after = time_text(record.at - first.at)
         yield f"{'+' + after:>11}  {message_line(record)}  {paint(f'message {record.seq}', dim=True)}"
     for passage in passages(records):
         yield ""
@@ -464,7 +463,7 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     if not lines and not full and len(came) > BODY_LINES:
         yield f"  the same in the first {BODY_LINES} lines; --full compares all"
     elif not lines:
-        yield f"  the same but for order and spelling ({format_size(before.size)}, {format_size(after.size)})"
+        yield f"  the same but for order and spelling ({bytes_text(before.size)}, {bytes_text(after.size)})"
 
 
 def _ordered(body: bytes | str | None) -> bytes | str | None:

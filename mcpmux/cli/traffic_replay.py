@@ -36,11 +36,12 @@ from mcpmux.cli.options import (
 )
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
-from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
+from mcpmux.cli.traffic_source import CaptureFiles, read_redactor, redact_option
 from mcpmux.config import AnyListener, Http, Limits, Listeners, Upstream, parse_upstream_argument
 from mcpmux.config.model import Target, WebSocket
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
+from mcpmux.format import counts_text, time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.call import Hear
 from mcpmux.protocol.principal import NARROWED
@@ -50,7 +51,7 @@ from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, count_text, show_path
+from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, show_path
 
 files_argument: Decorator = click.argument("files", nargs=-1, metavar="[FILES|DIR]...", type=PATH)
 
@@ -75,7 +76,7 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
             raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
     if not reading.dialogues():
         what = "of a client" if side == "client" else f"to the upstream `{upstream or '?'}`"
-        reasons = f" ({count_text(reading.left_out.items())})" if reading.left_out else ""
+        reasons = f" ({counts_text(reading.left_out.items())})" if reading.left_out else ""
         raise Mistake(f"{where}: there is no request {what} in this capture{reasons}")
     return reading
 
@@ -110,14 +111,14 @@ def show_report(report: Report) -> None:
         rows = []
         for method, both in latency.items():
             pairs = zip(*(histogram.percentiles(PERCENTILES) for histogram in both), strict=True)
-            rows.append([method, *map(format_seconds, chain.from_iterable(pairs))])
+            rows.append([method, *map(time_text, chain.from_iterable(pairs))])
         click.echo()
         show_line("Latency")
         show_table(["METHOD", *headings], rows, right_aligned=headings)
     _tell_reasons(report)
     _show_differences(report.having("different"))
     click.echo()
-    click.echo(count_text((status, total[status]) for status in STATUSES if total[status]))
+    click.echo(counts_text((status, total[status]) for status in STATUSES if total[status]))
 
 
 def _tell_reasons(report: Report) -> None:
@@ -130,7 +131,7 @@ def _tell_reasons(report: Report) -> None:
     for (kind, method), count in report.questions.items():
         tell(f"question of the server: {count}: {method}: {KINDS[kind]}")
     if report.left_out:
-        tell(f"not part of any request: {count_text(report.left_out.items())}")
+        tell(f"not part of any request: {counts_text(report.left_out.items())}")
 
 
 def _show_differences(outcomes: Sequence[Outcome]) -> None:
@@ -323,7 +324,7 @@ def mock(
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     answers = CapturedAnswers(reading.dialogues(), cycle=cycle)
-    reasons = count_text(answers.unusable.items())
+    reasons = counts_text(answers.unusable.items())
     if not answers.requests:
         raise Mistake(f"nothing in this capture can be served: {reasons}")
     if answers.unusable:

@@ -16,15 +16,12 @@ import click
 import msgspec
 
 from mcpmux import __version__
-from mcpmux.bench.formatting import sparkline
 from mcpmux.cli.console import OUT, for_screen, is_screen, show_line, show_table, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
     filter_help,
-    format_seconds,
-    format_size,
     format_time,
     read_redactor,
     redact_option,
@@ -32,6 +29,7 @@ from mcpmux.cli.traffic_source import (
     where_argument,
 )
 from mcpmux.files import replacing
+from mcpmux.format import bytes_text, sparkline, time_text
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
@@ -86,7 +84,7 @@ def _show(found: Stats) -> None:
     if found.messages:
         span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
         invalid = f", {found.invalid} invalid" if found.invalid else ""
-        overview = f"{found.messages} messages, {format_size(found.bytes)}{invalid}, {span}"
+        overview = f"{found.messages} messages, {bytes_text(found.bytes)}{invalid}, {span}"
     show_lines([overview])
     groups = found.groups()
     if groups:
@@ -116,8 +114,8 @@ def row_of(group: Group) -> tuple[Any, ...]:
         group.answers or group.notifications,
         (errors, "red" if group.failures else ""),
         group.open or None,
-        *map(format_seconds, group.latency.percentiles((*PERCENTILES, 100))),
-        format_size(group.bytes),
+        *map(time_text, group.latency.percentiles((*PERCENTILES, 100))),
+        bytes_text(group.bytes),
         spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
     )
 
@@ -131,7 +129,7 @@ def latency_lines(latency: Histogram) -> list[str]:
     bars = latency.bars(LATENCY_BARS)
     most = max(count for _, count in bars)
     return [
-        f"  ≤ {format_seconds(end):>8}  {'█' * math.ceil(count / most * BAR_WIDTH):<{BAR_WIDTH}} {count}"
+        f"  ≤ {time_text(end):>8}  {'█' * math.ceil(count / most * BAR_WIDTH):<{BAR_WIDTH}} {count}"
         for end, count in bars
     ]
 
@@ -201,7 +199,7 @@ def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> N
                 _write(stdout, pieces)
         else:
             size = write_file(name, pieces, source.files())
-            tell(f"{name}: {counts[name]} messages, {format_size(size)}")
+            tell(f"{name}: {counts[name]} messages, {bytes_text(size)}")
         if not counts[name] and not source.filter:
             tell("there is no message in it")
     if source.filter and not any(counts.values()):

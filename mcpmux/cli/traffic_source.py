@@ -190,26 +190,3 @@ def show_lines(lines: Collection[str]) -> None:
 def format_time(time: str) -> str:
     """The time of a record in UTC, up to milliseconds, as filters take it."""
     return printable(time[:23])
-
-
-def format_ms(ms: float) -> str:
-    """A duration in a fitting unit."""
-    if ms < 1000:
-        return f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
-    return f"{ms / 1000:.2f} s" if ms < 60_000 else f"{ms / 60_000:.1f} min"
-
-
-def format_seconds(seconds: float | None) -> str:
-    """The same of seconds, or a dash."""
-    return "-" if seconds is None else format_ms(seconds * 1000)
-
-
-def format_size(size: float) -> str:
-    """A number of bytes in a fitting unit."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} GiB"

@@ -45,7 +45,7 @@ def test_the_table_tells_everything():
     for words in (
         "http://127.0.0.1:8000/docs  Streamable HTTP, 2026-07-28",
         "open, 100/s, 20 s; measured 20.0 s",
-        "2,000", "p50", "p99.9", "max", "240 kB", "1.80 MB", "connect p50", "generator CPU", "20.0 %",
+        "2,000", "p50", "p99.9", "max", "234 KiB", "1.72 MiB", "connect p50", "generator CPU", "20.0 %",
         "read", "list", "all", "rpc -32602", "timeout", "997 of 1,000",
     ):  # fmt: skip
         assert words in text, words
@@ -73,7 +73,7 @@ def test_a_few_requests_do_not_pretend_to_have_a_p99_9():
 
 def test_nothing_measured_is_told_as_nothing():
     text = printed(EMPTY)
-    assert "–" in text
+    assert "-" in text.split()
     assert "nan" not in text
 
 

@@ -121,6 +121,6 @@ def test_all_messages_of_an_exchange_are_lines() -> None:
     heading, *body = [text for text, _ in lines]
     assert "c1 →" in heading
     assert body[:4] == ["  {", '    "note": "\\x9b31m\\u202e",', '    "exact": 1.0e2', "  }"]
-    assert "tools/call find  ok  3.0 ms" in body[5]
-    assert body[6:8] == ["  begun", "  … it has 293.0 KiB, the rest is left out here"]
+    assert "tools/call find  ok  3.00 ms" in body[5]
+    assert body[6:8] == ["  begun", "  … it has 293 KiB, the rest is left out here"]
     assert all(text.isprintable() for text, _ in lines)

@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import OperationResult, Report, Results, Series, by_name
+from mcpmux.format import rate_text, share_text, time_text
 
 # Intervals and effect sizes of differences, by resampling.
 #

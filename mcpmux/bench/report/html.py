@@ -17,7 +17,6 @@ from operator import itemgetter
 import msgspec
 
 from mcpmux.bench.assertion import Judgement
-from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.tables import (
     Cell,
@@ -29,6 +28,7 @@ from mcpmux.bench.report.tables import (
     tables_of,
 )
 from mcpmux.bench.results import Report, Results, Series, Step, by_name, pool
+from mcpmux.format import rate_text, share_text, time_text
 from mcpmux.traffic.reading.histogram import Distribution
 
 FOOTER = (

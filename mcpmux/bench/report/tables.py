@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.formatting import NOTHING, bytes_text, rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.results import FanOut, OperationResult, Report, Results, Step, by_name, pool, pooled
+from mcpmux.format import NOTHING, bytes_text, rate_text, share_text, time_text
 from mcpmux.printable import spreadsheet_cell
 from mcpmux.traffic.reading.histogram import Distribution
 

@@ -22,6 +22,7 @@ import msgspec
 import trio
 from attrs import define, field
 
+from mcpmux.format import counts_text
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Route, check_json, whole_number
 from mcpmux.traffic.admin.selection import chosen_records, read_filter
 from mcpmux.traffic.admin.view import LiveView
@@ -29,7 +30,6 @@ from mcpmux.traffic.reading.dialogue import Reading
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.replay.mock import CapturedAnswers, open_mock
-from mcpmux.traffic.replay.report import count_text
 
 MOCKS: Final = 8  # at once
 MOCK_BYTES: Final = 64 * 2**20  # of captured messages for one
@@ -115,7 +115,7 @@ class Mocks:
                     raise BadRequest(f"these are more than {most} MB of messages; narrow the filter", 413)
         answers = await trio.to_thread.run_sync(_answers_in, records)
         if not answers.requests:
-            reasons = count_text(answers.unusable.items()) or "no client has asked anything in it"
+            reasons = counts_text(answers.unusable.items()) or "no client has asked anything in it"
             raise BadRequest(f"nothing here can be answered from: {reasons}", 409)
         return answers
 
@@ -131,7 +131,7 @@ class Mocks:
             async with open_mock(answers) as server, trio.open_nursery() as serving:
                 await serving.start(self._serve, server, mock.stopping, urls.append)
                 requests = sum(map(len, answers.requests.values()))
-                left_out = count_text(answers.unusable.items())
+                left_out = counts_text(answers.unusable.items())
                 mock.state = State(number, urls[0], mock.filter, requests, left_out)
                 task_status.started()
                 await mock.stopping.wait()

@@ -13,7 +13,7 @@ import bisect
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -328,8 +328,3 @@ def _at(path: Path, message: Any) -> Any:
         elif isinstance(message, list) and isinstance(step, int) and message:
             message = message[-1]
     return message
-
-
-def count_text(counts: Iterable[tuple[str, int]]) -> str:
-    """`3 redacted, 1 truncated`."""
-    return ", ".join(f"{number} {what}" for what, number in counts)

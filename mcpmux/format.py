@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-NOTHING = "–"
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+NOTHING = "-"
+_TIMES = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -46,8 +46,18 @@ def share_text(share: float | None) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A size in powers of 1000."""
-    return _in_units(count, _SIZES) if count >= 999.5 else f"{count:.0f} B"
+    """A size in the units of the configuration."""
+    return _in_units(count, _SIZES) if count >= 1023.5 else f"{count:.0f} B"
+
+
+def count_text(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def counts_text(counts: Iterable[tuple[str, int]]) -> str:
+    """`3 redacted, 1 truncated`."""
+    return ", ".join(f"{number} {what}" for what, number in counts)
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.bench.formatting import bytes_text, rate_text, share_text, sparkline, time_text
+from mcpmux.format import bytes_text, rate_text, share_text, sparkline, time_text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "–"),
+        (None, "-"),
         (1e-6, "1.00 µs"),
         (0.0009999, "1.00 ms"),
         (0.000999, "999 µs"),
@@ -20,7 +20,7 @@ from mcpmux.bench.formatting import bytes_text, rate_text, share_text, sparkline
         (0.999, "999 ms"),
         (0.9999, "1.00 s"),
         (59.94, "59.9 s"),
-        (3600, "3,600 s"),
+        (3600, "60.0 min"),
         (0.0, "0 µs"),
     ],
 )
@@ -31,7 +31,7 @@ def test_a_duration_has_three_digits_and_its_unit(seconds: float | None, text: s
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (None, "–"),
+        (None, "-"),
         (0, "0 %"),
         (0.0000001, "<0.001 %"),
         (0.001, "0.100 %"),
@@ -46,7 +46,7 @@ def test_a_share_never_looks_like_nothing_or_all_when_it_is_not(share: float | N
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (2.5e9, "2.50 GB")]
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (5 * 2**40, "5,120 GiB")]
 )
 def test_a_size_has_its_unit(count: float, text: str):
     assert bytes_text(count) == text
@@ -62,7 +62,7 @@ def test_a_rate_is_per_second(rate: float, text: str):
 @given(st.floats(1e-6, 3600))
 def test_a_duration_as_told_is_within_half_a_percent(seconds: float):
     number, unit = time_text(seconds).split()
-    told = float(number.replace(",", "")) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+    told = float(number.replace(",", "")) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
     assert told == pytest.approx(seconds, rel=0.0051)
 
 
