@@ -87,7 +87,8 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
     for page in (await walk(upstream, call)).pages:
         shown = await access.shown(call, upstream.name, upstream.key, page.texts)
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
-        for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
+        judge = access.of(call.principal)
+        for own, item in zip(*judge.overridden(call.method, upstream.space, names, items), strict=True):
             exposed = name_in(item, call.method) or own or ""
             tokens = tokens_in(item) if is_listed else 0
             rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""

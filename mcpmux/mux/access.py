@@ -7,6 +7,7 @@ the same error that a missing thing gets, so that a client cannot find out what 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Final
 
 import msgspec
@@ -16,14 +17,15 @@ from mcpmux.lru import Lru
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.pattern import Target, is_plain
 from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, names_uri
+from mcpmux.mux.rewrite import Space
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 
 Facts = list[tuple[str, ServerFacts]]
@@ -223,6 +225,20 @@ class Judge:
         """
         overrides = self.overrides
         return shown if overrides is None else overrides.own_name(upstream, KIND_OF[method], shown)
+
+    def overridden(
+        self, method: str, space: Space, names: Sequence[str | None], items: Sequence[Raw]
+    ) -> tuple[Sequence[str | None], Sequence[Raw]]:
+        """Return names and items of an upstream's list with the overrides for the principal.
+
+        `names`: the upstream's own. `items`: as clients would see them without overrides.
+        """
+        overrides, kind = self.overrides, KIND_OF.get(method)
+        if overrides is None or kind is None:
+            return names, items
+        fields = [decode_fields(item) for item in items]
+        shown = overrides.apply(space.upstream, kind, names, fields, space.expose_name)
+        return list(compress(names, shown)), [raw(item) for item in compress(fields, shown)]
 
     def shown_name(self, method: str, upstream: str, own: str) -> str:
         """Return the name under which the principal knows an upstream's tool or prompt."""

@@ -32,7 +32,7 @@ from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_argument
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import Policy
-from mcpmux.mux.rewrite import NAMED_BY, Space
+from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.mux.view import UPSTREAMS, BadNarrowing, Selection, globs_in, read_narrowing, views_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -155,20 +155,6 @@ class AccessControl:
                 what = "arguments are not checked: the server will judge"
                 log.warning(what, upstream=name, tool=own, reason=str(reason))
         return raw(fill_in(arguments, parameters))
-
-    def overridden(
-        self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]
-    ) -> tuple[Sequence[str | None], Sequence[Raw]]:
-        """Return names and items of an upstream's list with the overrides for the client of a call.
-
-        `names`: the upstream's own. `items`: as clients would see them without overrides.
-        """
-        overrides, kind = self.of(call.principal).overrides, KIND_OF.get(call.method)
-        if overrides is None or kind is None:
-            return names, items
-        fields = [decode_fields(item) for item in items]
-        shown = overrides.apply(space.upstream, kind, names, fields, space.expose_name)
-        return list(compress(names, shown)), [raw(item) for item in compress(fields, shown)]
 
     # Tools that views select by their annotations, or whose arguments are checked
 

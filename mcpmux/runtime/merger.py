@@ -283,8 +283,9 @@ class Merger:
                     shown = list(map(and_, shown, own))
                 items = list(compress(items, shown))
                 names = list(compress(page.texts, shown))
+                judge = self._access.of(call.principal)  # other names may be in force by now
             if judge.overrides is not None:
-                names, items = self._access.overridden(call, upstream.space, names, items)
+                names, items = judge.overridden(call.method, upstream.space, names, items)
             parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
             hidden = 0 if items is found.page.items else len(found.page.items) - len(items)
