@@ -34,7 +34,6 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "rich",
     "difflib",
     "asyncio",
-    "regex",
     "email",
     "wsproto",
     "oauthlib",

@@ -277,13 +277,13 @@ def test_paths_are_followed_into_broken_messages():
         assert (b"hunter2" in data, count) == (False, 1)
 
 
-def test_a_pattern_that_takes_too_long_takes_the_text_with_it():
+def test_a_pattern_takes_no_time_that_doubles_with_the_text():
     slow = Redactor(Redaction(patterns={"slow": r"(?:a|aa|b)+c"}))
-    began = time.perf_counter()
-    cleaned, count = slow.redact_text("ab" * 3000)
-    if count:
-        assert cleaned == "[redacted: slow took too long]"
-    assert time.perf_counter() - began < 5
+    assert slow.redact_text("ab" * 30_000) == ("ab" * 30_000, 0)
+
+
+def test_a_pattern_leaves_what_is_no_unicode_beside_its_matches():
+    assert OWN.redact_text("\ud800 ACME-123 é") == ("\ud800 [redacted: acme key] é", 1)
 
 
 def test_new_rules_hold_from_the_next_message_on():
