@@ -145,17 +145,12 @@ class Audit:
     """Key of the hashes. Nobody without it can write a chain that verifies."""
     rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
     """Size at which a new file is started. The chain goes on in it."""
-    sync: Annotated[str, Choice(("batch", "always", "never"))] = "batch"
+    sync: Annotated[str, Choice(("batch", "always"))] = "batch"
     """When a record is on the disk. `batch`: before the response goes out, together with other records that
-    wait. `always`: before the response goes out, each record by itself. `never`: when the system writes it,
-    so a power cut may lose it.
+    wait. `always`: before the response goes out, each record by itself.
     """
     on_full: Annotated[str, Choice(("refuse", "continue"))] = "refuse"
     """If the log cannot be written: `refuse` exchanges, or `continue` and note the gap afterwards."""
-    begin: Annotated[str, Choice(("listens", "all"))] = "listens"
-    """Which exchanges also get a record before anything is done for them. `listens`: those that may last for
-    days. `all`: every exchange, so that nothing is ever done without a trace.
-    """
 
 
 # What to redact besides what mcpmux redacts by itself.

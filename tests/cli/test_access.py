@@ -39,7 +39,7 @@ principals = ["bob"]
 def write_config(folder: Path) -> Path:
     lines = [
         '[listeners]\nhttp = ["127.0.0.1:0"]',
-        f'[audit]\ndirectory = "{folder / "audit"}"\nsync = "never"',
+        f'[audit]\ndirectory = "{folder / "audit"}"',
     ]
     command = f'command = "{sys.executable}"'
     lines += [f'[upstreams.{name}]\n{command}\nargs = ["-m", "mcpmux.demo.{name}"]' for name in UPSTREAMS]

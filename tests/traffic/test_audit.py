@@ -327,18 +327,6 @@ async def test_a_listen_has_a_record_at_its_beginning_and_one_at_its_end(autojum
     assert [record["kind"] for record in world.disk.records] == ["begin", "exchange", "close"]
 
 
-async def test_with_begin_all_nothing_is_done_before_its_record_is_on_the_disk(autojump_clock):
-    async with open_world(begin="all") as world, trio.open_nursery() as nursery:
-        world.disk.seconds = 5.0
-        nursery.start_soon(world.exchange, 1)
-        with trio.move_on_after(4) as scope:
-            await world.recorder.admit(leg_of(), 2, call_of("tools/list"))
-        assert scope.cancelled_caught
-    kinds = [(record["kind"], record["exchange"]) for record in world.disk.records[:-1]]
-    assert sorted(kinds) == [("begin", 1), ("begin", 2), ("exchange", 1), ("exchange", 2)]
-    assert {record["outcome"] for record in world.disk.of_kind("exchange")} == {"ok", "cancelled"}
-
-
 async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):
     with capture_logs() as logs:
         async with open_world() as world:

@@ -23,10 +23,8 @@ def opening(number: int | None, torn: bytes, *, keyed: bool | None = None) -> by
     return json.dumps({key: value for key, value in body.items() if value is not None}).encode()
 
 
-def files_of(
-    directory: Path, key: bytes | None = None, rotate_size: int = 2**20, *, sync: bool = False
-) -> AuditFiles:
-    return AuditFiles(directory, key, rotate_size, partial(opening, keyed=True if key else None), sync)
+def files_of(directory: Path, key: bytes | None = None, rotate_size: int = 2**20) -> AuditFiles:
+    return AuditFiles(directory, key, rotate_size, partial(opening, keyed=True if key else None))
 
 
 def write(directory: Path, *groups: int, key: bytes | None = None, rotate_size: int = 2**20) -> None:
@@ -156,7 +154,7 @@ BROKEN = {"write": ("write",), "write, and no way back": ("write", "ftruncate"),
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch, broken):
     """The system takes a part and then fails, in a file and where a new one begins."""
-    files = files_of(tmp_path, rotate_size=600, sync=True)
+    files = files_of(tmp_path, rotate_size=600)
     files.open()
     system = os.write
 

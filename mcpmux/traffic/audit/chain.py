@@ -221,7 +221,6 @@ class AuditFiles:
     _key: bytes | None
     _rotate_size: int
     _opening: Opening
-    _sync: bool
     head: Link = START
     _lock: int = -1
     _file: int = -1
@@ -321,8 +320,7 @@ class AuditFiles:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._file, rest) :]
-            if self._sync:
-                os.fsync(self._file)
+            os.fsync(self._file)
         except OSError:
             with contextlib.suppress(OSError):  # the next write tries again
                 os.ftruncate(self._file, self._size)

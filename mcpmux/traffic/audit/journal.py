@@ -2,9 +2,9 @@
 
 Promises
 - Every exchange that was admitted leaves one record, however it ends, cancellation included.
-- The record is written, and with `sync` other than `never` on the disk, before the client has the answer:
-  an answer that a client got is in the log, also after `kill -9`. An exchange that had begun and was not
-  answered when mcpmux was killed has a `begin` record only: listens, or with `begin = "all"` every request.
+- The record is on the disk before the client has the answer: an answer that a client got is in the log, also
+  after `kill -9`. A listen that was open when mcpmux was killed has a `begin` record only; a request that had
+  begun and was not answered has none.
 - Records that wait together, or follow each other closely, are written together, with one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
@@ -86,7 +86,6 @@ class Audit:
     def __init__(self, append: Append, settings: AuditSettings, records: RecordMaker) -> None:
         self._append = append
         self._continues = settings.on_full == "continue"
-        self._begins_all = settings.begin == "all"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
         self._records = records
         self._backlog: deque[_Entry] = deque()
@@ -114,7 +113,7 @@ class Audit:
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """Admit an exchange, see ExchangeObserver. Raises RpcError: the log cannot be written."""
-        begins = self._begins_all or exchange.call.method == m.LISTEN
+        begins = exchange.call.method == m.LISTEN
         if begins or self._outage is not None or len(self._backlog) >= BACKLOG_LIMIT:
             return self._admit(exchange, begins)
         self._open += 1

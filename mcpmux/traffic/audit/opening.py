@@ -69,12 +69,12 @@ async def open_audit(
         fragment = torn[:FRAGMENT_LIMIT].decode(errors="replace") or None
         return records.encode([records.plain("open", version=__version__, fragment=fragment, **facts)])[0]
 
-    directory, sync = Path(settings.directory), settings.sync != "never"
+    directory = Path(settings.directory)
     try:
         if replica is not None:
             await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
             directory /= f"{REPLICA_FOLDER}{replica}"
-        files = AuditFiles(directory, key, settings.rotate_size, opening, sync)
+        files = AuditFiles(directory, key, settings.rotate_size, opening)
         await trio.to_thread.run_sync(files.open)
     except OSError as error:
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None

@@ -12,7 +12,7 @@ out. Neither arguments nor results nor messages of errors are in a record.
 
 `exchange` is one request of a client, written when it has ended, before the client has the answer. `begin` is
 the same without the members after `rule`, written before anything is done for it: for `subscriptions/listen`,
-which may take days, or for every request (`begin = "all"`). A `begin` without its `exchange` was cut off.
+which may take days. A `begin` without its `exchange` was cut off.
 
 | member | meaning |
 | --- | --- |
