@@ -122,18 +122,13 @@ def draw_by(items: Sequence[T], weights: Iterable[float]) -> Draw[T]:
     return lambda random: items[min(bisect_right(bounds, random.random() * bounds[-1]), last)]
 
 
-def zipf(count: int, exponent: float) -> list[float]:
-    """The weights of `count` things by Zipf's law: `1 / k ** exponent` for the k-th. 0 makes them alike."""
-    return [float(rank) ** -exponent for rank in range(1, count + 1)]
-
-
 def always(ask: Ask) -> Make:
     """Makes the same ask again and again."""
     return lambda _number, _random: ask
 
 
-def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
-    """Makes the asks. `exponent` of the popularity of resources: 0 for all alike. Raises InvalidValue."""
+def bind(operation: Operation, uris: Sequence[str]) -> Make:
+    """Makes the asks. Raises InvalidValue."""
     verb, name, template = operation.verb, operation.name, operation.arguments
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:
@@ -141,7 +136,7 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
             near = closest(operation.subject, uris) if operation.subject else None
             hint = f"; did you mean `{near}`?" if near else ""
             raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}{hint}")
-        return draw_by(items, zipf(len(items), exponent))
+        return draw_by(items, [1.0] * len(items))
 
     if verb in OF_URIS:
         glob = operation.subject

@@ -39,11 +39,10 @@ class Plan:
     """A benchmark of one target: what is asked, how much, over how many sessions and connections.
 
     `clients` or `rate` says which model it is: in the open one `profile` has the arrivals. `count`: most
-    turns after the warm-up. `zipf`: the exponent of the popularity of resources. `check`: `length` or `hash`
-    of what is read, or None. Times in seconds. `find_max`: look for the highest rate at which these hold,
-    beginning with `rate`. `push`: what changes a resource; then `sessions` are told of the changes of the
-    first `resources` resources. `captured`: what is asked instead of flows. `runs`: how often each target is
-    measured.
+    turns after the warm-up. `check`: `length` or `hash` of what is read, or None. Times in seconds.
+    `find_max`: look for the highest rate at which these hold, beginning with `rate`. `push`: what changes a
+    resource; then `sessions` are told of the changes of the first `resources` resources. `captured`: what is
+    asked instead of flows. `runs`: how often each target is measured.
     """
 
     flows: tuple[Flow, ...] = ()
@@ -58,7 +57,6 @@ class Plan:
     connections: int | None = None
     sessions: int = 1
     in_flight: int | None = None
-    zipf: float = 0.0
     check: str | None = None
     revision: str | None = None
     seed: int = 1
@@ -149,7 +147,7 @@ class Plan:
 
     def settings(self) -> dict[str, object]:
         """What has to be equal in two runs that are compared."""
-        same = ("rate", "think", "sessions", "connections", "zipf", "check")
+        same = ("rate", "think", "sessions", "connections", "check")
         return {
             "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
             "captured": self.captured.fingerprint() if self.captured is not None else None,

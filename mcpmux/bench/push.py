@@ -89,7 +89,7 @@ class Push(Work):
     async def _make(self) -> None:
         plan, random, failures = self._plan, Random(self._plan.seed), 0
         assert plan.push is not None
-        makers = cycle([(uri, bind(plan.push, (uri,), 0)) for uri in self._uris])
+        makers = cycle([(uri, bind(plan.push, (uri,))) for uri in self._uris])
         for number, (uri, make) in enumerate(islice(makers, plan.count or CHANGES), 1):
             ask = make(number, random)
             began = trio.current_time()

@@ -98,7 +98,7 @@ class Run:
             flows = plan.flows or default_flows(plan.push, first.facts, uris)
             if first.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
                 raise InvalidValue(NO_PING)
-            mix = bind_mix(flows, uris, plan.zipf, Random(plan.seed))
+            mix = bind_mix(flows, uris, Random(plan.seed))
             if plan.push is not None:
                 return Push(plan, sessions, choose_uris(flows, uris, plan.resources), tally.record)
         if plan.find_max:

@@ -94,9 +94,9 @@ class Turns:
         return self._choose().makers[0](self._number, self._random)
 
 
-def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random: Random) -> Turns:
+def bind_mix(flows: Sequence[Flow], uris: Sequence[str], random: Random) -> Turns:
     """Flows drawn by weight, at a server with these resources. Raises InvalidValue for what it lacks."""
-    makers = (tuple(bind(step, uris, exponent) for step in flow.steps) for flow in flows)
+    makers = (tuple(bind(step, uris) for step in flow.steps) for flow in flows)
     bound = [BoundFlow(each, flow.pause) for each, flow in zip(makers, flows, strict=True)]
     draw = draw_by(bound, [flow.weight for flow in flows])
     return Turns(bound, partial(draw, random) if len(bound) > 1 else lambda: bound[0], random)

@@ -34,14 +34,13 @@ from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.reading import read_document, structure
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Choice, Duration, Flag, Real, Seconds, Text, Whole, derive_names
+from mcpmux.config.scalars import Choice, Duration, Flag, Seconds, Text, Whole, derive_names
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.revisions import SUPPORTED
 
 OTHER_FILES = 64  # of the process itself
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
 RUNS_LIMIT = 100
-ZIPF_LIMIT = 10.0
 CHECKS = ("length", "hash")
 ASSERT = "assert"
 PARAMETERS = {"duration": "seconds", "timeout": "patience", "flows": "operations", ASSERT: "assertions"}
@@ -117,7 +116,6 @@ CONDITION = Parsed("COND", parse_assertion)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
-EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 
 
 @click.command()
@@ -154,7 +152,6 @@ EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 @option("--json", type=FILE, help="Write all results as JSON; - is standard output.")
 @option("--csv", type=FILE, help="Write the numbers as CSV.")
 @option("--html", type=FILE, help="Write a report with plots as one file.")
-@option("--zipf", type=EXPONENT, default=0, help="Popularity of resources: 1 for Zipf's law.")
 @option("--check", type=click.Choice(CHECKS), help="Check that contents stay the same.")
 @option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
 @option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
@@ -268,7 +265,6 @@ class Scenario:
     sessions: Places | None = None
     connections: Places | None = None
     in_flight: Places | None = None
-    zipf: Annotated[float, Real(0, ZIPF_LIMIT)] | None = None
     check: Annotated[str, Choice(CHECKS)] | None = None
     revision: Annotated[str, Choice(SUPPORTED)] | None = None
     seed: Annotated[int, Whole(-(10**15), 10**15)] | None = None

@@ -83,7 +83,7 @@ class DelayedServer:
 
 
 def ping_mix() -> Turns:
-    return bind_mix([parse_flow("ping")], (), 0, Random(1))
+    return bind_mix([parse_flow("ping")], (), Random(1))
 
 
 async def drive(server: DelayedServer, plan: Plan, seed: int = 1) -> tuple[Recording, Work, float]:

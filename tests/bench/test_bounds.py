@@ -83,7 +83,7 @@ def deliveries_of(count: int) -> Deliveries:
 
 def mix_of(count: int) -> object:
     flows = [parse_flow('2 tool echo {"text": "{{n}}"}'), parse_flow("1 read")]
-    mix = bind_mix(flows, tuple(f"memo:{number}" for number in range(100)), 1.0, Random(1))
+    mix = bind_mix(flows, tuple(f"memo:{number}" for number in range(100)), Random(1))
     for _ in range(count):
         mix.next()
     return mix
@@ -92,7 +92,7 @@ def mix_of(count: int) -> object:
 def template_of(count: int) -> object:
     """What makes the arguments keeps none of them."""
     template = parse_arguments('{"a": "{{n}}", "b": {{1..9}}}')
-    flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], (), 0, Random(1))
+    flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], (), Random(1))
     for _ in range(count):
         flow.next()
     return template, flow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import bind, draw_by, parse_operation, zipf
+from mcpmux.bench.operation import bind, draw_by, parse_operation
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
@@ -17,7 +17,7 @@ URIS = ("file:///a.md", "file:///b.txt", "memo:c.md", "file:///dir/d.md")
 
 
 def call_of(text: str, number: int = 1, seed: int = 1) -> tuple[str, dict[str, Any]]:
-    ask = bind(parse_operation(text), URIS, 0)(number, Random(seed))
+    ask = bind(parse_operation(text), URIS)(number, Random(seed))
     return ask.call.method, {key: decode_any(value) for key, value in ask.call.params.items()}
 
 
@@ -59,7 +59,7 @@ def test_words_become_a_call(text: str, expected: tuple[str, dict[str, Any]]) ->
 
 
 def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
-    make = bind(parse_operation("read file:///*.md"), URIS, 0)
+    make = bind(parse_operation("read file:///*.md"), URIS)
     random = Random(1)
     assert {make(turn, random).subject for turn in range(50)} == {"file:///a.md", "file:///dir/d.md"}
 
@@ -67,7 +67,7 @@ def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
 @pytest.mark.parametrize("glob", ["docs+file:///*.md", "file:///*.md"])
 @pytest.mark.parametrize("prefix", ["", "docs+"])
 def test_a_glob_is_about_the_same_at_a_server_and_at_a_mux_in_front_of_it(glob: str, prefix: str) -> None:
-    make = bind(parse_operation(f"read {glob}"), [prefix + uri for uri in URIS], 0)
+    make = bind(parse_operation(f"read {glob}"), [prefix + uri for uri in URIS])
     found = {make(turn, Random(turn)).subject for turn in range(50)}
     assert found == {f"{prefix}file:///a.md", f"{prefix}file:///dir/d.md"}
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_understood_is_told(text: str, words: str) -> None:
 
 def test_nothing_to_read_is_told() -> None:
     with pytest.raises(InvalidValue, match="lists no resource that matches http"):
-        bind(parse_operation("read http:*"), URIS, 0)
+        bind(parse_operation("read http:*"), URIS)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_mix_keeps_the_weights_and_the_seed() -> None:
     flows = [parse_flow("8 read"), parse_flow("2 list tools")]
 
     def draw(seed: int) -> list[str]:
-        mix = bind_mix(flows, URIS, 0, Random(seed))
+        mix = bind_mix(flows, URIS, Random(seed))
         return [mix.next_ask().operation for _ in range(5000)]
 
     assert Counter(draw(1))["read"] == pytest.approx(4000, rel=0.05)
@@ -131,22 +131,9 @@ def test_a_mix_keeps_the_weights_and_the_seed() -> None:
 
 def test_a_flow_has_its_steps_in_order() -> None:
     steps = tuple(parse_operation(text) for text in ("list tools", "tool echo", "ping"))
-    asks, pause = bind_mix([Flow(steps, pause=0.5)], URIS, 0, Random(1)).next()
+    asks, pause = bind_mix([Flow(steps, pause=0.5)], URIS, Random(1)).next()
     assert [ask.operation for ask in asks] == ["list tools", "tool echo", "ping"]
     assert pause == 0.5
-
-
-def test_zipf_draws_the_first_twice_as_often_as_the_second() -> None:
-    random, draw = Random(5), draw_by("abcd", zipf(4, 1))
-    counts = Counter(draw(random) for _ in range(50_000))
-    assert counts["a"] / counts["b"] == pytest.approx(2, rel=0.05)
-    assert counts["a"] / counts["d"] == pytest.approx(4, rel=0.08)
-
-
-def test_an_exponent_of_zero_draws_all_alike() -> None:
-    random, draw = Random(5), draw_by("abcd", zipf(4, 0))
-    counts = Counter(draw(random) for _ in range(40_000))
-    assert all(count == pytest.approx(10_000, rel=0.05) for count in counts.values())
 
 
 class Highest(Random):
@@ -155,4 +142,4 @@ class Highest(Random):
 
 
 def test_the_highest_draw_is_the_last_thing() -> None:
-    assert draw_by("abcd", zipf(4, 0))(Highest()) == "d"
+    assert draw_by("abcd", [1.0] * 4)(Highest()) == "d"
