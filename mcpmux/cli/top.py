@@ -51,8 +51,12 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
     if once:
         show_items(rows, False, UPSTREAMS, NUMBERS)
         return
-    from mcpmux.cli.top_live import show_live  # urwid is large
-
+    try:
+        from mcpmux.cli.top_live import show_live  # not at the top: urwid is large
+    except ModuleNotFoundError:
+        raise Mistake(
+            "the screen needs the library urwid: pip install 'mcpmux[top]'; or take --once"
+        ) from None
     run(show_live, admin, text, look)
 
 

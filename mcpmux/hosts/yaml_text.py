@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
+from mcpmux.errors import ConfigError
 from mcpmux.hosts.jsonc_text import Path
+
+try:
+    import yaml
+except ModuleNotFoundError:
+    raise ConfigError(["files of Goose need the library PyYAML: pip install 'mcpmux[goose]'"]) from None
 
 _INDENT = 2
 _WIDE = 10**6  # columns; no line is folded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mcpmux.hosts
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.document import get, parse, put, remove
 
@@ -205,3 +207,11 @@ def test_what_cannot_be_changed_is_an_error_without_the_text(format_: str, text:
         put(text, format_, ("s", "x"), {"a": 1})
     assert problem in str(caught.value)
     assert "geheim" not in str(caught.value)
+
+
+def test_the_missing_extra_is_told_with_its_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "mcpmux.hosts.yaml_text", raising=False)
+    monkeypatch.delattr(mcpmux.hosts, "yaml_text", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'mcpmux\[goose\]'"):
+        parse("extensions: {}", "yaml")
