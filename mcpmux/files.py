@@ -109,7 +109,8 @@ def replacing(path: Path, buffering: int = -1) -> Iterator[IO[bytes]]:
             file.close()  # Windows replaces no open file
             Path(file.name).replace(target)
         except BaseException:
-            file.close()
+            with suppress(OSError):  # what is left in the buffer does not fit on a full disk either
+                file.close()
             Path(file.name).unlink(missing_ok=True)
             raise
 
