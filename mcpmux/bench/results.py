@@ -91,11 +91,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         rows = zip(self.count, self.errors, self.widths(), strict=True)
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
-    def shares(self) -> list[float | None]:
-        """Errors among all, row by row."""
-        rows = zip(self.count, self.errors, strict=True)
-        return [errors / count if count else None for count, errors in rows]
-
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""

@@ -270,7 +270,7 @@ def test_runs_are_taken_in_turns_and_the_targets_compared(invoke: Invoke, tmp_pa
     ):
         assert words in result.stdout
     again = invoke("bench", *targets, *quick, "--compare", str(file))
-    assert "a: compared 5 old and 5 new runs, run by run" in again.stdout
+    assert "a: compared 5 old and 5 new runs, all with all" in again.stdout
     assert "fewer than" not in again.stdout
 
 

@@ -66,14 +66,14 @@ def tables_of(results: Sequence[Results]) -> list[Table]:
 
 def comparison_table(comparison: Comparison) -> Table:
     """What has changed, and what has not been shown to change."""
-    tones: dict[str, Tone] = {"better": "good", "worse": "bad", "no difference shown": "dim"}
+    tones: dict[str, Tone] = {"better": "good", "worse": "bad"}
     rows = []
     for change in comparison.changes:
         name = change.measure if change.part is None else f"{change.part}.{change.measure}"
-        numbers = (change.text(change.old), change.text(change.new), change.interval_text)
-        rows.append((name, *numbers, f"{change.effect:+.2f}", Cell(change.verdict, tones[change.verdict])))
+        numbers = (change.text(change.old), change.text(change.new), change.range_text)
+        rows.append((name, *numbers, Cell(change.verdict, tones.get(change.verdict, "dim"))))
     title = f"{comparison.name}: compared {comparison.basis}"
-    return _table(title, ("", *comparison.sides, "change, 95 % interval", "effect", "verdict"), rows, (0, 5))
+    return _table(title, ("", *comparison.sides, "change (range)", "verdict"), rows, (0, 4))
 
 
 def headline(one: Results) -> str:
