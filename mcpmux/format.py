@@ -20,7 +20,7 @@ def digits(value: float) -> str:
 
 
 def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
-    unit, name = next((each for each in units if value >= each[0] * 0.9995), units[-1])
+    unit, name = next((unit for unit in units if value >= unit[0] * 0.9995), units[-1])
     return f"{digits(value / unit)} {name}"
 
 

@@ -180,11 +180,15 @@ class Control:
 
     def _with_choices(self, config: Config) -> Config:
         """Return `config` with the choices made by hand. Raises ConfigError if they contradict each other."""
-        chosen = {each.name: self._by_hand.get(each.name, each.enabled) for each in config.upstreams}
+        chosen = {
+            upstream.name: self._by_hand.get(upstream.name, upstream.enabled) for upstream in config.upstreams
+        }
         try:
             return attrs.evolve(
                 config,
-                upstreams=tuple(attrs.evolve(each, enabled=chosen[each.name]) for each in config.upstreams),
+                upstreams=tuple(
+                    attrs.evolve(upstream, enabled=chosen[upstream.name]) for upstream in config.upstreams
+                ),
             )
         except ConfigError as error:
             by_hand = [name for name in self._by_hand if name in chosen]

@@ -266,7 +266,9 @@ class Mux:
         self._adopt(config)
         self.router.resolver.namespace = self._namespace
         renamed = [
-            name for name, each in self._settings.items() if name in old and old[name].prefix != each.prefix
+            name
+            for name, setting in self._settings.items()
+            if name in old and old[name].prefix != setting.prefix
         ]
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
@@ -324,7 +326,7 @@ class Mux:
 
         Raises ConfigError if one cannot be used; then none is replaced.
         """
-        targets = [each.target for each in self.config.upstreams]
+        targets = [upstream.target for upstream in self.config.upstreams]
         self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
 

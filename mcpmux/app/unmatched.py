@@ -105,7 +105,7 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
     An upstream that is not in `names` is not judged.
     """
     upstreams, naming = config.enabled.values(), config_naming(config)
-    found = list(find_idle_globs(config, [each.name for each in config.upstreams]))
+    found = list(find_idle_globs(config, [upstream.name for upstream in config.upstreams]))
     found += find_odd_methods(config)
     found += find_idle_targets(config.access, config.enabled, names, naming)
     found += find_unmatched(config.views, upstreams, names, naming)

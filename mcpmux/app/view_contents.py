@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 def for_everybody(config: Config) -> Config:
     """Return the configuration without access rules, and with all views for all principals."""
-    views = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
+    views = {name: attrs.evolve(view, principals=()) for name, view in config.views.items()}
     return attrs.evolve(config, access=(), views=views)
 
 

@@ -91,8 +91,8 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def percent(self) -> float | None:
         """Which percentile it is about, or None."""
-        found = _PERCENTILE.match(self.measure)
-        return float(found[1]) if found else None
+        match = _PERCENTILE.match(self.measure)
+        return float(match[1]) if match else None
 
     def holds(self, value: float) -> bool:
         """Whether a value meets it. The value is in the units of `limit`."""
@@ -111,12 +111,12 @@ def parse_assertion(text: str) -> Assertion:
         if wrong:
             raise BadAssertion(text, place, problem)
 
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         raise BadAssertion(text, len(text), f"an assertion needs a comparison (< <= > >=), {EXAMPLES}")
-    left, sign, unit = found["left"], found["sign"], found["unit"]
-    meant = {"=<": "<=", "=>": ">="}.get(sign, "<= or >=")
-    refuse(sign not in COMPARISONS, found.start("sign"), f"{sign!r} is no comparison here: write {meant}")
+    left, sign, unit = match["left"], match["sign"], match["unit"]
+    signs = {"=<": "<=", "=>": ">="}.get(sign, "<= or >=")
+    refuse(sign not in COMPARISONS, match.start("sign"), f"{sign!r} is no comparison here: write {signs}")
 
     measure = _MEASURE.findall(left)[0]
     place = len(left) - len(measure)
@@ -139,17 +139,17 @@ def parse_assertion(text: str) -> Assertion:
 
     kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
     kind = next((kind for kind in kinds if unit in UNITS[kind][0]), "")
-    place = found.start("unit")
-    refuse(found["value"] is None, place, f"a number has to follow the comparison, {EXAMPLES}")
-    wanted = " or ".join(name or "no unit" for kind in kinds for name in UNITS[kind][0])
+    place = match.start("unit")
+    refuse(match["value"] is None, place, f"a number has to follow the comparison, {EXAMPLES}")
+    units = " or ".join(name or "no unit" for kind in kinds for name in UNITS[kind][0])
     what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
-    refuse(not kind, place, f"{what}: write {wanted}")
-    limit = float(found["value"]) * UNITS[kind][0][unit]
+    refuse(not kind, place, f"{what}: write {units}")
+    limit = float(match["value"]) * UNITS[kind][0][unit]
 
     assertion = Assertion(text=text, part=part, measure=measure, comparison=sign, limit=limit, kind=kind)
     # Nothing measured is below 0; a share of errors is not above 1.
     most = 1.0 if (measure, kind) == ("errors", "share") else math.inf
-    outcomes, place = {assertion.holds(0.0), assertion.holds(most)}, found.end("sign")
+    outcomes, place = {assertion.holds(0.0), assertion.holds(most)}, match.end("sign")
     refuse(outcomes == {False}, place, "this can never hold, whatever the server does")
     refuse(outcomes == {True}, place, "this always holds, so it says nothing about the server")
     return assertion
@@ -157,20 +157,20 @@ def parse_assertion(text: str) -> Assertion:
 
 def check_together(assertions: Iterable[Assertion]) -> None:
     """Refuse conditions that cannot hold at the same time. Raises BadAssertion."""
-    for other, one in combinations(assertions, 2):
-        alike = (one.part, one.measure, one.kind) == (other.part, other.measure, other.kind)
-        low, high = sorted((one.limit, other.limit))
+    for other, assertion in combinations(assertions, 2):
+        alike = (assertion.part, assertion.measure, assertion.kind) == (other.part, other.measure, other.kind)
+        low, high = sorted((assertion.limit, other.limit))
         values = (low - 1, low, (low + high) / 2, high, high + 1)  # one of each stretch that they make
-        if alike and not any(one.holds(value) and other.holds(value) for value in values):
-            raise BadAssertion(one.text, 0, f"this and {other.text!r} cannot both hold")
+        if alike and not any(assertion.holds(value) and other.holds(value) for value in values):
+            raise BadAssertion(assertion.text, 0, f"this and {other.text!r} cannot both hold")
 
 
 def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> None:
     """Refuse conditions on operations that a run does not have. Raises BadAssertion."""
-    known = [*operations, *sorted(ONLY_TIMES)]
-    for one in assertions:
-        if one.part is not None and one.part not in known:
-            raise BadAssertion(one.text, 0, unknown_part(one.part, known))
+    parts = [*operations, *sorted(ONLY_TIMES)]
+    for assertion in assertions:
+        if assertion.part is not None and assertion.part not in parts:
+            raise BadAssertion(assertion.text, 0, unknown_part(assertion.part, parts))
 
 
 def unknown_part(part: str, known: Iterable[str]) -> str:
@@ -195,11 +195,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(assertion: Assertion, results: Results) -> Judgement:
     """Whether results meet a condition. They do not if it was not measured."""
     value, count, why = None, 0, "nothing of it was measured"
-    part, known = assertion.part, [*results.operations, *ONLY_TIMES]
+    part, parts = assertion.part, [*results.operations, *ONLY_TIMES]
     if assertion.measure in OF_RUN:
         value = OF_RUN[assertion.measure](results)
-    elif part is not None and part not in known:
-        why = unknown_part(part, known)
+    elif part is not None and part not in parts:
+        why = unknown_part(part, parts)
     else:
         operation = results.operations.get(part or "") or results.overall()
         whole = part is None or part in results.operations
@@ -217,22 +217,22 @@ def judge(assertion: Assertion, results: Results) -> Judgement:
 
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:
     """Every condition for every target."""
-    return [judge(assertion, one) for one, assertion in product(results, assertions)]
+    return [judge(assertion, result) for result, assertion in product(results, assertions)]
 
 
 def judge_operations(results: Iterable[Results]) -> list[Judgement]:
     """Return a judgement that does not hold for each operation of which every request failed."""
-    found = []
-    for one in results:
-        for name, part in one.operations.items():
+    judgements = []
+    for result in results:
+        for name, part in result.operations.items():
             if part.count and part.failed == part.count:
                 worst = max(part.errors, key=lambda kind: part.errors[kind])
-                example = one.examples.get(f"{name}: {worst}")
+                example = result.examples.get(f"{name}: {worst}")
                 why = worst if example is None else f"{worst}, such as {example}"
                 which = f"all {part.count:,} requests" if part.count > 1 else "the only request"
-                sentence = f"{one.about.name}: {which} of `{name}` failed: {why}"
-                found.append(Judgement(held=False, value=part.error_share, sentence=sentence))
-    return found
+                sentence = f"{result.about.name}: {which} of `{name}` failed: {why}"
+                judgements.append(Judgement(held=False, value=part.error_share, sentence=sentence))
+    return judgements
 
 
 def value_of(
@@ -252,5 +252,5 @@ def value_of(
     percent = assertion.percent
     if percent is not None:
         return times.percentile(percent)
-    found: float | None = getattr(times, OF_TIMES[assertion.measure])
-    return found
+    number: float | None = getattr(times, OF_TIMES[assertion.measure])
+    return number

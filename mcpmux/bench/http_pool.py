@@ -253,9 +253,9 @@ class HttpPool:
         return connection.result if connection.result is not None else self._read(connection, chain.number)
 
     def _encode_next(self, chain: Chain) -> bytes:
-        before, behind, chain.sent_bytes = self._encode(chain.ask)
+        head, tail, chain.sent_bytes = self._encode(chain.ask)
         self._number = chain.number = number = self._number + 1 if self._number < LAST_ID else FIRST_ID
-        return b"%b%d%b" % (before, number, behind)
+        return b"%b%d%b" % (head, number, tail)
 
     def _encode(self, ask: Ask) -> _Encoded:
         call, key = ask.call, (ask.call.method, ask.subject)
@@ -268,9 +268,9 @@ class HttpPool:
         target, headers = self._channel.head_of(call)
         own = (("Host", self.connector.origin.authority), ("Accept-Encoding", "identity"))
         head = encode_request_head("POST", target, (*own, *headers))
-        before, _, behind = body.partition(b'"id":%d' % FIRST_ID)
+        left, _, right = body.partition(b'"id":%d' % FIRST_ID)
         head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
-        pieces = (head + before + b'"id":', behind, size_of(ask.call.params))
+        pieces = (head + left + b'"id":', right, size_of(ask.call.params))
         if ask.subject is not None and len(self._encoded) < REMEMBERED:
             self._encoded[key] = pieces
         return pieces

@@ -140,8 +140,8 @@ def bind(operation: Operation, uris: Sequence[str]) -> Make:
 
     if verb in OF_URIS:
         glob = operation.subject
-        found = [uri for uri in uris if matches(glob, uri)]
-        asks = [Ask(name, Call(OF_URIS[verb], {"uri": raw(uri)}, {}), uri) for uri in found]
+        fitting = [uri for uri in uris if matches(glob, uri)]
+        asks = [Ask(name, Call(OF_URIS[verb], {"uri": raw(uri)}, {}), uri) for uri in fitting]
         draw = draw_from(asks, f" that matches {glob}" if glob else "")
         return lambda _number, random: draw(random)
     if template is None:
@@ -156,7 +156,7 @@ def matches(glob: str, uri: str) -> bool:
     So one text is about the same resource at a server and at the mcpmux in front of it.
     """
     globs = {glob, likely_own(glob)} if glob else {"*"}
-    return any(is_match(parse_glob(each), text) for each in globs for text in (uri, likely_own(uri)))
+    return any(is_match(parse_glob(glob), text) for glob in globs for text in (uri, likely_own(uri)))
 
 
 def _build(operation: Operation, values: Fields) -> Ask:

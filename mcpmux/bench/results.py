@@ -234,7 +234,7 @@ def generator_of(
     cpu_seconds: float, seconds: float, waited_seconds: float = 0.0, late: int = 0, requests: int = 0
 ) -> Generator:
     """What it used in `seconds` of one core, for which it has waited; and it sent so many requests late."""
-    share, waited = (each / seconds if seconds > 0 else 0.0 for each in (cpu_seconds, waited_seconds))
+    share, waited = (spent / seconds if seconds > 0 else 0.0 for spent in (cpu_seconds, waited_seconds))
     warning = None
     if share >= BUSY_SHARE:
         warning = (
@@ -261,10 +261,10 @@ def generator_of(
 
 def by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
     """The runs of each target, in the order measured."""
-    found: dict[str, list[Results]] = {}
-    for one in results:
-        found.setdefault(one.about.name, []).append(one)
-    return found
+    runs: dict[str, list[Results]] = {}
+    for result in results:
+        runs.setdefault(result.about.name, []).append(result)
+    return runs
 
 
 def pooled(results: Iterable[Results]) -> list[Results]:
@@ -336,12 +336,12 @@ def encode_report(report: Report) -> bytes:
 def decode_report(data: bytes, source: str) -> Report:
     """The report in a file. `source`: how to name it in errors. Raises BadResults."""
     try:
-        found = msgspec.json.decode(data, type=dict[str, Any])
+        document = msgspec.json.decode(data, type=dict[str, Any])
     except UNREADABLE as error:
         raise BadResults(f"{source} is not JSON of a benchmark: {error}. {_ADVICE}") from error
-    if found.get("format") != FORMAT:
+    if document.get("format") != FORMAT:
         raise BadResults(f"{source} is JSON, but not of a benchmark of mcpmux. {_ADVICE}")
-    version = found.get("version")
+    version = document.get("version")
     if version != VERSION or isinstance(version, bool | float):
         why = "which never was one: it is damaged"
         if isinstance(version, int) and version > VERSION:
@@ -349,7 +349,7 @@ def decode_report(data: bytes, source: str) -> Report:
             why = f"and this mcpmux reads version {VERSION}: {newer}"
         raise BadResults(f"{source} has version {version!r} of the format, {why}")
     try:
-        return msgspec.convert(found, Report)
+        return msgspec.convert(document, Report)
     except UNREADABLE as error:
         raise BadResults(f"{source} is damaged or was changed by hand: {error}") from error
 

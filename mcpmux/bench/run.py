@@ -93,8 +93,8 @@ class Run:
             mix = in_turn(plan.captured)
         else:
             asked_for = any(step.needs_uris for flow in plan.flows for step in flow.steps)
-            wanted = not plan.flows or plan.push is not None or asked_for
-            uris = await first.list_uris() if wanted and first.facts.offers("resources") else ()
+            needs_uris = not plan.flows or plan.push is not None or asked_for
+            uris = await first.list_uris() if needs_uris and first.facts.offers("resources") else ()
             flows = plan.flows or default_flows(plan.push, first.facts, uris)
             if first.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
                 raise InvalidValue(NO_PING)

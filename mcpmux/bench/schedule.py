@@ -65,13 +65,13 @@ def parse_rate(text: str, seconds: float) -> Profile:
     following: float | None = None
     steps = text.split(",")
     for step in reversed(steps):
-        found = _STEP.fullmatch(step)
-        if found is None:
+        match = _STEP.fullmatch(step)
+        if match is None:
             raise InvalidValue(EXPECTED)
-        first, last = float(found[1]), float(found[2] or found[1])
+        first, last = float(match[1]), float(match[2] or match[1])
         if max(first, last) > RATE_LIMIT:
             raise InvalidValue(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
-        following = Duration().read(found[3]) if found[3] else following
+        following = Duration().read(match[3]) if match[3] else following
         ramps.append(Ramp(first, last, following or seconds / len(steps)))
     profile = tuple(reversed(ramps))
     if math.fsum(ramp.arrivals for ramp in profile) < 1:
@@ -82,13 +82,13 @@ def parse_rate(text: str, seconds: float) -> Profile:
 def arrivals(profile: Profile, random: Random | None) -> Iterator[float]:
     """When requests are due: independent of each other (Poisson), or without `random` at even distances."""
     positions = accumulate(random.expovariate(1) for _ in repeat(None)) if random is not None else count(0.0)
-    position, start, before = next(positions), 0.0, 0.0
+    position, start, done = next(positions), 0.0, 0.0
     for ramp in profile:
-        while position - before < ramp.arrivals:
-            yield start + ramp.moment(position - before)
+        while position - done < ramp.arrivals:
+            yield start + ramp.moment(position - done)
             position = next(positions)
         start += ramp.seconds
-        before += ramp.arrivals
+        done += ramp.arrivals
 
 
 SleepUntil = Callable[[float], Awaitable[None]]

@@ -190,8 +190,8 @@ class Session:
 
         def note(_call: Call, result: Fields) -> None:
             with suppress(KeyError, ValueError):
-                found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
-                uris.extend(uri for uri in found if uri is not None)
+                listed = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
+                uris.extend(uri for uri in listed if uri is not None)
 
         await walk_pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange, note)
         return tuple(uris)

@@ -59,8 +59,8 @@ class Flow:
 
 def parse_flow(text: str) -> Flow:
     """A flow of one step: `8 read`; without a number its weight is 1. Raises InvalidValue."""
-    found = _WEIGHT.fullmatch(text.strip())
-    weight, rest = (float(found[1]), found[2]) if found else (1.0, text)
+    match = _WEIGHT.fullmatch(text.strip())
+    weight, rest = (float(match[1]), match[2]) if match else (1.0, text)
     if weight <= 0:
         raise InvalidValue("a weight has to be above 0")
     return Flow((parse_operation(rest),), weight)
@@ -97,7 +97,7 @@ class Turns:
 def bind_mix(flows: Sequence[Flow], uris: Sequence[str], random: Random) -> Turns:
     """Flows drawn by weight, at a server with these resources. Raises InvalidValue for what it lacks."""
     makers = (tuple(bind(step, uris) for step in flow.steps) for flow in flows)
-    bound = [BoundFlow(each, flow.pause) for each, flow in zip(makers, flows, strict=True)]
+    bound = [BoundFlow(make, flow.pause) for make, flow in zip(makers, flows, strict=True)]
     draw = draw_by(bound, [flow.weight for flow in flows])
     return Turns(bound, partial(draw, random) if len(bound) > 1 else lambda: bound[0], random)
 
@@ -169,7 +169,9 @@ def in_turn(load: CapturedLoad) -> Turns:
 
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
     """The requests of all dialogues in the order of the capture; tools are called `with_tools` only."""
-    turns = sorted((turn for one in dialogues for turn in one.requests()), key=lambda turn: turn.position)
+    turns = sorted(
+        (turn for dialogue in dialogues for turn in dialogue.requests()), key=lambda turn: turn.position
+    )
     asks: list[Ask] = []
     numbers: dict[object, int] = {}
     order = array("I")

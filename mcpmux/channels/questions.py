@@ -263,10 +263,10 @@ class Questions:
 
         Raises RpcError if calls of several clients come into question.
         """
-        candidates = [each for each in self._pending_requests if each.call.method in self.may_ask]
+        candidates = [request for request in self._pending_requests if request.call.method in self.may_ask]
         # A server that waits for an answer asks no more in that call: a client that leaves its call parked
         # must not make the questions of all others ambiguous.
-        candidates = [each for each in candidates if not _has_asked(each)] or candidates
+        candidates = [candidate for candidate in candidates if not _has_asked(candidate)] or candidates
         if not candidates:
             return None
         client = candidates[0].call.client

@@ -47,8 +47,8 @@ class AddCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click.Command."""
         if "--" in args:
-            given, _, _ = self.make_parser(ctx).parse_args(args[: args.index("--")])
-            if not isinstance(given.get("name"), str):
+            values, _, _ = self.make_parser(ctx).parse_args(args[: args.index("--")])
+            if not isinstance(values.get("name"), str):
                 raise click.UsageError("expected NAME in front of --, as in `mcpmux add time -- uvx x`", ctx)
         return super().parse_args(ctx, args)
 
@@ -112,23 +112,23 @@ def add(
     if trusted and registry is None:
         raise click.UsageError("--trust is for the document of --registry")
     notes: tuple[str, ...] = ()
-    given, own_headers = pairs_of("--env", env), pairs_of("--header", headers, is_header=True)
+    own_env, own_headers = pairs_of("--env", env), pairs_of("--header", headers, is_header=True)
     if registry is not None:
-        name, (entry, notes) = read_registry(registry, name, {*trusted, *given}, own_headers)
-        notes = (*notes_about_values(entry, given), *notes)
+        name, (entry, notes) = read_registry(registry, name, {*trusted, *own_env}, own_headers)
+        notes = (*notes_about_values(entry, own_env), *notes)
     else:
         entry = make_entry(target)
     assert name is not None
     check_name(name)
-    entry = with_values(entry, given, own_headers)
-    before = read_text(file)
-    document, format_ = read_file(file, before)
+    entry = with_values(entry, own_env, own_headers)
+    old_text = read_text(file)
+    document, format_ = read_file(file, old_text)
     place = find_place(document, format_)
     if taken := find_key(document, place, name):
         raise Mistake(f"{file}: there is `{taken}` already; remove it first, or take another name")
     for note in notes:  # before anything is written
         tell(note)
-    change(file, before, format_, lambda text: put(text, format_, (*place, name), entry), entry)
+    change(file, old_text, format_, lambda text: put(text, format_, (*place, name), entry), entry)
     click.echo(f"{name}: added to {file}")
     tell_about(entry)
 
@@ -143,17 +143,17 @@ def remove_command(name: str, file: Path) -> None:
     Example:
       mcpmux remove time
     """
-    before = read_text(file)
-    if before is None:
+    old_text = read_text(file)
+    if old_text is None:
         raise Mistake(f"{file}: there is no such file")
-    document, format_ = read_file(file, before)
+    document, format_ = read_file(file, old_text)
     place = find_place(document, format_)
     key = find_key(document, place, name)
     if key is None:
         close = closest(name, get(document, place) or ())
         hint = f"; did you mean `{close}`?" if close else ""
         raise Mistake(f"{file}: there is no server `{name}`{hint}")
-    change(file, before, format_, lambda text: remove(text, format_, (*place, key)))
+    change(file, old_text, format_, lambda text: remove(text, format_, (*place, key)))
     click.echo(f"{name}: removed from {file}")
 
 
@@ -187,9 +187,9 @@ def notes_about_values(entry: Mapping[str, Any], env: Collection[str]) -> list[s
     `env`: the variables of the user.
     """
     variables = {key: value for key, value in entry.get("env", {}).items() if key not in env}
-    told = [(f"{key}={value}", value) for key, value in variables.items()]
-    told += [(f"the header {key}: {value}", value) for key, value in entry.get("headers", {}).items()]
-    return [f"the document sets {what}" for what, value in told if not has_reference(value)]
+    settings = [(f"{key}={value}", value) for key, value in variables.items()]
+    settings += [(f"the header {key}: {value}", value) for key, value in entry.get("headers", {}).items()]
+    return [f"the document sets {what}" for what, value in settings if not has_reference(value)]
 
 
 def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def with_values(
         raise Mistake("--env: a URL has no environment; it is for a command")
     if headers and "url" not in entry:
         raise Mistake("--header: a command has no headers; they are for a URL")
-    given = {"env": env, "headers": headers}
-    return {**entry, **{key: {**entry.get(key, {}), **each} for key, each in given.items() if each}}
+    more = {"env": env, "headers": headers}
+    return {**entry, **{key: {**entry.get(key, {}), **value} for key, value in more.items() if value}}
 
 
 def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:
@@ -263,8 +263,10 @@ def change(
             upstreams = read_mapping(document, environ, str(file), is_json=format_ == "json").upstreams
         except ConfigError as error:
             return error.found
-        targets = {each.name: each.target for each in upstreams}
-        return [Problem((name,), each.reason) for name, each in targets.items() if isinstance(each, Missing)]
+        targets = {upstream.name: upstream.target for upstream in upstreams}
+        return [
+            Problem((name,), target.reason) for name, target in targets.items() if isinstance(target, Missing)
+        ]
 
     try:
         after = edit(before or "")

@@ -123,9 +123,9 @@ class AdminClient(NamedTuple):
             raise NotDone(f"no mcpmux answers at {self.origin.url}: {error}; is it running?") from None
 
     def _stranger(self, status: int, body: bytes) -> RemoteProtocolError:
-        said = printable(body.decode("utf-8", "replace").strip()[:ANSWER_SHOWN])
+        answer = printable(body.decode("utf-8", "replace").strip()[:ANSWER_SHOWN])
         hint = "is it the admin listener of mcpmux?"
-        return RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {said}; {hint}")
+        return RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {answer}; {hint}")
 
     async def _decoded(self, response: WebResponse) -> AsyncGenerator[list[SseEvent], None]:
         decoder = SseDecoder(EVENT_BYTES)

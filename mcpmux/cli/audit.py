@@ -52,11 +52,11 @@ _TIMES = ("since", "until", "time")
 def _value(name: str, record: Mapping[str, Any]) -> Any:
     if name in _TIMES:
         return str(record.get("time"))[:TIME_LENGTH]
-    found = record.get("targets" if name == "target" and not record.get(name) else name)
-    if name in _SORTS or found is None:
-        return found
-    values = found if isinstance(found, list) else [found]
-    return tuple(each if isinstance(each, str) else bytes(raw(each)).decode() for each in values)
+    member = record.get("targets" if name == "target" and not record.get(name) else name)
+    if name in _SORTS or member is None:
+        return member
+    values = member if isinstance(member, list) else [member]
+    return tuple(value if isinstance(value, str) else bytes(raw(value)).decode() for value in values)
 
 
 KEYS = {
@@ -109,11 +109,11 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
         raise Mistake(
             f"{path}: there is a chain of each worker or replica; name one of them, such as {chains[0]}"
         )
-    for each in chains:
-        if each != path:
-            click.echo(f"{printable(each.name)}: ", nl=False)
+    for chain in chains:
+        if chain != path:
+            click.echo(f"{printable(chain.name)}: ", nl=False)
         try:
-            verify_chain(each, key, after, head)
+            verify_chain(chain, key, after, head)
         except KeyNeeded as error:
             raise Mistake(f"{error}: give it with --key-file, or in {KEY_VARIABLE}") from None
 
@@ -168,11 +168,11 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
       mcpmux audit show /var/log/mcpmux/audit outcome=tool_error --json
     """
     try:
-        wanted = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS)
+        filter_ = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS)
     except FilterError as error:
         raise Mistake(show_place(error)) from None
-    is_wanted: Callable[[Any], bool] = wanted.matches
-    sightings: Any = Sightings(wanted)  # of records of any kind
+    is_wanted: Callable[[Any], bool] = filter_.matches
+    sightings: Any = Sightings(filter_)  # of records of any kind
     unread = shown = 0
     for where, record, line in itertools.chain.from_iterable(map(read_records, chains_in(path))):
         if record is None:
@@ -186,7 +186,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
                 show_json(Raw(line))
             else:
                 click.echo(printable(describe(record)))
-    if wanted and not shown:
+    if filter_ and not shown:
         tell(f"no record fits the filter{sightings.advice()}")
     if unread:
         raise click.ClickException(
@@ -203,9 +203,9 @@ def head(path: Path) -> None:
     Example:
       mcpmux audit head /var/log/mcpmux/audit
     """
-    for each in chains_in(path):
-        link = read_head(each)
-        click.echo(f"{link.hash} {link.seq}" + (f" {printable(each.name)}" if each != path else ""))
+    for chain in chains_in(path):
+        link = read_head(chain)
+        click.echo(f"{link.hash} {link.seq}" + (f" {printable(chain.name)}" if chain != path else ""))
 
 
 def read_key(file: Path | None) -> bytes | None:

@@ -113,7 +113,7 @@ def status(config: str, as_json: bool) -> None:
 
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
-    states = [describe(name, *found) for name, found in _with_oauth(load_config(config)).items()]
+    states = [describe(name, *parts) for name, parts in _with_oauth(load_config(config)).items()]
     show_items(states, as_json, COLUMNS)
     if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
@@ -140,21 +140,21 @@ def has_screen() -> bool:
 
 def find_upstream(config: Config, name: str) -> tuple[Http | WebSocket, OAuth]:
     """Where the upstream `name` is, and its `oauth`. Raises ConfigError."""
-    found = _with_oauth(config)
-    if name in found:
-        return found[name]
-    target = next((each.target for each in config.upstreams if each.name == name), None)
+    targets = _with_oauth(config)
+    if name in targets:
+        return targets[name]
+    target = next((upstream.target for upstream in config.upstreams if upstream.name == name), None)
     if isinstance(target, Missing):
         raise ConfigError([f"upstreams.{name}: {target.reason}"])
     if target is not None:
         raise ConfigError([f'upstreams.{name}: it has no `oauth`; add the table "[upstreams.{name}.oauth]"'])
-    known = ", ".join(found) or "none"
-    raise ConfigError([f"UPSTREAM: no upstream of that name; upstreams with `oauth`: {known}"])
+    names = ", ".join(targets) or "none"
+    raise ConfigError([f"UPSTREAM: no upstream of that name; upstreams with `oauth`: {names}"])
 
 
 def _with_oauth(config: Config) -> dict[str, tuple[Http | WebSocket, OAuth]]:
-    found = ((up.name, up.target) for up in config.upstreams if isinstance(up.target, Http | WebSocket))
-    return {name: (target, target.oauth) for name, target in found if target.oauth is not None}
+    targets = ((up.name, up.target) for up in config.upstreams if isinstance(up.target, Http | WebSocket))
+    return {name: (target, target.oauth) for name, target in targets if target.oauth is not None}
 
 
 def without_login(oauth: OAuth) -> str | None:
@@ -167,21 +167,21 @@ def without_login(oauth: OAuth) -> str | None:
 
 def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any]:
     """Whether there is a token for an upstream, for people and machines. Nothing in it is secret."""
-    said: dict[str, Any] = {"upstream": name, "issuer": oauth.issuer or "", "scopes": []}
+    row: dict[str, Any] = {"upstream": name, "issuer": oauth.issuer or "", "scopes": []}
     if (how := without_login(oauth)) is not None:
-        return said | {"ready": True, "state": how, "scopes": list(oauth.scopes)}
+        return row | {"ready": True, "state": how, "scopes": list(oauth.scopes)}
     try:
         kept = login_file(name, target).load()
     except StoreTrouble as error:
-        return said | {"ready": False, "state": str(error)}
+        return row | {"ready": False, "state": str(error)}
     if kept is None:
-        return said | {"ready": False, "state": "not logged in"}
+        return row | {"ready": False, "state": "not logged in"}
     expired = kept.tokens.until <= time.time()
     ready = not expired or kept.tokens.refresh is not None
     state = "logged in" if ready else "expired"
     if kept.wanted:
         state += f"; log in again for {printable(' '.join(kept.wanted))}"
-    return said | {"ready": ready, "state": state, "issuer": kept.issuer, "scopes": list(kept.tokens.scopes)}
+    return row | {"ready": ready, "state": state, "issuer": kept.issuer, "scopes": list(kept.tokens.scopes)}
 
 
 @auth.command("new-token")

@@ -55,12 +55,12 @@ def find_targets(
     configs = load_targets(targets, credentials)
     if added or not targets:
         configs.append(load_config(None, added))
-    found = [upstream for config in configs for upstream in config.upstreams if upstream.enabled]
-    names = [upstream.name for upstream in found]
+    all_targets = [upstream for config in configs for upstream in config.upstreams if upstream.enabled]
+    names = [upstream.name for upstream in all_targets]
     for name in only:
         if name not in names:
             raise Mistake(f"--only {name}: there is no such upstream; there are {', '.join(names)}")
-    chosen = [upstream for upstream in found if not only or upstream.name in only]
+    chosen = [upstream for upstream in all_targets if not only or upstream.name in only]
     names = derive_names([upstream.name for upstream in chosen])
     named = [attrs.evolve(upstream, name=name) for upstream, name in zip(chosen, names, strict=True)]
     return named, configs[0].limits
@@ -211,19 +211,19 @@ def bench(
     try:
         check_together(options["find_max"])
         own = {field.name for field in attrs.fields(Plan)} & options.keys()
-        given = {name: options[name] for name in own}
-        plan = Plan(flows=options["operations"], captured=captured, poisson=not options["even"], **given)
+        settings = {name: options[name] for name in own}
+        plan = Plan(flows=options["operations"], captured=captured, poisson=not options["even"], **settings)
         check_together(options["assertions"])
         check_parts(options["assertions"], plan.operation_names())
     except InvalidValue as mistake:
         raise Mistake(str(mistake)) from None
-    found, limits = find_targets(targets, only, upstreams, credentials)
-    check_targets(found, plan, allow_remote=allow_remote)
-    check_files(found, plan)
+    chosen, limits = find_targets(targets, only, upstreams, credentials)
+    check_targets(chosen, plan, allow_remote=allow_remote)
+    check_files(chosen, plan)
     old = read_old(options["compare"])
     files = {kind: options[kind] for kind in ("json", "csv", "html") if options[kind] is not None}
     check_writable(files.values())
-    bench = Bench(found, plan, limits)
+    bench = Bench(chosen, plan, limits)
     run(bench.measure)
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
 
@@ -281,9 +281,11 @@ def read_scenario(file: str) -> dict[str, Any]:
     origin, _, document = read_document(file, sys.stdin.buffer.read)
     scenario, problems = structure(Scenario, document)
     assertions, more = structure(tuple[Condition, ...], document.get(ASSERT, []))
-    problems += [each.under(ASSERT) for each in more]
+    problems += [problem.under(ASSERT) for problem in more]
     if problems:  # without the place in a condition, which takes further lines
-        raise ConfigError([each._replace(text=each.text.partition("\n")[0]) for each in problems], origin)
+        raise ConfigError(
+            [problem._replace(text=problem.text.partition("\n")[0]) for problem in problems], origin
+        )
     source_of = click.get_current_context().get_parameter_source
     given = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
     options = {PARAMETERS.get(key, key): value for key, value in given.items() if value is not None}

@@ -129,7 +129,7 @@ def report(
         tell(f"{name}: cannot be measured: {reason}")
     if bench.interrupted:
         return INTERRUPTED
-    return int(not held or bool(bench.failures) or any(one.stopped for one in results))
+    return int(not held or bool(bench.failures) or any(result.stopped for result in results))
 
 
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
@@ -152,15 +152,18 @@ def render_results(results: Sequence[Results]) -> None:
 
 def render_comparisons(comparisons: Iterable[Comparison]) -> None:
     """Print what has changed, and for what a change is not proven."""
-    for one in comparisons:
-        _show_table(comparison_table(one))
-        for note in one.notes:
+    for comparison in comparisons:
+        _show_table(comparison_table(comparison))
+        for note in comparison.notes:
             show_line(f"note: {note}", "yellow")
 
 
 def render_judgements(judgements: Iterable[Judgement]) -> None:
-    for one in judgements:
-        show_line(f"{'✓' if one.held else '✗'} {one.sentence}", _STYLES["good" if one.held else "bad"])
+    for judgement in judgements:
+        show_line(
+            f"{'✓' if judgement.held else '✗'} {judgement.sentence}",
+            _STYLES["good" if judgement.held else "bad"],
+        )
 
 
 def _show_table(table: Table) -> None:
@@ -203,7 +206,7 @@ class Bench:
         not have what the benchmark asks for.
         """
         # Runs to compare have the machine alone.
-        groups = [[each] for each in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
+        groups = [[upstream] for upstream in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._heed_signals)
@@ -309,7 +312,7 @@ class LiveView(Live):
     def _rate(self, name: str, around: int) -> str:
         """Return the latest rate, and bars if the screen has room for them beside `around` columns."""
         steps = pairwise(self._tracks[name])
-        rates = [(seen - before) / (at - since) for (since, before), (at, seen) in steps]
+        rates = [(seen - former) / (at - since) for (since, former), (at, seen) in steps]
         room = min(SPARKS, self.console.width - around)
         bars = f"  {sparkline(rates, room)}" if room >= LEAST_SPARKS else ""
         return f"{rate_text(rates[-1] if rates else 0.0):>9}{bars}"

@@ -81,10 +81,10 @@ def _arguments(item: Fields) -> str:
     schema = _decoded(item, "inputSchema", dict)
     required, properties = schema.get("required"), schema.get("properties")
     needed = required if isinstance(required, list) else []
-    found = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
+    parameters = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
     listed = (entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict))
-    found += [(entry.get("name"), entry.get("required") is True) for entry in listed]
-    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in found)
+    parameters += [(entry.get("name"), entry.get("required") is True) for entry in listed]
+    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in parameters)
 
 
 def _decoded(item: Fields, key: str, kind: type) -> Any:
@@ -154,7 +154,11 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
         show_extensions(extensions)
-    wrong = [f"{each['name']}: {text}" for each in findings for text in map(spoken, each.get("problems", ()))]
+    wrong = [
+        f"{finding['name']}: {text}"
+        for finding in findings
+        for text in map(spoken, finding.get("problems", ()))
+    ]
     for warning in (*loaded.notes, *wrong, *warnings):
         click.echo(f"warning: {printable(warning)}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
@@ -180,10 +184,15 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], l
             for upstream in mux.upstreams.values():
                 selection = selection_of([upstream.config], config_naming(config))
                 nursery.start_soon(examine, upstream, selection, findings, listed)
-        facts = {name: each.facts for name, each in mux.upstreams.items() if each.facts is not None}
-    found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
-    names = {name: each.names for name, each in listed.items()}
-    schemas = {name: each.schemas for name, each in listed.items()}
+        facts = {
+            name: upstream.facts for name, upstream in mux.upstreams.items() if upstream.facts is not None
+        }
+    found = [
+        findings[upstream.name] if upstream.enabled else describe(upstream, "disabled")
+        for upstream in config.upstreams
+    ]
+    names = {name: value.names for name, value in listed.items()}
+    schemas = {name: value.schemas for name, value in listed.items()}
     extensions = find_extensions(config, facts)
     for finding in found:
         if own := extensions_of(finding["name"], extensions):
@@ -329,7 +338,7 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
             await upstream.settled()
         troubles = absent(mux)
         if len(troubles) == len(mux.upstreams):
-            hints = [hint for each in config.upstreams if (hint := _hint_at(each.target))]
+            hints = [hint for upstream in config.upstreams if (hint := _hint_at(upstream.target))]
             raise TransportError(
                 "; ".join([*(f"{name}: {reason}" for name, reason in troubles.items()), *hints])
             )

@@ -23,14 +23,14 @@ def report_cluster(config: Config, *, as_json: bool) -> list[str]:
     """Print what is known of the cluster, if there is one. Returns its problems. Raises ConfigError."""
     if config.cluster.url is None:
         return []
-    found = run(look, config)
+    survey = run(look, config)
     if as_json:
-        show_json(raw({"cluster": msgspec.to_builtins(found)}))
+        show_json(raw({"cluster": msgspec.to_builtins(survey)}))
     else:
-        click.echo(printable(f"cluster: {found}"))
-    for warning in found.warnings:
+        click.echo(printable(f"cluster: {survey}"))
+    for warning in survey.warnings:
         click.echo(printable(f"warning: cluster: {warning}"), err=True)
-    return [f"cluster: {problem}" for problem in found.problems]
+    return [f"cluster: {problem}" for problem in survey.problems]
 
 
 async def look(config: Config) -> Survey:

@@ -101,15 +101,15 @@ def _offer(incomplete: str, find: Callable[[], Iterable[str]]) -> Items:
     """What was found and begins with `incomplete`; nothing if anything goes wrong."""
     from click.shell_completion import CompletionItem
 
-    found: list[str] = []
+    words: list[str] = []
     with (
         suppress(Exception, BaseExceptionGroup),
         redirect_stderr(io.StringIO()),
         redirect_stdout(io.StringIO()),
     ):
-        found = list(find())
-    fitting = (each for each in found if each.startswith(incomplete) and _ONE_WORD.fullmatch(each))
-    return [CompletionItem(each) for _, each in zip(range(MOST_ITEMS), fitting, strict=False)]
+        words = list(find())
+    fitting = (word for word in words if word.startswith(incomplete) and _ONE_WORD.fullmatch(word))
+    return [CompletionItem(word) for _, word in zip(range(MOST_ITEMS), fitting, strict=False)]
 
 
 # Nothing of this is imported at the top: commands import this module, and most have nothing to complete.
@@ -139,7 +139,7 @@ def _ask_upstreams(options: dict[str, Any]) -> Iterable[str]:
 
     admin = find_admin(*(options.get(key) for key in ("config", "url", "token", "ca")))
     answer = _run(lambda: admin.ask("GET", "/api/upstreams"))
-    return [each["name"] for each in answer["upstreams"]]
+    return [upstream["name"] for upstream in answer["upstreams"]]
 
 
 def _list(options: dict[str, Any], kinds: tuple[str, ...], member: str) -> Iterable[str]:

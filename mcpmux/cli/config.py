@@ -106,17 +106,17 @@ def test(
     if use not in USES and "/" not in use:
         raise Mistake(f"--method: expected one of {', '.join(USES)}, or a method such as resources/read")
     asked = USES.get(use, use)
-    found = find_targets(naming, asked, uri, name) if upstream is None else [(upstream, uri or name or "")]
+    targets = find_targets(naming, asked, uri, name) if upstream is None else [(upstream, uri or name or "")]
     who = Principal(principal, frozenset(scopes))
     is_template = uri is not None and asked == m.COMPLETE  # a URI that is completed is a template
     allowed = False
-    for each, own in found:
-        explanation = explain(policy, who, each, asked, own, is_template=is_template)
+    for owner, own in targets:
+        explanation = explain(policy, who, owner, asked, own, is_template=is_template)
         allowed = allowed or explanation.decision.allowed
         if as_json:
-            show_json(raw(as_members(each, own, explanation)))
+            show_json(raw(as_members(owner, own, explanation)))
         else:
-            show(each, own, explanation)
+            show(owner, own, explanation)
     if not allowed:
         raise click.exceptions.Exit(1)
 
@@ -125,8 +125,8 @@ def find_targets(naming: Naming, method: str, uri: str | None, name: str | None)
     """(upstream, its own URI or name) for what a client outside of views sends. Raises Mistake."""
     namespace = naming.namespace
     if uri is not None:
-        found = namespace.resolve_uri(uri)
-        return [found] if found is not None else [(each, uri) for each in namespace.spaces]
+        owner = namespace.resolve_uri(uri)
+        return [owner] if owner is not None else [(upstream, uri) for upstream in namespace.spaces]
     assert name is not None
     if namespace.is_shortened(name):
         raise Mistake("--name: this name was shortened; use the server's own name, with --upstream")
@@ -150,8 +150,13 @@ def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str
         "allowed": explanation.decision.allowed,
         "rule": explanation.decision.rule,
         "rules": [
-            {"rule": each.rule, "effect": each.effect, "fits": not each.misfits, "misfits": each.misfits}
-            for each in explanation.reasons
+            {
+                "rule": reason.rule,
+                "effect": reason.effect,
+                "fits": not reason.misfits,
+                "misfits": reason.misfits,
+            }
+            for reason in explanation.reasons
         ],
         "readings": explanation.readings,
     }

@@ -43,8 +43,8 @@ def is_screen() -> bool:
 
 def paint(text: str, **style: Any) -> str:
     """`text` in a style of click, if stdout is a terminal and colours are wanted. See https://no-color.org."""
-    wanted = is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return click.style(text, **style) if wanted else text
+    has_colours = is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return click.style(text, **style) if has_colours else text
 
 
 Columns = Mapping[str, Callable[[Any], Any]]

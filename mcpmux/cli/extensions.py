@@ -50,12 +50,14 @@ def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool)
     for server, facts in servers.items():
         for declared in dict.fromkeys(_declared(facts)):
             declaring.setdefault(declared, []).append(server)
-    found = []
+    extensions = []
     for (kind, name), names in sorted(declaring.items()):
-        told = name in merged.get(kind, {})
-        why = _why(kind, name, [servers[each] for each in names], told=told, transparent=transparent)
-        found.append(Extension(kind, name, tuple(names), told, why))
-    return found
+        is_announced = name in merged.get(kind, {})
+        why = _why(
+            kind, name, [servers[server] for server in names], told=is_announced, transparent=transparent
+        )
+        extensions.append(Extension(kind, name, tuple(names), is_announced, why))
+    return extensions
 
 
 def _declared(facts: ServerFacts) -> Iterator[tuple[str, str]]:
@@ -77,7 +79,7 @@ def _why(kind: str, name: str, servers: list[ServerFacts], *, told: bool, transp
     if told:
         return "" if transparent or name == UI else METHODS_STAY
     settings = [facts.capabilities[kind][name] for facts in servers]
-    return DIFFERENT if any(isinstance(each, dict) for each in settings) else NO_OBJECT
+    return DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
 
 
 def find_extensions(config: Config, servers: Mapping[str, ServerFacts]) -> list[Extension]:
@@ -87,7 +89,7 @@ def find_extensions(config: Config, servers: Mapping[str, ServerFacts]) -> list[
 
 def extensions_of(server: str, extensions: Sequence[Extension]) -> list[dict[str, Any]]:
     """What one server declares, for machines."""
-    own = [each for each in extensions if server in each.servers]
+    own = [extension for extension in extensions if server in extension.servers]
     return [{"kind": each.kind, "name": each.name, "told": each.told, "why": each.why} for each in own]
 
 

@@ -77,10 +77,10 @@ def import_command(
     if secrets is not None and file is None:
         raise Mistake("--secrets: needs --write")
     machine = this_machine(os.environ, project)
-    found, unread = look_around(machine, hosts or HOSTS)
-    gathered = gather(found)
-    show_items(_rows(found, unread, gathered), as_json, COLUMNS)
-    if not found and not unread:
+    entries, unread = look_around(machine, hosts or HOSTS)
+    gathered = gather(entries)
+    show_items(_rows(entries, unread, gathered), as_json, COLUMNS)
+    if not entries and not unread:
         tell("no host app on this machine has servers in a file that mcpmux knows")
     vault = Vault(None if secrets is None else _absolute(secrets))
     servers = [(server, vault.clear(server.name, server.table)) for server in gathered]
@@ -95,19 +95,19 @@ def import_command(
 
 def _rows(found: list[Found], unread: list[Unread], gathered: list[Gathered]) -> Iterator[dict[str, Any]]:
     upstreams = {id(source): server for server in gathered for source in server.sources}
-    for each in found:
-        server = upstreams.get(id(each))
-        details = list(each.notes) if each.reason is None else [each.reason]
-        if server is not None and server.sources[0] is not each:
+    for entry in found:
+        server = upstreams.get(id(entry))
+        details = list(entry.notes) if entry.reason is None else [entry.reason]
+        if server is not None and server.sources[0] is not entry:
             details.insert(0, f"the same as in {server.sources[0].place.host.title}")
-        state = "not taken over" if server is None else "taken over" if each.enabled else "disabled"
+        state = "not taken over" if server is None else "taken over" if entry.enabled else "disabled"
         yield {
-            "host": each.place.host.name,
-            "server": each.name,
+            "host": entry.place.host.name,
+            "server": entry.name,
             **({} if server is None else {"upstream": server.name}),
             "state": state,
-            "file": str(each.place.path),
-            **({} if each.place.project is None else {"project": str(each.place.project)}),
+            "file": str(entry.place.path),
+            **({} if entry.place.project is None else {"project": str(entry.place.project)}),
             **({"details": details} if details else {}),
         }
     for broken in unread:
@@ -128,31 +128,34 @@ def _absolute(folder: Path) -> Path:
 
 
 def _write(file: Path, text: str, moved: list[Moved], *, force: bool) -> None:
-    before = read_text(file)
-    if before is not None and not force:
+    old_text = read_text(file)
+    if old_text is not None and not force:
         raise Mistake(f"{file}: the file is there already; --force overwrites it")
-    kept = [(each.file, each.value.reveal()) for each in moved if each.file is not None]
+    kept = [(secret.file, secret.value.reveal()) for secret in moved if secret.file is not None]
     taken = [path for path, value in kept if read_text(path) not in (None, value)]
     if taken and not force:
         raise Mistake(f"{taken[0]}: there is another secret already; --force overwrites it")
     for path, value in kept:
         replace_private(path, value)
-    replace_text(file, text, before)
+    replace_text(file, text, old_text)
 
 
 def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
     """Print where each secret goes, and nothing of it."""
     verb = "is" if is_written else "would be"
-    for each in moved:
-        where = f"${{{each.variable}}}, which you have to set" if each.file is None else str(each.file)
-        tell(f"{each.upstream}: the secret in its {each.what} {verb} in {where}")
+    for secret in moved:
+        where = f"${{{secret.variable}}}, which you have to set" if secret.file is None else str(secret.file)
+        tell(f"{secret.upstream}: the secret in its {secret.what} {verb} in {where}")
 
 
 def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mapping[str, str]) -> None:
     """Print which variables have to be set before mcpmux starts."""
-    told = {each.variable for each in moved}
+    new_variables = {secret.variable for secret in moved}
     unset = dict.fromkeys(
-        name for table in tables for name in variables_in(table) if name not in environ and name not in told
+        name
+        for table in tables
+        for name in variables_in(table)
+        if name not in environ and name not in new_variables
     )
     if unset:
         tell(f"these variables are not set, and have to be: {', '.join(unset)}")

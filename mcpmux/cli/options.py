@@ -94,11 +94,11 @@ def pairs_of(option: str, texts: Iterable[str], *, is_header: bool = False) -> d
     # The first sign counts: it may be in a value, and in no name of a header.
     pattern = r"([^:=]+)(?:=|:[ \t]*)(.*)" if is_header else r"([^=]+)=(.*)"
     for text in texts:
-        found = re.fullmatch(pattern, text, re.DOTALL)
-        if found is None or found[1] in pairs:
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match is None or match[1] in pairs:
             either = "NAME=VALUE or 'NAME: VALUE'" if is_header else "NAME=VALUE"
             raise Mistake(f"{option}: expected {either}, and each name once")
-        pairs[found[1]] = found[2]
+        pairs[match[1]] = match[2]
     return pairs
 
 
@@ -261,10 +261,10 @@ def _shown(config: Config, headers: Mapping[str, Secret]) -> Config:
 
 def as_url(target: str) -> str:
     """Return HOST:PORT[/PATH] as a URL, without a path that of the mcpmux there; all else as it is."""
-    found = re.fullmatch(rf"{ADDRESS_PATTERN}(/\S*)?", target)
-    if found is None or _exists(target):
+    match = re.fullmatch(rf"{ADDRESS_PATTERN}(/\S*)?", target)
+    if match is None or _exists(target):
         return target
-    return f"http://{target}" if found[4] else f"http://{target}{HttpListener(port=0).path}"
+    return f"http://{target}" if match[4] else f"http://{target}{HttpListener(port=0).path}"
 
 
 def _read_target(target: str) -> Config:

@@ -119,8 +119,8 @@ else:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY or soft >= needed:
             return needed
-        wanted = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
+        limit = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
         with suppress(OSError, ValueError):  # some systems have a lower limit than the hard one they tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return limit
         return soft

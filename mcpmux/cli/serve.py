@@ -101,13 +101,13 @@ def serve(
 
     def load() -> Config:
         loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
-        said = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
+        logging = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
         listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
         if view is not None and not listeners.stdio:
             raise ConfigError(["--view: it is for --stdio; clients of a listener connect to /mcp/NAME"])
         if view is not None:
             listeners = attrs.evolve(listeners, stdio_view=view)
-        return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **said))
+        return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **logging))
 
     file = ConfigFile(config, load) if config is not None and is_file(config) else None
     run_server(load() if file is None else file.load(), file, watch=not no_watch, workers=workers)
@@ -117,7 +117,7 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
     """The listeners of the options, or else of the file, or else the default one. Raises InvalidValue."""
     if stdio or chosen:
         of_kind: dict[str, Any] = {
-            key: tuple(each for each in chosen if isinstance(each, kind))
+            key: tuple(listener for listener in chosen if isinstance(listener, kind))
             for kind, key in LISTENER_KEYS.items()
         }
         return Listeners(stdio=stdio, **of_kind)

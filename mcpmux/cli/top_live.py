@@ -68,13 +68,13 @@ class Live:
             await trio.sleep(LOOK_SECONDS)
 
     async def _follow(self) -> None:
-        wanted = self.screen.wanted
-        query = urlencode({"filter": wanted, "limit": EXCHANGES_LIMIT})
+        filter_ = self.screen.wanted
+        query = urlencode({"filter": filter_, "limit": EXCHANGES_LIMIT})
         listed = await self._admin.ask("GET", f"/api/exchanges?{query}")
         self._exchanges.begin(listed["rows"])
         self._changed.set()
         self.screen.tell("exchanges", None)
-        async with self._admin.watch_exchanges(wanted, listed["messages"]) as events:
+        async with self._admin.watch_exchanges(filter_, listed["messages"]) as events:
             async for event in events:
                 self._exchanges.change(event)
                 self._changed.set()

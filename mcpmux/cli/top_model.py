@@ -30,13 +30,11 @@ Line = tuple[str, str]
 def measured(upstreams: Sequence[Item], stats: Item) -> list[Item]:
     """Rows for UPSTREAMS: what clients saw, then each of `/api/upstreams` with its part of `/api/stats`."""
     seconds = stats.get("seconds", 1.0)
-    facts = {
-        each["upstream"]: {**each, "rate": each["count"] / seconds} for each in stats.get("upstreams", ())
-    }
+    facts = {row["upstream"]: {**row, "rate": row["count"] / seconds} for row in stats.get("upstreams", ())}
     nothing = {"rate": 0.0}
     return [
         {**facts.get("", nothing), "name": CLIENTS},
-        *({**facts.get(each["name"], nothing), **each} for each in upstreams),
+        *({**facts.get(upstream["name"], nothing), **upstream} for upstream in upstreams),
     ]
 
 
@@ -67,7 +65,7 @@ def _subscriptions(row: Item) -> Any:
     return (
         None
         if sessions is None
-        else sum(len(each["subscriptions"]) + each["more_subscriptions"] for each in sessions)
+        else sum(len(session["subscriptions"]) + session["more_subscriptions"] for session in sessions)
     )
 
 

@@ -140,9 +140,9 @@ def excerpt(found: re.Match[str] | None) -> str:
     if found is None or not found[0]:
         return ""
     start, end = found.span()
-    before, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
+    left, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
     middle = paint(printable(found[0][: 10 * AROUND]), fg="red", bold=True)
-    return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
+    return f"  {paint('|', dim=True)} {printable(left)}{middle}{printable(after)}"
 
 
 # Messages and exchanges as lines: clients on the left, mcpmux in the middle, upstreams on the right.
@@ -234,8 +234,8 @@ def tail(
             shown = Lines(read_filter(" ".join(where)), own=own, **how)
             run(_follow, AdminClient.at(url, token).watch(own=own), shown)
         else:
-            found = CaptureFiles(where)
-            _tail_files(found, Lines(found.filter, own=own, **how), lines, once)
+            files = CaptureFiles(where)
+            _tail_files(files, Lines(files.filter, own=own, **how), lines, once)
     except KeyboardInterrupt:
         if once:
             raise
@@ -244,9 +244,9 @@ def tail(
 
 def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> None:
     if once and where.filter:
-        found = lines.last(where.records(), count)
-        show_lines(found)
-        if not found:
+        last = lines.last(where.records(), count)
+        show_lines(last)
+        if not last:
             where.tell_nothing_fits()
         return
     try:
@@ -382,15 +382,15 @@ def show(
     source = CaptureFiles(where)
     if source.filter:
         raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
-    found = find_exchange(source, int(digits), run) if seq is None else find_message(source, seq, run)
-    if not found:
-        wanted = f"exchange {int(digits)}" if seq is None else f"message {seq}"
+    records = find_exchange(source, int(digits), run) if seq is None else find_message(source, seq, run)
+    if not records:
+        what = f"exchange {int(digits)}" if seq is None else f"message {seq}"
         where_in = "" if run is None else f" of run {printable(run)}"
-        raise click.ClickException(f"there is no {wanted}{where_in} in what was read")
+        raise click.ClickException(f"there is no {what}{where_in} in what was read")
     if as_json:
-        show_lines(list(map(json_line, found)))
+        show_lines(list(map(json_line, records)))
     else:
-        show_lines(list(exchange_lines(found, full) if seq is None else message_lines(found[0])))
+        show_lines(list(exchange_lines(records, full) if seq is None else message_lines(records[0])))
     source.check_read()
 
 
@@ -402,25 +402,25 @@ def find_message(source: CaptureFiles, seq: int, run: str | None) -> list[Record
 
 def find_exchange(source: CaptureFiles, number: int, run: str | None) -> list[Record]:
     """The messages of an exchange of one run, in order."""
-    found: list[Record] = []
+    records: list[Record] = []
     others: set[str] = set()
     left_out = size = 0
     for record in source.everything():
         if record.exchange != number or run not in (None, record.run):
             continue
-        if found and found[-1].run != record.run:
-            others.add(found[-1].run)
-            found, left_out, size = [], 0, 0
-        if len(found) >= MESSAGES_LIMIT or size > BYTES_LIMIT:
+        if records and records[-1].run != record.run:
+            others.add(records[-1].run)
+            records, left_out, size = [], 0, 0
+        if len(records) >= MESSAGES_LIMIT or size > BYTES_LIMIT:
             left_out += 1
             continue
         size += record.size
-        found.append(record)
+        records.append(record)
     if left_out:
         tell(f"{left_out} more messages of this exchange are left out; grep exchange={number} shows them")
     if others:
         tell(f"other runs have an exchange {number}, too: --run {', '.join(sorted(others))}")
-    return found
+    return records
 
 
 def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
@@ -441,21 +441,21 @@ def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
 
 def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     """A message that was sent on, compared with the one that was received."""
-    (before, *others), after = passage
+    (origin, *others), after = passage
     if others:
         seqs = ", ".join(str(record.seq) for record in passage[0])
         peers = ", ".join(printable(record.peer or "?") for record in passage[0])
         yield paint(f"message {after.seq} merges {seqs} of {peers}", bold=True)
         yield f"  --message {after.seq} shows it"
         return
-    where = f"{printable(before.peer or '?')} → {printable(after.peer or '?')}"
+    where = f"{printable(origin.peer or '?')} → {printable(after.peer or '?')}"
     word = "answered" if after.kind in ANSWERS else after.kind
     what = f"{printable(after.method or after.kind)} {word}"
-    yield paint(f"{where}: {what}, messages {before.seq} and {after.seq}", bold=True)
-    if before.size == after.size and body_of(before) == body_of(after):
-        yield "  not changed" if body_of(before) is not None else "  without bodies"
+    yield paint(f"{where}: {what}, messages {origin.seq} and {after.seq}", bold=True)
+    if origin.size == after.size and body_of(origin) == body_of(after):
+        yield "  not changed" if body_of(origin) is not None else "  without bodies"
         return
-    came, went = (body_lines(_ordered(body_of(record)), full) for record in (before, after))
+    came, went = (body_lines(_ordered(body_of(record)), full) for record in (origin, after))
     lines = list(islice(difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm=""), 3, None))
     for line in lines:
         is_gap = line.startswith("@@")
@@ -463,7 +463,7 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     if not lines and not full and len(came) > BODY_LINES:
         yield f"  the same in the first {BODY_LINES} lines; --full compares all"
     elif not lines:
-        yield f"  the same but for order and spelling ({bytes_text(before.size)}, {bytes_text(after.size)})"
+        yield f"  the same but for order and spelling ({bytes_text(origin.size)}, {bytes_text(after.size)})"
 
 
 def _ordered(body: bytes | str | None) -> bytes | str | None:

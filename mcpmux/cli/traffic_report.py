@@ -67,14 +67,14 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
       mcpmux traffic stats --json leg=upstream | jq '.groups[] | {upstream, method, latencyMs}'
     """
     source = CaptureFiles(where)
-    found = Stats()
+    counts = Stats()
     for record in source.wanted():
-        found.add(record)
+        counts.add(record)
     if as_json:
-        click.echo(json.dumps(found.as_json()))
+        click.echo(json.dumps(counts.as_json()))
     else:
-        _show(found)
-    if not found.messages:
+        _show(counts)
+    if not counts.messages:
         source.tell_nothing_fits()
     source.check_read()
 

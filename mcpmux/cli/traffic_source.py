@@ -99,12 +99,12 @@ class CaptureFiles:
     def records(self) -> Iterator[Record]:
         """All messages, and notes about the capture itself."""
         for path in self.files():
-            before, nothing = self._bad, True
+            bad, nothing = self._bad, True
             for record in read_files([path], self.on_bad):
                 nothing = False
                 self._sightings.add(record)
                 yield record
-            if nothing and self._bad > before:
+            if nothing and self._bad > bad:
                 self._unread.append(path)
         self.tell_bad()
 
@@ -178,8 +178,8 @@ def read_filter(text: str, words: Sequence[str] = (), names: Mapping[str, Key] =
 def show_place(error: FilterError) -> str:
     """The problem, and the filter with the wrong place marked."""
     parts = (error.text[: error.start], error.text[error.start : error.end], error.text[error.end :])
-    before, wrong, after = map(printable, parts)
-    return f"{error.problem}\n  {before}{wrong}{after}\n  {' ' * len(before)}{'^' * max(1, len(wrong))}"
+    left, wrong, after = map(printable, parts)
+    return f"{error.problem}\n  {left}{wrong}{after}\n  {' ' * len(left)}{'^' * max(1, len(wrong))}"
 
 
 def show_lines(lines: Collection[str]) -> None:

@@ -70,7 +70,7 @@ def view(
     seen = run(look, loaded, ["", *chosen_views], who, query)
     if name is None:
         console.show_items(
-            [summary(each, seen[each]) for each in seen], as_json, SUMMARY, {*SUMMARY} - {"VIEW"}
+            [summary(name, seen[name]) for name in seen], as_json, SUMMARY, {*SUMMARY} - {"VIEW"}
         )
     elif other is None:
         show(seen[name], as_json)
@@ -89,16 +89,16 @@ SUMMARY: Columns = {
 
 def summary(view: str, seen: Sequence[Seen]) -> dict[str, object]:
     """How much there is in a view."""
-    counts = Counter(each.kind for each in seen)
+    counts = Counter(item.kind for item in seen)
     return {"view": view, **{kind: counts[kind] for kind in KINDS}, "tokens": tokens_of(seen)}
 
 
 def tokens_of(seen: Sequence[Seen]) -> int:
-    return sum(each.tokens for each in seen)
+    return sum(item.tokens for item in seen)
 
 
 def total(seen: Sequence[Seen]) -> str:
-    counts = Counter(each.kind for each in seen)
+    counts = Counter(item.kind for item in seen)
     parts = [f"{counts[kind]} {kind if counts[kind] != 1 else kind[:-1]}" for kind in KINDS if counts[kind]]
     return f"{', '.join(parts) or 'nothing'}, about {tokens_of(seen):,} tokens"
 
@@ -106,21 +106,21 @@ def total(seen: Sequence[Seen]) -> str:
 def show(seen: Sequence[Seen], as_json: bool) -> None:
     """Print what is in a view, kind by kind."""
     if as_json:
-        console.show_items([each._asdict() for each in seen], True, COLUMNS)
+        console.show_items([item._asdict() for item in seen], True, COLUMNS)
         return
     for kind in KINDS:
-        found = [each._asdict() for each in seen if each.kind == kind]
-        if found:
-            console.show_line(f"{KINDS[kind].heading} ({len(found)})")
-            console.show_items(found, False, COLUMNS, {"TOKENS"})
+        rows = [item._asdict() for item in seen if item.kind == kind]
+        if rows:
+            console.show_line(f"{KINDS[kind].heading} ({len(rows)})")
+            console.show_items(rows, False, COLUMNS, {"TOKENS"})
             click.echo()
 
 
 def show_difference(ours: Sequence[Seen], theirs: Sequence[Seen], as_json: bool) -> None:
     """Print what only one of two views has: `-` the first one, `+` the other."""
-    in_ours, in_theirs = ({(each.kind, each.name): each for each in seen} for seen in (ours, theirs))
-    rows = [{"only": "-", **each._asdict()} for key, each in in_ours.items() if key not in in_theirs]
-    rows += [{"only": "+", **each._asdict()} for key, each in in_theirs.items() if key not in in_ours]
+    in_ours, in_theirs = ({(item.kind, item.name): item for item in seen} for seen in (ours, theirs))
+    rows = [{"only": "-", **item._asdict()} for key, item in in_ours.items() if key not in in_theirs]
+    rows += [{"only": "+", **item._asdict()} for key, item in in_theirs.items() if key not in in_ours]
     columns: Columns = {"": itemgetter("only"), "KIND": itemgetter("kind"), **COLUMNS}
     console.show_items(rows, as_json, columns, {"TOKENS"})
 

@@ -75,8 +75,8 @@ class Herald:
             slots = [slot for slot in range(SLOTS) if row[slot] != self._row[slot]]
             lists, self._lists = list(self._lists), {}
             async with trio.open_nursery() as nursery:
-                for each in self._members.others:
-                    nursery.start_soon(self._tell, each, News(slots, lists))
+                for other in self._members.others:
+                    nursery.start_soon(self._tell, other, News(slots, lists))
             self._told, self._row = counted, row
             self._done.unpark_all()
 

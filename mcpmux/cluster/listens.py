@@ -66,7 +66,9 @@ class Listens:
     @property
     def owned(self) -> int:
         """How many upstreams this replica subscribes at for all."""
-        return sum(is_one_for_all(each.config) and self._owns(key) for key, each in self._registry.items())
+        return sum(
+            is_one_for_all(upstream.config) and self._owns(key) for key, upstream in self._registry.items()
+        )
 
     # This replica listens at others: see `Replicas`
 
@@ -100,7 +102,7 @@ class Listens:
 
     def _owner(self, upstream: str) -> str:
         members = self._members
-        ids = frozenset((members.replica, *(each.replica for each in members.others)))
+        ids = frozenset((members.replica, *(other.replica for other in members.others)))
         if ids != self._ids:
             self._ids, self._owners = ids, {}
         if upstream not in self._owners:

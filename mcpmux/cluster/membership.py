@@ -114,7 +114,7 @@ class Peers:
     @property
     def all(self) -> list[Neighbour]:
         """All other replicas, once each."""
-        return [each for replica, each in self.neighbours.items() if replica == each.replica]
+        return [neighbour for replica, neighbour in self.neighbours.items() if replica == neighbour.replica]
 
     def meet(self, living: Collection[str], neighbours: dict[str, Neighbour]) -> list[Neighbour]:
         """Take who is there now. Returns those that have gone since."""
@@ -332,7 +332,7 @@ class Membership:
     def _meet(self, members: Collection[Member]) -> None:
         number = len(self._peers.living)
         neighbours, strangers = read_cards(members, self._seal, self.marks.own)
-        lost = self._peers.meet({each.replica for each in members}, neighbours)
+        lost = self._peers.meet({member.replica for member in members}, neighbours)
         if len(self._peers.living) != number:
             self.on_members(len(self._peers.living))
         for _ in strangers - self._strangers:

@@ -450,8 +450,8 @@ class RedisStore:
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         if not buckets:
             return None
-        keys = [f"{{{self._prefix}.rate}}:{each.name}" for each in buckets]
-        times = [repr(seconds) for each in buckets for seconds in (each.interval, each.room)]
+        keys = [f"{{{self._prefix}.rate}}:{bucket.name}" for bucket in buckets]
+        times = [repr(seconds) for bucket in buckets for seconds in (bucket.interval, bucket.room)]
         return await self._ask_script(scripts.TAKE, keys, *times, read=partial(_read_refusal, buckets))
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
@@ -567,9 +567,9 @@ def _explain(error: BaseException, timeout: float) -> str:
                 return f"has something else under the `prefix` of [cluster] ({cause})"
             case TimeoutError():
                 return f"does not answer within {timeout:g} s"
-    broken = next((each for each in causes if isinstance(each, OSError)), None)
+    broken = next((cause for cause in causes if isinstance(cause, OSError)), None)
     if broken is not None:
         return f"cannot be reached: {reason_of(broken)}"
-    said = (str(each) for each in causes if not isinstance(each, BaseExceptionGroup))
+    said = (str(cause) for cause in causes if not isinstance(cause, BaseExceptionGroup))
     words = next(filter(None, said), "the connection broke")
     return f"cannot be reached: {words[:1].lower()}{words[1:].rstrip('.')}"

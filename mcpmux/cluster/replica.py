@@ -166,12 +166,12 @@ class Replica:
             others=len(members.others),
             owned=self.listens.owned,
             sessions=sum(map(len, self._sessions)),
-            taken_over=sum(each.taken_over for each in self._sessions),
+            taken_over=sum(session.taken_over for session in self._sessions),
             handed_over=self._client.handed_over,
             handed_in=self.port.handed_in,
             commands=store.commands,
             lag_ms=None if store.lag is None else round(store.lag * 1000, 2),
-            events_waiting=sum(each.events.waiting for each in self._sessions),
+            events_waiting=sum(session.events.waiting for session in self._sessions),
             lease_seconds=round(members.seconds_left, 2),
         )
 
@@ -180,9 +180,9 @@ class Replica:
         states: dict[str, ReplicaState] = {}
         others = sorted(self.members.others, key=lambda each: (each.card.name, each.replica))
         async with trio.open_nursery() as nursery:
-            for each in others:
-                nursery.start_soon(self._ask_state, each, states)
-        return [self.describe(), *(states[each.replica] for each in others)]
+            for other in others:
+                nursery.start_soon(self._ask_state, other, states)
+        return [self.describe(), *(states[other.replica] for other in others)]
 
     async def _ask_state(self, other: Neighbour, states: dict[str, ReplicaState]) -> None:
         trouble, card = f"it does not answer within {ASK_SECONDS:g} s", other.card
@@ -208,7 +208,7 @@ class Replica:
                 async with trio.open_nursery() as nursery:
                     for each in self.members.relied_on_and_gone():
                         nursery.start_soon(self._give_up_unless_it_stops, each)
-                self._client.keep({each.card.url for each in self.members.others})
+                self._client.keep({other.card.url for other in self.members.others})
         finally:
             self._client.close()
 

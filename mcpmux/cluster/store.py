@@ -337,7 +337,7 @@ class MemoryStore:
 
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         now = self._clock()
-        full_at = [self._full_at.get(each.name, now) or now for each in buckets]
+        full_at = [self._full_at.get(bucket.name, now) or now for bucket in buckets]
         waits = [full - now - each.room for full, each in zip(full_at, buckets, strict=True)]
         number = max(range(len(waits)), key=waits.__getitem__, default=None)
         if number is not None and waits[number] > 0:

@@ -50,7 +50,7 @@ class Survey(msgspec.Struct, frozen=True):
         if not self.replicas:
             return f"{self.store}; no replica is there now"
         number = len(self.replicas)
-        names = ", ".join(f"{each.name} ({each.url})" for each in self.replicas)
+        names = ", ".join(f"{replica.name} ({replica.url})" for replica in self.replicas)
         return f"{self.store}; {number} {'replica' if number == 1 else 'replicas'}: {names}"
 
 
@@ -64,7 +64,7 @@ async def survey(store: Store, seal: ClusterSeal) -> Survey:
     except StoreAway as away:
         return Survey(problems=[f"{away}; without it replicas cannot share sessions"])
     replicas, problems = read_roll(roll, seal)
-    clocks = [(each.name, each.clock) for each in replicas if each.clock is not None]
+    clocks = [(replica.name, replica.clock) for replica in replicas if replica.clock is not None]
     problems += find_clocks_apart([(HERE, here), *clocks])
     return Survey(version, replicas, problems, find_other_versions(replicas))
 
@@ -117,7 +117,9 @@ def find_clocks_apart(clocks: Sequence[tuple[str, float]]) -> list[str]:
 
 def find_other_versions(replicas: Sequence[SeenReplica]) -> list[str]:
     """What is to be said of replicas that run another version than this one."""
-    others = [f"{each.name} runs {each.version}" for each in replicas if each.version != __version__]
+    others = [
+        f"{replica.name} runs {replica.version}" for replica in replicas if replica.version != __version__
+    ]
     if not others:
         return []
     return [f"this is mcpmux {__version__}, but {', '.join(others)}; finish the upgrade on all of them"]

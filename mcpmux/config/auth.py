@@ -131,9 +131,9 @@ class Auth:
             )
         groups: Any = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
         for key, group, what in groups:
-            for mark, number in Counter(getattr(each, what) for each in group.values()).items():
+            for mark, number in Counter(getattr(setting, what) for setting in group.values()).items():
                 if number > 1:
-                    same = " and ".join(name for name, each in group.items() if getattr(each, what) == mark)
+                    same = " and ".join(name for name, value in group.items() if getattr(value, what) == mark)
                     raise InvalidValue(f"`{key}` {same} have the same `{what}`, so it is not known who comes")
 
     @property

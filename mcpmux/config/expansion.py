@@ -67,8 +67,8 @@ def make_hide(values: Iterable[str]) -> Hide:
     if not spelled:
         return str
     longest_first = sorted(spelled, key=len, reverse=True)
-    known = re.compile("|".join(map(re.escape, longest_first)))
-    return lambda text: known.sub(MASK, text)
+    secrets = re.compile("|".join(map(re.escape, longest_first)))
+    return lambda text: secrets.sub(MASK, text)
 
 
 def _in_lower_escapes(text: str) -> str:
@@ -145,7 +145,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
     expanded = REFERENCE.sub(replace, text)
     if mistakes:
-        kind = NoValue if all(isinstance(each, NoValue) for each in mistakes) else InvalidValue
+        kind = NoValue if all(isinstance(mistake, NoValue) for mistake in mistakes) else InvalidValue
         raise kind("; ".join(map(str, mistakes)))
     return expanded
 

@@ -226,8 +226,8 @@ def find_clashes(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif "command" in raw or "url" in raw:
         yield from _find_strangers(raw, raw.get("url"))
     else:
-        known = {key.name for key in attrs.fields(UpstreamTable)}
-        if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in known):
+        keys = {key.name for key in attrs.fields(UpstreamTable)}
+        if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in keys):
             yield "command", NEITHER  # otherwise the mistake about the misspelt key says enough
 
 

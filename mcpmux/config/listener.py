@@ -184,7 +184,9 @@ class Listeners:
     """Unix sockets for lines of JSON: the path, or a table for more settings."""
 
     def __attrs_post_init__(self) -> None:
-        places = [each.address for each in self.bound if isinstance(each, UnixListener) or each.port]
+        places = [
+            listener.address for listener in self.bound if isinstance(listener, UnixListener) or listener.port
+        ]
         for place in places:
             if places.count(place) > 1:
                 raise InvalidValue(

@@ -467,11 +467,13 @@ class Config(Settings):
         return {name: upstream.prefix for name, upstream in self.enabled.items()}
 
     def __attrs_post_init__(self) -> None:
-        problems = [each.under("upstreams", name) for name, each in find_conflicts(self.upstreams)]
+        problems = [problem.under("upstreams", name) for name, problem in find_conflicts(self.upstreams)]
         if not self.enabled:
             problems.append(Problem((), NO_UPSTREAM))
         names = [upstream.name for upstream in self.upstreams]
-        problems += find_misnamed(self, names, {each.prefix: each.name for each in self.upstreams})
+        problems += find_misnamed(
+            self, names, {upstream.prefix: upstream.name for upstream in self.upstreams}
+        )
         problems += find_dead_targets(self.access, list(self.enabled.values()))
         problems += find_lacking(
             self.cluster, self.merging.cursor_key, has_audit=self.audit.directory is not None
@@ -539,8 +541,8 @@ def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Up
 
 
 def _dead_target(rule: AccessRule, target: str, marks: Mapping[str, Upstream]) -> str | None:
-    found = _PREFIXED.match(target)
-    app, mark, joint, rest = found.groups() if found is not None else (None, None, None, target)
+    match = _PREFIXED.match(target)
+    app, mark, joint, rest = match.groups() if match is not None else (None, None, None, target)
     mark = app or mark or ""
     owner = marks.get(mark)
     is_uri = ":" in rest or "%" in rest or app is not None
@@ -566,7 +568,10 @@ def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, Problem
     prefixes = Counter(upstream.prefix for upstream in upstreams)
     for upstream in upstreams:
         name, prefix = upstream.name, upstream.prefix
-        yield from ((name, each) for each in find_clashing([(name, each) for each in upstream.overrides]))
+        yield from (
+            (name, override)
+            for override in find_clashing([(name, override) for override in upstream.overrides])
+        )
         text = None
         if names[name] > 1:
             text = "another upstream has the same name"

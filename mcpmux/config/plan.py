@@ -70,16 +70,16 @@ class Plan:
 
 
 def plan_change(old: Config, new: Config) -> Plan:
-    before, after = old.enabled, new.enabled
-    differing = {name: _differences(before[name], after[name]) for name in after if name in before}
+    old_ones, after = old.enabled, new.enabled
+    differing = {name: _differences(old_ones[name], after[name]) for name in after if name in old_ones}
     settings = tuple(_changed_settings(old, new))
     live = LIVE if old.auth.asks_tokens is new.auth.asks_tokens else LIVE - TOKENS
     return Plan(
-        added=tuple(name for name in after if name not in before),
-        removed=tuple(name for name in before if name not in after),
+        added=tuple(name for name in after if name not in old_ones),
+        removed=tuple(name for name in old_ones if name not in after),
         restarted=tuple(name for name, keys in differing.items() if not IN_PLACE.issuperset(keys)),
         adjusted=tuple(name for name, keys in differing.items() if keys and IN_PLACE.issuperset(keys)),
-        reordered=[name for name in before if name in after] != list(differing),
+        reordered=[name for name in old_ones if name in after] != list(differing),
         settings=tuple(key for key in settings if {key, key.partition(".")[0]} & live),
         pending=tuple(key for key in settings if not {key, key.partition(".")[0]} & live),
     )
@@ -93,8 +93,8 @@ def _differences(old: Any, new: Any) -> list[str]:
 def _changed_settings(old: Config, new: Config) -> Iterator[str]:
     """Yields every key that differs as `section.key`, or `section` if that is a list."""
     for section in attrs.fields(Settings):
-        before, after = getattr(old, section.name), getattr(new, section.name)
+        old_settings, after = getattr(old, section.name), getattr(new, section.name)
         if attrs.has(type(after)):
-            yield from (f"{section.name}.{key}" for key in _differences(before, after))
-        elif before != after:
+            yield from (f"{section.name}.{key}" for key in _differences(old_settings, after))
+        elif old_settings != after:
             yield section.name

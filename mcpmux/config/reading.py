@@ -110,35 +110,35 @@ def read_entries(
     stops no other; so does an entry of a host app that cannot be read. Raises ConfigError with all other
     mistakes at once.
     """
-    found = list(problems)
+    all_problems = list(problems)
     if not problems and all(entry.is_disabled for entry in entries):
         keys = [key.lower() for key in _keys(raw_settings) if key != UPSTREAMS]
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
-            found.append(Problem((), NO_UPSTREAM))
+            all_problems.append(Problem((), NO_UPSTREAM))
     folder = Path(origin).parent
     variables, lost = _read_variables(raw_settings, environ, folder)
     environ = {**environ, **_revealed(variables)}
     settings, mistakes = structure(Settings if path else Document, raw_settings, environ)
-    found += [each.under(*path) for each in mistakes]
+    all_problems += [mistake.under(*path) for mistake in mistakes]
     upstreams: list[Upstream] = []
     for entry in entries:
         upstream, mistakes = _read_upstream(entry, environ, folder, lost)
         if upstream is not None:
             upstreams.append(upstream)
         elif not entry.is_disabled:
-            found += [each.under(*entry.path) for each in mistakes]
+            all_problems += [mistake.under(*entry.path) for mistake in mistakes]
     paths = {entry.name: entry.path for entry in entries}
-    found += [each.under(*paths[name]) for name, each in find_conflicts(upstreams)]
+    all_problems += [problem.under(*paths[name]) for name, problem in find_conflicts(upstreams)]
     if not problems:
-        told = settings if settings is not None else _sound_settings(raw_settings, environ)
-        enabled = [each for each in upstreams if each.enabled]
-        prefixes = {each.prefix: each.name for each in upstreams}
-        misnamed = (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled))
-        found += [each.under(*path) for each in misnamed]
-    lost = [each.under(*path) for each in lost]
-    if found:
-        raise ConfigError([*found, *lost], origin)
+        sound = settings if settings is not None else _sound_settings(raw_settings, environ)
+        enabled = [upstream for upstream in upstreams if upstream.enabled]
+        prefixes = {upstream.prefix: upstream.name for upstream in upstreams}
+        misnamed = (*find_misnamed(sound, list(paths), prefixes), *find_dead_targets(sound.access, enabled))
+        all_problems += [problem.under(*path) for problem in misnamed]
+    lost = [problem.under(*path) for problem in lost]
+    if all_problems:
+        raise ConfigError([*all_problems, *lost], origin)
     told_of = (*notes, *map(str, lost))
     return Config(upstreams=tuple(upstreams), notes=told_of, **attrs.asdict(settings, recurse=False))
 
@@ -158,17 +158,17 @@ def _read_upstream(
     variables, missing = _read_variables(entry.raw, environ, folder)
     table = None
     if entry.is_foreign:
-        _, found = structure(UpstreamSettings, entry.settings, environ)
-        mistakes += [each.under(MCPMUX) for each in found if not each.is_lack]
+        _, own_mistakes = structure(UpstreamSettings, entry.settings, environ)
+        mistakes += [mistake.under(MCPMUX) for mistake in own_mistakes if not mistake.is_lack]
     if entry.reason is not None:
         missing.append(Problem((), entry.reason))
     else:
         for key, text in find_clashes(entry.raw) if isinstance(entry.raw, Mapping) else ():
             is_theirs = entry.is_foreign and key not in _keys(entry.settings)
             (missing if is_theirs else mistakes).append(Problem((), text))
-        table, found = structure(UpstreamTable, entry.raw, {**environ, **_revealed(variables)})
-        for each in found:
-            (missing if each.is_lack or entry.is_foreign else mistakes).append(each)
+        table, own_mistakes = structure(UpstreamTable, entry.raw, {**environ, **_revealed(variables)})
+        for mistake in own_mistakes:
+            (missing if mistake.is_lack or entry.is_foreign else mistakes).append(mistake)
     if mistakes:
         return None, mistakes
     if table is None or missing:
@@ -197,7 +197,7 @@ def _revealed(variables: Mapping[str, Secret]) -> dict[str, str]:
 def _sound_settings(raw: object, environ: Mapping[str, str]) -> Settings:
     """Read settings with mistakes: without what has them, and with None in the place of a rule or a view."""
     table = raw if isinstance(raw, Mapping) else {}
-    types = {name: each.type for name, each in attrs.fields_dict(attrs.resolve_types(Settings)).items()}
+    types = {name: value.type for name, value in attrs.fields_dict(attrs.resolve_types(Settings)).items()}
     values = {name: structure(types[name], table[name], environ)[0] for name in types if name in table}
     if isinstance(rules := table.get("access"), list):
         values["access"] = tuple(structure(AccessRule, rule, environ)[0] for rule in rules)
@@ -236,8 +236,8 @@ def _problems_in(error: Exception, path: KeyPath) -> Iterator[Problem]:
         for inner in error.exceptions:
             yield from _problems_in(inner, path)
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = {*attrs.fields_dict(error.cl), *_ignored_keys(error.cl)}
-        yield from (Problem((*path, key), suggest(key, known)) for key in sorted(error.extra_fields))
+        keys = {*attrs.fields_dict(error.cl), *_ignored_keys(error.cl)}
+        yield from (Problem((*path, key), suggest(key, keys)) for key in sorted(error.extra_fields))
     elif isinstance(error, KeyError):
         yield Problem(path, "expected a value, the key is missing")
     elif isinstance(error, InvalidValue):
@@ -378,8 +378,10 @@ def is_bounded(document: object) -> bool:
     """
     level, left = [document], _VALUES_LIMIT
     for _ in range(_NESTING_LIMIT):
-        containers = [each for each in level if isinstance(each, dict | list)]
-        inside = [each.values() if isinstance(each, dict) else each for each in containers]
+        containers = [container for container in level if isinstance(container, dict | list)]
+        inside = [
+            container.values() if isinstance(container, dict) else container for container in containers
+        ]
         left -= sum(map(len, inside))
         if left < 0 or not inside:
             return left >= 0

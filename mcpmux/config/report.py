@@ -53,7 +53,7 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     # Not at the top: only a mistake needs it.
     from difflib import get_close_matches
 
-    words = [each for each in islice(known, CANDIDATES_LIMIT) if len(each) <= CANDIDATE_CHARACTERS]
+    words = [word for word in islice(known, CANDIDATES_LIMIT) if len(word) <= CANDIDATE_CHARACTERS]
     return next(iter(get_close_matches(word[:CANDIDATE_CHARACTERS], words, n=1, cutoff=alike)), None)
 
 

@@ -102,9 +102,9 @@ def find_no_number(value: object, path: str = "") -> str | None:
     elif isinstance(value, list | tuple | set | frozenset):
         members = enumerate(value)
     for key, member in members:
-        found = find_no_number(member, f"{path}.{key}" if path else str(key))
-        if found is not None:
-            return found
+        place = find_no_number(member, f"{path}.{key}" if path else str(key))
+        if place is not None:
+            return place
     return None
 
 

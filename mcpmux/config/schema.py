@@ -103,14 +103,14 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
 
 def _field_docstrings(cls: type) -> dict[str, str]:
     """The docstring below each field, out of the source: no other command needs memory for them."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for base in filter(attrs.has, reversed(cls.__mro__)):
         (body,) = (node.body for node in _classes_in(base.__module__) if node.name == base.__name__)
         for field, below in pairwise(body):
             match field, below:
                 case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
-                    found[name] = " ".join(text.split())
-    return found
+                    docstrings[name] = " ".join(text.split())
+    return docstrings
 
 
 @cache

@@ -68,8 +68,8 @@ class Selector:
     @property
     def hints(self) -> dict[str, bool]:
         """What the annotations of a tool must come to, by name."""
-        found = {name: getattr(self, name) for name in HINTS}
-        return {name: hint for name, hint in found.items() if hint is not None}
+        hints = {name: getattr(self, name) for name in HINTS}
+        return {name: hint for name, hint in hints.items() if hint is not None}
 
 
 @frozen(kw_only=True)
@@ -189,12 +189,12 @@ def find_mistakes(
                 if not any(fnmatchcase(upstream, glob) for upstream in upstreams):
                     text = f"there is no upstream of this name{_hint(item.upstream, upstreams)}"
                     yield Problem(("views", name, key, number, "upstream"), text)
-        pairs = [(each.upstream, each) for each in view.overrides]
+        pairs = [(override.upstream, override) for override in view.overrides]
         yield from (problem.under("views", name) for problem in find_clashing(pairs))
-    wanted: dict[KeyPath, str | None] = {("stdio_view",): listeners.stdio_view}
-    wanted |= {("tcp", number, "view"): each.view for number, each in enumerate(listeners.tcp)}
-    wanted |= {("unix", number, "view"): each.view for number, each in enumerate(listeners.unix)}
-    for place, chosen in wanted.items():
+    names: dict[KeyPath, str | None] = {("stdio_view",): listeners.stdio_view}
+    names |= {("tcp", number, "view"): listener.view for number, listener in enumerate(listeners.tcp)}
+    names |= {("unix", number, "view"): listener.view for number, listener in enumerate(listeners.unix)}
+    for place, chosen in names.items():
         if chosen is not None and chosen not in views:
             yield Problem(("listeners", *place), f"there is no view of this name{_hint(chosen, views)}")
 
@@ -206,12 +206,18 @@ def _hint(name: str | None, known: Iterable[str]) -> str:
 
 def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[Problem]:
     """Yields every mistake about overrides, each of an upstream, that do not go together."""
-    named = Counter((upstream, each.kind, each.name) for upstream, each in overrides)
-    renamed = Counter((upstream, each.kind, each.rename) for upstream, each in overrides if each.rename)
-    kept = {(upstream, each.kind, each.name) for upstream, each in overrides if each.rename is None}
-    for number, (upstream, each) in enumerate(overrides):
-        if named[upstream, each.kind, each.name] > 1:
+    named = Counter((upstream, override.kind, override.name) for upstream, override in overrides)
+    renamed = Counter(
+        (upstream, override.kind, override.rename) for upstream, override in overrides if override.rename
+    )
+    kept = {
+        (upstream, override.kind, override.name)
+        for upstream, override in overrides
+        if override.rename is None
+    }
+    for number, (upstream, override) in enumerate(overrides):
+        if named[upstream, override.kind, override.name] > 1:
             yield Problem(("overrides", number, "name"), "another override is about the same")
-        taken = upstream, each.kind, each.rename or each.name
-        if each.rename is not None and (renamed[taken] > 1 or taken in kept):
+        taken = upstream, override.kind, override.rename or override.name
+        if override.rename is not None and (renamed[taken] > 1 or taken in kept):
             yield Problem(("overrides", number, "rename"), "another one has this name")

@@ -44,21 +44,25 @@ def read_mapping(
     for key in document:  # all other keys belong to the host app
         if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
             problems.append(Problem((key,), f"unknown key; did you mean `{MCPMUX}`?"))
-    known, found = recognize(Path(origin), machine), []
+    own_place, servers = recognize(Path(origin), machine), []
     for path, host, inside in forms:
         problems += items_of(inside[path[-1]], path)[1]
-        place = known if known is not None and known.host.servers == path else Place(host, Path(origin))
-        found += [
+        place = (
+            own_place
+            if own_place is not None and own_place.host.servers == path
+            else Place(host, Path(origin))
+        )
+        servers += [
             ((*path, server.name), server)
             for server in find_servers(place, inside, machine)
             if server.place.project in (None, place.project, machine.project)
         ]
-    names = derive_names([server.name for _, server in found])
+    names = derive_names([server.name for _, server in servers])
     entries = [
         Entry(path, name, server.table, not server.enabled, True, server.settings, server.reason)
-        for name, (path, server) in zip(names, found, strict=True)
+        for name, (path, server) in zip(names, servers, strict=True)
     ]
-    for path, server in found:
+    for path, server in servers:
         notes += [str(Problem(path, note)) for note in server.notes if server.enabled]
     return read_entries(entries, document.get(MCPMUX, {}), (MCPMUX,), environ, origin, problems, notes)
 

@@ -53,8 +53,8 @@ def get(document: Mapping[str, Any], path: Path) -> Any:
 
 def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
     """Return the text with `entry` at `path`, unchanged otherwise. Raises ConfigError."""
-    wanted = copy.deepcopy(dict(parse(text, format_)))
-    node: Any = wanted
+    result = copy.deepcopy(dict(parse(text, format_)))
+    node: Any = result
     for key in path[:-1]:
         if node.get(key) is None:
             node[key] = {}
@@ -62,17 +62,17 @@ def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
         if not isinstance(node, dict):
             raise ConfigError([f"`{key}` is no table"])
     node[path[-1]] = dict(entry)
-    return _edit(text, format_, wanted, lambda editor, bare: editor.put(bare, path, entry))
+    return _edit(text, format_, result, lambda editor, bare: editor.put(bare, path, entry))
 
 
 def remove(text: str, format_: str, path: Path) -> str:
     """Return the text without the value at `path`, unchanged otherwise. Raises ConfigError."""
-    wanted = copy.deepcopy(dict(parse(text, format_)))
-    parent = get(wanted, path[:-1])
+    result = copy.deepcopy(dict(parse(text, format_)))
+    parent = get(result, path[:-1])
     if not isinstance(parent, dict) or path[-1] not in parent:
         return text
     del parent[path[-1]]
-    return _edit(text, format_, wanted, lambda editor, bare: editor.remove(bare, path))
+    return _edit(text, format_, result, lambda editor, bare: editor.remove(bare, path))
 
 
 def _edit(text: str, format_: str, wanted: Mapping[str, Any], change: Any) -> str:
@@ -90,6 +90,6 @@ def _edit(text: str, format_: str, wanted: Mapping[str, Any], change: Any) -> st
 def _filled(value: Any) -> Any:
     """Return the value without null members and empty tables, which some formats cannot express."""
     if isinstance(value, Mapping):
-        inside = {key: _filled(each) for key, each in value.items()}
-        return {key: each for key, each in inside.items() if each is not None and each != {}}
-    return [_filled(each) for each in value] if isinstance(value, list) else value
+        inside = {key: _filled(member) for key, member in value.items()}
+        return {key: value for key, value in inside.items() if value is not None and value != {}}
+    return [_filled(item) for item in value] if isinstance(value, list) else value

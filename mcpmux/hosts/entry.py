@@ -42,21 +42,23 @@ def find_servers(place: Place, document: Mapping[str, Any], machine: Machine) ->
     """Yield every server in the document that was read from `place`, in its order."""
     host, document = place.host, _plain(document)
     for servers, project, disabled in _find_parts(place, document):
-        inputs = {str(each.get("id")): each for each in _tables(document.get("inputs"))}
-        around = Surroundings(host, machine.home, machine.separator, project, inputs)
+        inputs = {str(input_.get("id")): input_ for input_ in _tables(document.get("inputs"))}
+        surroundings = Surroundings(host, machine.home, machine.separator, project, inputs)
         for name, raw in servers.items():
             entry = dict(_table(raw))
             settings = entry.pop(MCPMUX, {})
             enabled = name not in disabled and _is_on(entry) and _is_on(_table(settings))
-            found = Found(name, Place(host, place.path, project), {}, enabled, settings)
+            server = Found(name, Place(host, place.path, project), {}, enabled, settings)
             try:
                 if not isinstance(raw, Mapping):
                     raise NotTakenOver("it is no table")
-                table, notes = _make_table(_READERS.get(host.name, _read_plain)(entry, around), around)
-                table |= {key: each for key, each in _table(settings).items() if key != "enabled"}
-                yield evolve(found, table=table, notes=tuple(notes))
+                table, notes = _make_table(
+                    _READERS.get(host.name, _read_plain)(entry, surroundings), surroundings
+                )
+                table |= {key: value for key, value in _table(settings).items() if key != "enabled"}
+                yield evolve(server, table=table, notes=tuple(notes))
             except NotTakenOver as mistake:
-                yield evolve(found, reason=str(mistake))
+                yield evolve(server, reason=str(mistake))
 
 
 def _is_on(entry: Mapping[str, Any]) -> bool:
@@ -85,9 +87,9 @@ def _find_parts(place: Place, document: Mapping[str, Any]) -> Iterator[Part]:
 def _plain(value: Any) -> Any:
     """Return the value in JSON's types: names are texts, and so are dates."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
@@ -96,22 +98,22 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _tables(value: object) -> Iterator[Mapping[str, Any]]:
-    yield from (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else ()
+    yield from (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
 
 
 def _texts(value: object) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 # From the form of one host app to that of most.
 
 
 def _read_plain(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    said = _translate(raw, around)
-    if isinstance(path := said.pop("envFile", None), str):
+    table = _translate(raw, around)
+    if isinstance(path := table.pop("envFile", None), str):
         folder = around.project if around.host is OTHER else around.project or around.home
-        said["env_file"] = _inside(folder, path)
-    return said
+        table["env_file"] = _inside(folder, path)
+    return table
 
 
 def _translate(raw: Mapping[str, Any], around: Surroundings) -> Table:
@@ -119,8 +121,8 @@ def _translate(raw: Mapping[str, Any], around: Surroundings) -> Table:
     kept = raw.keys() - (HOST_APP_KEYS - _READ)
     return {
         # Other members may contain references that only the host app can resolve.
-        key: translate(each, around) if key in _READ or key in _RENAMED else each
-        for key, each in raw.items()
+        key: translate(value, around) if key in _READ or key in _RENAMED else value
+        for key, value in raw.items()
         if key in kept
     }
 
@@ -131,30 +133,30 @@ def _inside(folder: Path | None, path: str) -> str:
 
 
 def _read_codex(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    said = _translate(raw, around)
-    headers = dict(_table(said.pop("http_headers", None)))
-    for header, name in _table(said.pop("env_http_headers", None)).items():
+    table = _translate(raw, around)
+    headers = dict(_table(table.pop("http_headers", None)))
+    for header, name in _table(table.pop("env_http_headers", None)).items():
         headers[header] = reference(str(name))
-    if isinstance(token := said.pop("bearer_token_env_var", None), str):
+    if isinstance(token := table.pop("bearer_token_env_var", None), str):
         headers["Authorization"] = f"Bearer {reference(token)}"
-    env = dict(_table(said.get("env")))
-    listed = said.pop("env_vars", None)
-    for name in [*_texts(listed), *_texts([each.get("name") for each in _tables(listed)])]:
+    env = dict(_table(table.get("env")))
+    listed = table.pop("env_vars", None)
+    for name in [*_texts(listed), *_texts([variable.get("name") for variable in _tables(listed)])]:
         env.setdefault(name, reference(name))
-    milliseconds = said.pop("startup_timeout_ms", None)
-    if "startup_timeout_sec" in said:
-        said["connect_timeout"] = said.pop("startup_timeout_sec")
+    milliseconds = table.pop("startup_timeout_ms", None)
+    if "startup_timeout_sec" in table:
+        table["connect_timeout"] = table.pop("startup_timeout_sec")
     elif isinstance(milliseconds, int):
-        said["connect_timeout"] = milliseconds / 1000
-    if "tool_timeout_sec" in said:
-        said["timeouts"] = {"tools/call": said.pop("tool_timeout_sec")}
+        table["connect_timeout"] = milliseconds / 1000
+    if "tool_timeout_sec" in table:
+        table["timeouts"] = {"tools/call": table.pop("tool_timeout_sec")}
     renamed = {"enabled_tools": "includeTools", "disabled_tools": "excludeTools", "oauth_resource": "oauth"}
     for key, plain in renamed.items():
-        if key in said:
-            said.setdefault(plain, said.pop(key))
-    if isinstance(said.get("tools"), Mapping):
-        said.pop("tools")  # approvals: the tools that are used without asking
-    return said | {key: each for key, each in (("headers", headers), ("env", env)) if each}
+        if key in table:
+            table.setdefault(plain, table.pop(key))
+    if isinstance(table.get("tools"), Mapping):
+        table.pop("tools")  # approvals: the tools that are used without asking
+    return table | {key: members for key, members in (("headers", headers), ("env", env)) if members}
 
 
 _GOOSE_OWN = {
@@ -172,33 +174,36 @@ def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
         raise NotTakenOver(_GOOSE_OWN[kind])
     if raw.get("socket"):
         raise NotTakenOver("it speaks HTTP over a Unix socket")
-    said = _translate({key: each for key, each in raw.items() if key != "headers"}, around)
-    env = dict(_table(said.pop("envs", None)))
-    for name in _texts(said.pop("env_keys", None)):
+    table = _translate({key: value for key, value in raw.items() if key != "headers"}, around)
+    env = dict(_table(table.pop("envs", None)))
+    for name in _texts(table.pop("env_keys", None)):
         env.setdefault(name, reference(name))  # Goose has the value in the system's keyring
     headers = translate(dict(_table(raw.get("headers"))), around, DOLLAR)
     for name, value in env.items():
-        headers = {key: str(each).replace(f"${{{name}}}", str(value)) for key, each in headers.items()}
+        headers = {key: str(header).replace(f"${{{name}}}", str(value)) for key, header in headers.items()}
     renamed = {"cmd": "command", "uri": "url", "available_tools": "includeTools"}
-    said = {renamed.get(key, key): each for key, each in said.items()}
+    table = {renamed.get(key, key): value for key, value in table.items()}
     for key in ("bundled", "display_name", "socket"):
-        said.pop(key, None)
-    if not said.get("includeTools"):
-        said.pop("includeTools", None)  # an empty list means all of them
+        table.pop(key, None)
+    if not table.get("includeTools"):
+        table.pop("includeTools", None)  # an empty list means all of them
     if kind == "stdio":
-        return said | {"env": env}
-    return said | {"headers": headers}
+        return table | {"env": env}
+    return table | {"headers": headers}
 
 
 def _read_zed(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    said = {key: each for key, each in raw.items() if key not in ("source", "remote")}
-    if isinstance(said.get("command"), Mapping):  # the form of older versions
-        inner = said.pop("command")
-        said |= {"command": inner.get("path"), **{key: each for key, each in inner.items() if key != "path"}}
-    if "command" not in said and "url" not in said:
+    table = {key: value for key, value in raw.items() if key not in ("source", "remote")}
+    if isinstance(table.get("command"), Mapping):  # the form of older versions
+        inner = table.pop("command")
+        table |= {
+            "command": inner.get("path"),
+            **{key: value for key, value in inner.items() if key != "path"},
+        }
+    if "command" not in table and "url" not in table:
         raise NotTakenOver("an extension of Zed starts it")
-    said.pop("settings", None)
-    return _translate(said, around)
+    table.pop("settings", None)
+    return _translate(table, around)
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Surroundings], Table]] = {
@@ -261,7 +266,7 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
     if urls:
         if around.host is not OTHER and str(urls[0]).partition(":")[0] in ("unix", "pipe"):
             raise NotTakenOver("it speaks HTTP over a socket or a pipe")
-        table = {"url": urls[0], **{key: each for key, each in table.items() if key not in ("args", "cwd")}}
+        table = {"url": urls[0], **{key: value for key, value in table.items() if key not in ("args", "cwd")}}
         if "sse" in (said.get("type"), said.get("transport")):
             table["transport"] = "sse"
     else:

@@ -59,17 +59,17 @@ def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
 def gather(all_found: Iterable[Found]) -> list[Gathered]:
     """Return the upstreams of all servers without a `reason`, in order of their first places."""
     same: dict[str, list[Found]] = {}
-    for found in all_found:
-        if found.reason is None:
-            key = json.dumps([derive_name(found.name), found.table], sort_keys=True)
-            same.setdefault(key, []).append(found)
+    for server in all_found:
+        if server.reason is None:
+            key = json.dumps([derive_name(server.name), server.table], sort_keys=True)
+            same.setdefault(key, []).append(server)
     groups = list(same.values())
     bases = Counter(derive_name(group[0].name) for group in groups)
-    wanted = []
+    names = []
     for group in groups:
         base = derive_name(group[0].name)
-        wanted.append(f"{base}-{group[0].place.host.name}" if bases[base] > 1 else group[0].name)
+        names.append(f"{base}-{group[0].place.host.name}" if bases[base] > 1 else group[0].name)
     return [
-        Gathered(name, group[0].table, any(each.enabled for each in group), tuple(group))
-        for name, group in zip(derive_names(wanted), groups, strict=True)
+        Gathered(name, group[0].table, any(server.enabled for server in group), tuple(group))
+        for name, group in zip(derive_names(names), groups, strict=True)
     ]

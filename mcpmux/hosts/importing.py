@@ -24,7 +24,7 @@ class Unread:
 
 def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], list[Unread]]:
     """Return every server in the files of these hosts, and the files that could not be read."""
-    found: list[Found] = []
+    entries: list[Found] = []
     unread: list[Unread] = []
     for place in find_places(machine, hosts):
         try:
@@ -32,7 +32,7 @@ def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], li
             if text is None or not text.strip():
                 continue
             servers = find_servers(place, parse(text, place.host.format), machine)
-            found += [refuse_invalid(each, machine.environ) for each in servers]
+            entries += [refuse_invalid(server, machine.environ) for server in servers]
         except ConfigError as error:
             unread.append(Unread(place, "; ".join(map(str, error.found))))
-    return found, unread
+    return entries, unread

@@ -66,7 +66,7 @@ def find_place(machine: Machine, host: str) -> Place:
         if not inside:
             raise ConfigError([f"{title} has no file for a project"])
         return inside[0]
-    place = next((each for each in places if each.path.exists()), places[0])
+    place = next((place for place in places if place.path.exists()), places[0])
     if not place.path.parent.is_dir():
         raise ConfigError([f"{title} was not found: there is no folder {place.path.parent}"])
     return place
@@ -74,34 +74,34 @@ def find_place(machine: Machine, host: str) -> Place:
 
 def plan_install(place: Place, command: Sequence[str]) -> Change:
     """Plan to put mcpmux into the file as a server that is started by `command`. Raises ConfigError."""
-    host, before = place.host, read_text(place.path)
-    old = _find_entry(place, before)
-    after = _put(place, before or "", make_entry(host, command))
-    backup = before
+    host, old_text = place.host, read_text(place.path)
+    old = _find_entry(place, old_text)
+    after = _put(place, old_text or "", make_entry(host, command))
+    backup = old_text
     if old is not None:
         first = read_text(backup_of(place.path))
-        if first is not None and _put(place, first, old) == before:
+        if first is not None and _put(place, first, old) == old_text:
             backup = first  # from before the first installation
-        elif before == _put(place, "", old):
+        elif old_text == _put(place, "", old):
             backup = None  # mcpmux made the file
-    return Change(place, before, after, backup, is_shown=_is_ours(host, old))
+    return Change(place, old_text, after, backup, is_shown=_is_ours(host, old))
 
 
 def plan_uninstall(place: Place) -> Change:
     """Plan to remove mcpmux from the file. Raises ConfigError."""
-    before = read_text(place.path)
-    entry = _find_entry(place, before)
-    if before is None or entry is None:
-        return Change(place, before, before)
+    old_text = read_text(place.path)
+    entry = _find_entry(place, old_text)
+    if old_text is None or entry is None:
+        return Change(place, old_text, old_text)
     backup, is_shown = read_text(backup_of(place.path)), _is_ours(place.host, entry)
     with suppress(ConfigError):  # from a damaged backup
         # Exactly the backup with the entry put in: no other change would be lost.
-        if backup is not None and _put(place, backup, entry) == before:
-            return Change(place, before, backup, is_restored=True, is_shown=is_shown)
-    if backup is None and _put(place, "", entry) == before:
-        return Change(place, before, None, is_shown=is_shown)
-    after = remove(before, place.host.format, _path_of(place.host))
-    return Change(place, before, after, is_shown=is_shown)
+        if backup is not None and _put(place, backup, entry) == old_text:
+            return Change(place, old_text, backup, is_restored=True, is_shown=is_shown)
+    if backup is None and _put(place, "", entry) == old_text:
+        return Change(place, old_text, None, is_shown=is_shown)
+    after = remove(old_text, place.host.format, _path_of(place.host))
+    return Change(place, old_text, after, is_shown=is_shown)
 
 
 def make(change: Change) -> None:
@@ -130,16 +130,16 @@ def describe(change: Change) -> Iterator[str]:
 
     A line that only gets or loses a comma is not among them, as it may hold any value of the file.
     """
-    before, after = change.before or "", change.after or ""
-    start = _count_common(before, after)
-    line_start = before.rfind(LINE_END, 0, start) + 1
-    start = start if before[line_start:start].strip() else line_start  # else a line would lose its indent
-    rest = [text[start:] for text in (before, after)]
+    old_text, after = change.before or "", change.after or ""
+    start = _count_common(old_text, after)
+    line_start = old_text.rfind(LINE_END, 0, start) + 1
+    start = start if old_text[line_start:start].strip() else line_start  # else a line would lose its indent
+    rest = [text[start:] for text in (old_text, after)]
     end = _count_common(*(text[::-1] for text in rest))
     old, new = (text[: len(text) - end].splitlines() for text in rest)
     staying = {"", *map(_bare, old)} & {"", *map(_bare, new)}
     going, coming = ([line for line in lines if _bare(line) not in staying] for lines in (old, new))
-    yield f"{change.place.path}, line {before.count(LINE_END, 0, start) + 1}:"
+    yield f"{change.place.path}, line {old_text.count(LINE_END, 0, start) + 1}:"
     if going and not change.is_shown:
         yield f"- {len(going)} lines of the entry `{NAME}`"
     else:

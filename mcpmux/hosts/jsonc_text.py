@@ -34,40 +34,40 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     if not text.strip():
         return json.dumps(_nest(path, entry), indent=_INDENT, ensure_ascii=False) + "\n"
-    found = _read_object(text)
-    unit = _indent_of(text, found.members[0].start) if found.members else None
+    object_ = _read_object(text)
+    unit = _indent_of(text, object_.members[0].start) if object_.members else None
     for depth, key in enumerate(path):
-        member = found.find(key)
+        member = object_.find(key)
         value = _nest(path[depth + 1 :], entry)
         if member is None:
             new = _Writing(text, line_end, unit or " " * _INDENT)
-            return new.insert(found, key, value)
+            return new.insert(object_, key, value)
         if member.inside is None or depth == len(path) - 1:
             indent = _indent_of(text, member.start)
             written = json.dumps(value, ensure_ascii=False)
             if indent is not None:
                 written = _format(value, indent, unit or " " * _INDENT, line_end)
             return text[: member.value_start] + written + text[member.value_end :]
-        found = member.inside
+        object_ = member.inside
     raise AssertionError("a path has a key")
 
 
 def remove(text: str, path: Path) -> str:
     """Return the text without the member at `path`, which must exist."""
-    found: _Object | None = _read_object(text)
+    object_: _Object | None = _read_object(text)
     for key in path[:-1]:
-        member = found.find(key) if found is not None else None
-        found = member.inside if member is not None else None
-    member = found.find(path[-1]) if found is not None else None
-    if found is None or member is None:
+        member = object_.find(key) if object_ is not None else None
+        object_ = member.inside if member is not None else None
+    member = object_.find(path[-1]) if object_ is not None else None
+    if object_ is None or member is None:
         return text
     start, end = member.gap_start, member.value_end
     if member.comma is not None:
         end = member.comma + 1
     text = text[:start] + text[end:]
-    index = found.members.index(member)
+    index = object_.members.index(member)
     if member.comma is None and index > 0:  # else the comma before it would be the last token
-        comma = found.members[index - 1].comma
+        comma = object_.members[index - 1].comma
         assert comma is not None
         text = text[:comma] + text[comma + 1 :]
     return text
@@ -100,7 +100,7 @@ class _Object:
 
     def find(self, key: str) -> _Member | None:
         """Return the last member of that name, which is the one that counts, or None."""
-        return next((each for each in reversed(self.members) if each.key == key), None)
+        return next((member for member in reversed(self.members) if member.key == key), None)
 
 
 class _Tokens:
@@ -168,8 +168,8 @@ def _read_value(tokens: _Tokens) -> tuple[int, int, _Object | None]:
 
 def _indent_of(text: str, at: int) -> str | None:
     """Return the white space before the first token of a line; None for other tokens."""
-    before = text[text.rfind("\n", 0, at) + 1 : at]
-    return before if not before.strip() and "\n" in text[:at] else None
+    indent = text[text.rfind("\n", 0, at) + 1 : at]
+    return indent if not indent.strip() and "\n" in text[:at] else None
 
 
 # Writing.

@@ -54,9 +54,9 @@ def translate(value: Any, around: Surroundings, rules: str | None = None) -> Any
     """Return `value` with all its texts in our form. Raises NotTakenOver."""
     rules = rules or around.host.references
     if isinstance(value, dict):
-        return {key: translate(each, around, rules) for key, each in value.items()}
+        return {key: translate(member, around, rules) for key, member in value.items()}
     if isinstance(value, list):
-        return [translate(each, around, rules) for each in value]
+        return [translate(item, around, rules) for item in value]
     return _translate_text(value, around, rules) if isinstance(value, str) else value
 
 
@@ -71,8 +71,8 @@ def _translate_text(text: str, around: Surroundings, rules: str) -> str:
 
 
 def _translate_shell(match: re.Match[str]) -> str:
-    found = match.groupdict()
-    name, default = found["name"] or found.get("bare"), found["default"]
+    groups = match.groupdict()
+    name, default = groups["name"] or groups.get("bare"), groups["default"]
     if name is None:
         return "$${"
     return reference(name, default)
@@ -98,16 +98,16 @@ def _translate_editor(inner: str | None, around: Surroundings) -> str:
 
 def _find_place(inner: str, around: Surroundings) -> str | None:
     """Return the value of an editor's word for a place; None for another word. Raises NotTakenOver."""
-    known = {
+    values = {
         "userHome": str(around.home),
         "pathSeparator": around.separator,
         "/": around.separator,
         "workspaceFolder": None if around.project is None else str(around.project),
         "workspaceFolderBasename": None if around.project is None else around.project.name,
     }
-    if inner not in known:
+    if inner not in values:
         return None
-    if (value := known[inner]) is None:
+    if (value := values[inner]) is None:
         raise NotTakenOver(f"${{{inner}}} is only known in a project")
     return escape(value)
 
@@ -118,14 +118,14 @@ def _translate_own(match: re.Match[str], around: Surroundings) -> str:
 
 
 def _translate_input(name: str, around: Surroundings) -> str:
-    asked = around.inputs.get(name)
-    if asked is None:
+    input_ = around.inputs.get(name)
+    if input_ is None:
         raise NotTakenOver("it refers to an input that the file does not have")
-    if asked.get("type") == "command":
+    if input_.get("type") == "command":
         raise NotTakenOver(f"one of its inputs is the result of a command of {around.host.title}")
-    default = asked.get("default")
+    default = input_.get("default")
     # The default of a password would be a secret in our configuration.
-    is_open = isinstance(default, str) and not asked.get("password")
+    is_open = isinstance(default, str) and not input_.get("password")
     return reference(variable_name(name), default if is_open else None)
 
 
@@ -161,8 +161,8 @@ def variables_in(value: Any) -> Iterator[str]:
             if not _is_literal(match) and re.fullmatch(_NAME, match[1]):
                 yield match[1]
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from variables_in(each)
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from variables_in(member)
 
 
 def split(text: str) -> Iterator[tuple[str, bool]]:

@@ -22,11 +22,11 @@ def render(servers: Sequence[tuple[Gathered, Table]]) -> str:
 
 def _render_one(server: Gathered, table: Table) -> str:
     comments = [
-        f"{each.place.host.title}, {each.name}: {each.place.path}"
-        + (f" (project {each.place.project})" if each.place.project is not None else "")
-        for each in server.sources
+        f"{source.place.host.title}, {source.name}: {source.place.path}"
+        + (f" (project {source.place.project})" if source.place.project is not None else "")
+        for source in server.sources
     ]
-    comments += dict.fromkeys(note for each in server.sources for note in each.notes)
+    comments += dict.fromkeys(note for source in server.sources for note in source.notes)
     if not server.enabled:
         table = {"enabled": False, **table}
     lines = "".join(f"# {printable(comment)}\n" for comment in comments)

@@ -88,7 +88,7 @@ class Vault:
         return cleared
 
     def _move(self, upstream: str, what: str, key: str, text: str) -> str:
-        taken = {each.variable for each in self.moved}
+        taken = {secret.variable for secret in self.moved}
         variable = first = variable_name(upstream, key)
         number = 2
         while variable in taken:

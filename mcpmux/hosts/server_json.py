@@ -115,12 +115,12 @@ class Described(NamedTuple):
 def parse_server_json(data: bytes) -> Document:
     """Return the document, perhaps out of an answer of a registry. Raises ConfigError."""
     try:
-        found = msgspec.json.decode(data)
-        inner = found.get("server") if isinstance(found, dict) else None
+        document = msgspec.json.decode(data)
+        inner = document.get("server") if isinstance(document, dict) else None
         if not isinstance(inner, dict):
-            return msgspec.convert(found, Document)
-        said = found.get("_meta")
-        official = said.get("io.modelcontextprotocol.registry/official") if isinstance(said, dict) else None
+            return msgspec.convert(document, Document)
+        meta = document.get("_meta")
+        official = meta.get("io.modelcontextprotocol.registry/official") if isinstance(meta, dict) else None
         status = official.get("status", "") if isinstance(official, dict) else ""
         return msgspec.convert({**inner, "status": status}, Document)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
@@ -143,10 +143,10 @@ def choose(
     remotes = sorted(document.remotes, key=lambda remote: remote.type == "sse")
     offers: list[tuple[str, Callable[[], Described]]] = [
         *(
-            (each.identifier, partial(_take_package, each, name, has_program, trusted))
-            for each in document.packages
+            (package.identifier, partial(_take_package, package, name, has_program, trusted))
+            for package in document.packages
         ),
-        *((each.url, partial(_take_remote, each, name, trusted, own_headers)) for each in remotes),
+        *((remote.url, partial(_take_remote, remote, name, trusted, own_headers)) for remote in remotes),
     ]
     reasons: list[str] = []
     for number, (what, take) in enumerate(offers, start=1):
@@ -330,7 +330,7 @@ def _find_effects(
     `harmless`: pattern of the words of an argument, with spaces between them. `effects`: of some options.
     `of_word`: the effect of words that are no options.
     """
-    found: dict[str, str] = {}
+    dangers: dict[str, str] = {}
     for words in arguments:
         if re.fullmatch(harmless, " ".join(words), re.ASCII):
             continue
@@ -338,16 +338,16 @@ def _find_effects(
         name = words[0].partition("=")[0] if is_option else words[0]
         # A short option may have its value in the same word: `-v/:/host`.
         short = name[:2] if not name.startswith("--") else name
-        found[name] = (effects.get(name) or effects.get(short, _UNKNOWN)) if is_option else of_word
-    return found
+        dangers[name] = (effects.get(name) or effects.get(short, _UNKNOWN)) if is_option else of_word
+    return dangers
 
 
 def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
     """Raise NotTakenOver if anything has an effect and is not trusted."""
     if refused := [
-        f"`{each}` {effect} (allow it with `--trust {shlex.quote(each)}`)"
-        for each, effect in effects.items()
-        if each not in trusted
+        f"`{option}` {effect} (allow it with `--trust {shlex.quote(option)}`)"
+        for option, effect in effects.items()
+        if option not in trusted
     ]:
         raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
 
@@ -385,8 +385,8 @@ def _take_remote(
     url = reading.value("url", Input(value=remote.url, variables=remote.variables, is_required=True)) or ""
     if not re.match("https?://", url):  # a user who gives the scheme may give one that others can read
         raise NotTakenOver("it has no URL with https://")
-    own = {each.lower() for each in own_headers}
-    headers = reading.pairs(tuple(each for each in remote.headers if each.name.lower() not in own))
+    own = {own_header.lower() for own_header in own_headers}
+    headers = reading.pairs(tuple(header for header in remote.headers if header.name.lower() not in own))
     effects = _find_url_effects(url)
     sent = dict.fromkeys(variables_in(url), f"is sent to {url}")
     for key, value in headers.items():
@@ -404,17 +404,17 @@ def _take_remote(
         **({"transport": "sse"} if remote.type == "sse" else {}),
         **({"headers": headers} if headers else {}),
     }
-    told = [f"the variable {variable} {where}" for variable, where in sent.items()]
-    return Described(table, (f"the document sends requests to {url}", *told, *reading.notes))
+    notes = [f"the variable {variable} {where}" for variable, where in sent.items()]
+    return Described(table, (f"the document sends requests to {url}", *notes, *reading.notes))
 
 
 def _find_url_effects(url: str) -> dict[str, str]:
     """Return a URL with its effect, if others can read what is sent there, or its host is disguised."""
-    known = _ASKED_FOR.sub("0", url)
-    authority = re.split(r"[/?#]", known.partition("://")[2], maxsplit=1)[0]
+    filled = _ASKED_FOR.sub("0", url)
+    authority = re.split(r"[/?#]", filled.partition("://")[2], maxsplit=1)[0]
     if "@" in authority or "\\" in authority:
         return {url: _MASKED}
-    return {url: _CLEAR} if known.startswith("http:") and not _is_here(known) else {}
+    return {url: _CLEAR} if filled.startswith("http:") and not _is_here(filled) else {}
 
 
 # Values.
@@ -443,25 +443,27 @@ class _Reading:
 
     def pairs(self, inputs: tuple[KeyValue, ...], *, same_names: bool = False) -> dict[str, str]:
         """Return names and values. `same_names`: an asked-for value is a variable of the same name."""
-        said: dict[str, str] = {}
-        for each in inputs:
-            variable = each.name if same_names and _VARIABLE.fullmatch(each.name) else ""
-            if (value := self.value(each.name, each, variable)) is not None:
-                said[each.name] = value
-        return said
+        values: dict[str, str] = {}
+        for input_ in inputs:
+            variable = input_.name if same_names and _VARIABLE.fullmatch(input_.name) else ""
+            if (value := self.value(input_.name, input_, variable)) is not None:
+                values[input_.name] = value
+        return values
 
     def arguments(self, inputs: tuple[Argument, ...]) -> Iterator[list[str]]:
         """Yield the words of each argument."""
-        for number, each in enumerate(inputs, start=1):
-            is_named = each.type == "named"
-            if is_named and not each.name:
+        for number, input_ in enumerate(inputs, start=1):
+            is_named = input_.type == "named"
+            if is_named and not input_.name:
                 raise NotTakenOver(f"its argument {number} is an option without a name")
-            option = [escape(each.name)] if is_named else []
-            if is_named and each == Argument(type="named", name=each.name, is_required=each.is_required):
+            option = [escape(input_.name)] if is_named else []
+            if is_named and input_ == Argument(
+                type="named", name=input_.name, is_required=input_.is_required
+            ):
                 yield option  # nothing is said of a value: it has none
                 continue
-            key = each.name or each.value_hint or f"argument-{number}"
-            if (value := self.value(key, each)) is not None:
+            key = input_.name or input_.value_hint or f"argument-{number}"
+            if (value := self.value(key, input_)) is not None:
                 yield [*option, value]
 
     def value(self, key: str, given: Input, variable: str = "") -> str | None:
@@ -471,11 +473,11 @@ class _Reading:
             pieces = [self._fill(variable or variable_name(self.upstream, key), given, given)]
         else:
             pieces = [self._read_piece(text, given) for text in _IN_BRACES.split(given.value)]
-        known = [piece for piece in pieces if piece is not None]
-        if len(known) < len(pieces):
+        present = [piece for piece in pieces if piece is not None]
+        if len(present) < len(pieces):
             self.left_out.append(key)
             return None
-        return _join(known)
+        return _join(present)
 
     def _read_piece(self, text: str, whole: Input) -> Piece | None:
         inner = whole.variables.get(text[1:-1]) if _IN_BRACES.fullmatch(text) else None
@@ -489,7 +491,7 @@ class _Reading:
         text = given.default if given.value is None else given.value
         if text is not None and not is_secret:
             return text, False
-        is_required = whole.is_required or any(each.is_required for each in whole.variables.values())
+        is_required = whole.is_required or any(variable.is_required for variable in whole.variables.values())
         if text is None and not is_required:
             return None
         about = [given.description[:_SHOWN_CHARACTERS]] if given.description else []

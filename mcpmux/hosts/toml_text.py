@@ -47,12 +47,12 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 def remove(text: str, path: Path) -> str:
     """Return the text without the table at `path` and its subtables, each with the empty line above it."""
     for table in reversed(list(_find_tables(text, path))):
-        before = text[: table.start]
+        head = text[: table.start]
         for line_end in ("\r\n", "\n"):
-            if before.endswith(line_end * 2):
-                before = before.removesuffix(line_end)
+            if head.endswith(line_end * 2):
+                head = head.removesuffix(line_end)
                 break
-        text = before + text[table.end :]
+        text = head + text[table.end :]
     return text
 
 
@@ -66,8 +66,8 @@ class _Span:
 
 def _find_tables(text: str, path: Path) -> Iterator[_Span]:
     headers = list(_find_headers(text))
-    for index, (start, header_end, found) in enumerate(headers):
-        if found[: len(path)] == path:
+    for index, (start, header_end, name) in enumerate(headers):
+        if name[: len(path)] == path:
             limit = headers[index + 1][0] if index + 1 < len(headers) else len(text)
             yield _Span(start, _find_end(text, header_end, limit))
 
@@ -126,7 +126,7 @@ def format_key(key: str) -> str:
 def format_value(value: Any) -> str:
     """Return a text, a number, a boolean, a list or an inline table as TOML."""
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{format_key(key)} = {format_value(each)}" for key, each in value.items())
+        pairs = ", ".join(f"{format_key(key)} = {format_value(member)}" for key, member in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_value, value))}]"

@@ -24,12 +24,12 @@ _WIDE = 10**6  # columns; no line is folded
 def parse(text: str) -> Any:
     """Return the document; an empty one is a mapping. Raises ValueError with the position, without quotes."""
     try:
-        found = yaml.safe_load(text)
+        document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
         mark = getattr(error, "problem_mark", None)
         where = f"at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
         raise ValueError(where) from None
-    return {} if found is None else found
+    return {} if document is None else document
 
 
 def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
@@ -39,12 +39,12 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += line_end
-    found = _find(text, outer)
-    if found is None:
+    place = _find(text, outer)
+    if place is None:
         return "".join(lines) + _format({outer: {name: entry}}, "", line_end)
-    key, value = found
+    key, value = place
     if not _is_block(value) or not value.value:
-        return _put_first(lines, found, {name: entry}, line_end)
+        return _put_first(lines, place, {name: entry}, line_end)
     indent = " " * value.value[0][0].start_mark.column
     new = _format({name: entry}, indent, line_end)
     for inner, inside in value.value:

@@ -130,13 +130,13 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
     key = rewrite.NAMED_BY[method]
     if method not in LISTS:
         fields = decode_list(items)
-        names = [text_of(each.get(key)) for each in fields]
-        return Exposed(names, [raw(rewrite.expose_item(method, each, space)) for each in fields])
+        names = [text_of(item.get(key)) for item in fields]
+        return Exposed(names, [raw(rewrite.expose_item(method, item, space)) for item in fields])
     data = bytes(items)
     fitting = read_fitting(method, data)
     if fitting is None:
         own, fields, problems = mend_items(method, items)
-        return Exposed(own, [raw(rewrite.expose_item(method, each, space)) for each in fields], problems)
+        return Exposed(own, [raw(rewrite.expose_item(method, item, space)) for item in fields], problems)
     # A link to an app is a second place to change, which `_with_prefix` does not know.
     if space.prefix and not fitting.link:
         exposed = _with_prefix(key, data, fitting.names, space)
@@ -144,7 +144,7 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
             read = _READERS[key].decode
             return Exposed(Unread(len(fitting.names), lambda: list(map(_name_of, read(data)))), exposed)
     fields = decode_list(items)
-    return Exposed(fitting.names, [raw(rewrite.expose_item(method, each, space)) for each in fields])
+    return Exposed(fitting.names, [raw(rewrite.expose_item(method, item, space)) for item in fields])
 
 
 def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> EncodedList | None:

@@ -129,7 +129,7 @@ class Naming:
             texts += [f"{UI}{rest}" for rest in _rests(text, ui, is_settled)]
             return [_glob(each) for each in dict.fromkeys(texts)]
         space, joint = self.namespace.spaces.get(upstream), joints[0]
-        shows = [each for name, each in self.overrides.items() if view in (ANY_VIEW, name)]
+        shows = [override for name, override in self.overrides.items() if view in (ANY_VIEW, name)]
         is_prefixed = bool(joint) and (not is_settled or text.startswith(joint))
 
         def spellings_of(own: str) -> Iterator[str]:
@@ -160,7 +160,7 @@ class Naming:
         missing from `names` may have any thing.
         """
         owner = next(filter(None, (self.owner_of(text, kind, among) for kind in kinds)), None)
-        about = [each for each in upstreams if is_among(among, each)]
+        about = [upstream for upstream in upstreams if is_among(among, upstream)]
         if not about or any(each not in names for each in (about if owner is None else [owner])):
             return
         listed = {each: names[each] for each in about if each in names}
@@ -301,5 +301,5 @@ AS_THEY_ARE: Final = Naming(Namespace({}))
 
 def naming_of(upstreams: Collection[Upstream], views: Mapping[str, View], name_limit: int) -> Naming:
     """Return the names of things at the enabled upstreams."""
-    namespace = Namespace({each.name: each.prefix for each in upstreams}, name_limit)
+    namespace = Namespace({upstream.name: upstream.prefix for upstream in upstreams}, name_limit)
     return Naming(namespace, overrides_of(views, upstreams, namespace))

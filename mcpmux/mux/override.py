@@ -58,7 +58,7 @@ class Overrides:
             before = known.get(override.name)
             known[override.name] = override if before is None else _added(before, override)
         self._by_shown = {
-            place: {each.rename: own for own, each in known.items() if each.rename is not None}
+            place: {value.rename: own for own, value in known.items() if value.rename is not None}
             for place, known in self._by_own.items()
         }
 
@@ -185,10 +185,10 @@ def overrides_of(
         is_prefixed = found is not None and found[0] == upstream and found[1] != override.name
         return upstream, attrs.evolve(override, name=found[1]) if found and is_prefixed else override
 
-    common = [own(each.name, override) for each in upstreams for override in each.overrides]
+    common = [own(upstream.name, override) for upstream in upstreams for override in upstream.overrides]
     found = {"": common}
     for name, view in views.items():
-        found[name] = [*common, *(own(each.upstream, each) for each in view.overrides)]
+        found[name] = [*common, *(own(override.upstream, override) for override in view.overrides)]
     return {name: Overrides(overrides) for name, overrides in found.items() if overrides}
 
 
@@ -262,7 +262,9 @@ def _hide(schema: object, hidden: set[str], depth: int) -> object:
         return schema
     shown = dict(schema)
     if isinstance(shown.get("properties"), dict):
-        shown["properties"] = {name: each for name, each in shown["properties"].items() if name not in hidden}
+        shown["properties"] = {
+            name: value for name, value in shown["properties"].items() if name not in hidden
+        }
     if isinstance(shown.get("required"), list):
         shown["required"] = [name for name in shown["required"] if name not in hidden]
     return _with_parts_hidden(shown, hidden, depth - 1)

@@ -93,8 +93,8 @@ class Rates:
     def become(self, limits: Sequence[RateLimit]) -> None:
         """Replace the limits. All buckets are full then."""
         buckets = [_Buckets(f"limits.rate[{number}]", limit) for number, limit in enumerate(limits)]
-        self._requests = [each for each in buckets if not each.limit.is_about_upstreams]
-        self._exchanges = [each for each in buckets if each.limit.is_about_upstreams]
+        self._requests = [bucket for bucket in buckets if not bucket.limit.is_about_upstreams]
+        self._exchanges = [bucket for bucket in buckets if bucket.limit.is_about_upstreams]
         self.counts_requests, self.counts_exchanges = bool(self._requests), bool(self._exchanges)
         self._full: dict[tuple[str, ...], float] = {}
         self._sweep_at = SWEEP_FROM
@@ -103,7 +103,7 @@ class Rates:
     def counted(self, principal: Principal, method: str, upstream: str = "") -> list[Counted]:
         """Return the buckets for a request of a client, or for an exchange with an upstream."""
         limits = self._exchanges if upstream else self._requests
-        found = [each.find(principal, upstream, method) for each in limits]
+        found = [limit.find(principal, upstream, method) for limit in limits]
         return [each for each in found if each is not None]
 
     def take(self, counted: Sequence[Counted], now: float) -> Exceeded | None:

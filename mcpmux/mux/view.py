@@ -207,7 +207,7 @@ class Selection:
     def _select(self, upstream: str, kind: str) -> _Selected:
         known = self.hints.get(upstream)
         included, excluded = (
-            [each for each in selectors if _is_about(each, upstream, kind)]
+            [selector for selector in selectors if _is_about(selector, upstream, kind)]
             for selectors in (self._view.include, self._view.exclude)
         )
         if known is None and any(each.hints for each in (*included, *excluded)):
@@ -315,7 +315,7 @@ def find_unmatched(
                         selector.name,
                         kinds,
                         _among(selector),
-                        [each.name for each in upstreams],
+                        [upstream.name for upstream in upstreams],
                         names,
                         fits,
                         name,

@@ -96,8 +96,8 @@ class AccessControl:
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._decisions = new_decisions()
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
-        self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
-        learned = next((each.hints for each in before.views.values()), {})  # all views know the same
+        self._anyone = {name: ANYONE.within(name) for name, view in views.items() if view.admits(ANYONE)}
+        learned = next((view.hints for view in before.views.values()), {})  # all views know the same
         for name, selection in views.items():
             for upstream, hints in learned.items():
                 selection.learn(upstream, hints)
@@ -125,7 +125,7 @@ class AccessControl:
         naming, views = self._shown.naming, list(views_of(narrowing))
         selections = [Selection(f"views.{view}", each, naming, name) for each in views]
         found = InForce((*whole.rules, *selections), whole.selection, whole.overrides)
-        globs = sum(len(each.include) for each in views)
+        globs = sum(len(view.include) for view in views)
         size = globs * max(1, len(naming.namespace.spaces)) * GLOB_BYTES
         self._narrowings.keep(view, found, size)
         return found
@@ -174,7 +174,7 @@ class AccessControl:
             self._learn(upstream, listing)
 
     def _learn(self, upstream: Upstream, listing: Listing) -> None:
-        changed = [each for each in self.views.values() if each.hints.get(upstream.name) != listing.hints]
+        changed = [view for view in self.views.values() if view.hints.get(upstream.name) != listing.hints]
         if changed:
             self._decisions.clear()
         for selection in changed:

@@ -413,7 +413,7 @@ class NotificationHub:
 
     def _tell_all(self, of: str | None = None) -> None:
         """Deliver all waiting updates, or those of one upstream session, now."""
-        for upstream, uri in [each for each in self._updates if of is None or each[0] == of]:
+        for upstream, uri in [update for update in self._updates if of is None or update[0] == of]:
             self._tell(upstream, uri, self._updates.pop((upstream, uri)))
 
     def _tell(self, upstream: str, uri: str, said: float) -> None:

@@ -382,7 +382,7 @@ class Upstream(UpstreamStatus):
                 self._renewals.begin(trio.current_time())
                 opening = self._nursery.start(self._stay, [], connection, name=f"session {self.key}")
                 await walled(opening, McpmuxError, failures.extend)
-                known = [each for each in failures if isinstance(each, McpmuxError)]
+                known = [failure for failure in failures if isinstance(failure, McpmuxError)]
                 reason = "; ".join(each.in_full for each in known)
                 if failures:
                     log.warning(

@@ -62,7 +62,7 @@ def worker_config(
         folder = str(Path(folder) / f"{CHAIN_FOLDER}{worker}")
     return attrs.evolve(
         config,
-        upstreams=tuple(_seen_by_worker(each, workers, sockets) for each in config.upstreams),
+        upstreams=tuple(_seen_by_worker(upstream, workers, sockets) for upstream in config.upstreams),
         merging=attrs.evolve(config.merging, cursor_key=config.merging.cursor_key or key),
         limits=divide(config.limits, workers, **dict.fromkeys(DIVIDED, 1)),
         caching=divide(config.caching, workers, max_bytes=1024, max_entries=1),

@@ -101,8 +101,8 @@ async def serve_workers(
                     addresses = []
                     for listener in config.listeners.bound:
                         url, sockets = await stack.enter_async_context(open_address(listener))
-                        for each in sockets:
-                            stack.callback(each.socket.close)
+                        for socket in sockets:
+                            stack.callback(socket.socket.close)
                         addresses.append((url, sockets))
                     await pool.start(supervisor.pool.run)
                     control = Control(supervisor, file)
@@ -110,8 +110,8 @@ async def serve_workers(
                     if file is not None:
                         await serving.start(keep_reloading, control, file if watch else None, stopping)
                     for number, (url, sockets) in enumerate(addresses):
-                        for each in sockets:
-                            serving.start_soon(_accept, each, partial(supervisor.pool.give, number))
+                        for socket in sockets:
+                            serving.start_soon(_accept, socket, partial(supervisor.pool.give, number))
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         call = supervisor.call if config.admin.may_call else OFF
@@ -218,15 +218,15 @@ class Supervisor:
 
     async def read_all(self) -> list[UpstreamState]:
         redactor, shared = self.observers.redactor, {}
-        for name, each in self._shared.items():
-            if (mux := each.mux) is not None:
+        for name, value in self._shared.items():
+            if (mux := value.mux) is not None:
                 view = UpstreamView(mux.upstreams, mux.hub, redactor)
                 (shared[name],) = await view.read_all()
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
         states = merge_upstreams(await self.pool.ask("upstreams"), {})  # {}: as the workers see shared ones
-        return {each.name: each.state for each in states if each.state != DISABLED}
+        return {state.name: state.state for state in states if state.state != DISABLED}
 
     async def read_subscriptions(self) -> list[Subscription]:
         return merge_subscriptions(await self.pool.ask("subscriptions"))
@@ -313,9 +313,9 @@ def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) ->
         trouble=_trouble(states, state),
         cache=dict(cache) or None,
         sessions=[
-            msgspec.structs.replace(each, key=f"{worker}/{each.key}")
+            msgspec.structs.replace(session, key=f"{worker}/{session.key}")
             for worker, of in states.items()
-            for each in of.sessions
+            for session in of.sessions
         ],
         **{name: sum(getattr(each, name) for each in several) for name in _SUMMED},
     )
@@ -340,8 +340,8 @@ def _merge_shared(
     sessions = []
     for session in shared.sessions:
         heard = [
-            {**each, "listeners": listeners.get(each["uri"], each["listeners"])}
-            for each in session.subscriptions
+            {**subscription, "listeners": listeners.get(subscription["uri"], subscription["listeners"])}
+            for subscription in session.subscriptions
         ]
         sessions.append(msgspec.structs.replace(session, subscriptions=heard))
     return msgspec.structs.replace(

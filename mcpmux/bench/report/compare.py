@@ -101,7 +101,9 @@ def compare_reports(old: Report, new: Report) -> list[Comparison]:
     if old.machine == new.machine:
         return comparisons
     note = "the two were not measured on the same kind of machine"
-    return [msgspec.structs.replace(each, notes=(note, *each.notes)) for each in comparisons]
+    return [
+        msgspec.structs.replace(comparison, notes=(note, *comparison.notes)) for comparison in comparisons
+    ]
 
 
 def compare_targets(results: Iterable[Results]) -> list[Comparison]:

@@ -51,7 +51,7 @@ def element(tag: str, *inside: str, **attributes: str | float) -> Markup:
         if value != "":
             text = value if isinstance(value, str) else f"{value:.1f}"
             words += f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"'
-    body = "".join(each if isinstance(each, Markup) else escape(each) for each in inside)
+    body = "".join(part if isinstance(part, Markup) else escape(part) for part in inside)
     return Markup(f"<{tag}{words}>{body}</{tag}>" if inside else f"<{tag}{words}/>")
 
 
@@ -61,7 +61,7 @@ def html_of(
     """The whole page."""
     targets = by_name(report.results)
     whole = [pool(runs) for runs in targets.values()]
-    title = f"MCP load benchmark: {', '.join(one.about.name for one in whole)}"
+    title = f"MCP load benchmark: {', '.join(result.about.name for result in whole)}"
     started = element("p", f"{report.when} · {report.tool}", class_="soft")
     facts = {"written by": report.tool, "started": report.when, **report.machine}
     pairs = ((element("dt", name), element("dd", str(fact))) for name, fact in facts.items())
@@ -72,7 +72,11 @@ def html_of(
         *_notes(notes_on(report.results)),
         *_judgements(judgements),
         *map(_table, tables_of(report.results)),
-        *(part for one in comparisons for part in (_table(comparison_table(one)), *_notes(one.notes))),
+        *(
+            part
+            for comparison in comparisons
+            for part in (_table(comparison_table(comparison)), *_notes(comparison.notes))
+        ),
         *_plots(targets, whole),
         element("h2", "Where the load came from"),
         _card(element("dl", *chain.from_iterable(pairs))),
@@ -131,8 +135,12 @@ def _notes(notes: Sequence[str]) -> Iterator[Markup]:
 def _judgements(judgements: Sequence[Judgement]) -> Iterator[Markup]:
     if judgements:
         lines = (
-            element("li", f"{'✓' if one.held else '✗'} {one.sentence}", class_="good" if one.held else "bad")
-            for one in judgements
+            element(
+                "li",
+                f"{'✓' if judgement.held else '✗'} {judgement.sentence}",
+                class_="good" if judgement.held else "bad",
+            )
+            for judgement in judgements
         )
         yield _card(element("ul", *lines, class_="plain"), title="Assertions")
 
@@ -140,21 +148,23 @@ def _judgements(judgements: Sequence[Judgement]) -> Iterator[Markup]:
 def _plots(targets: Mapping[str, Sequence[Results]], whole: Sequence[Results]) -> Iterator[Markup]:
     """All targets in one plot if there are several, then each by itself, its runs as one."""
     if len(whole) > 1:
-        yield from _distribution({one.about.name: one.overall().latency for one in whole})
-    for one in whole:
-        yield element("h2", one.about.name)
-        yield element("p", f"{one.about.target} · {circumstances(targets[one.about.name])}", class_="soft")
-        every = one.overall()
+        yield from _distribution({result.about.name: result.overall().latency for result in whole})
+    for result in whole:
+        yield element("h2", result.about.name)
+        yield element(
+            "p", f"{result.about.target} · {circumstances(targets[result.about.name])}", class_="soft"
+        )
+        every = result.overall()
         lines = {"all": every.latency}
         if differs(every.latency, every.service):
             lines["all, from the actual send"] = every.service
-        if len(one.operations) > 1:
-            lines |= {name: part.latency for name, part in one.operations.items()}
+        if len(result.operations) > 1:
+            lines |= {name: part.latency for name, part in result.operations.items()}
         yield from _distribution(lines)
-        yield from _over_time(one)
-        yield from _knee(one.steps)
-        if one.fan_out is not None:
-            pushes = {"delivery": one.fan_out.delay}
+        yield from _over_time(result)
+        yield from _knee(result.steps)
+        if result.fan_out is not None:
+            pushes = {"delivery": result.fan_out.delay}
             yield from _distribution(pushes, "Delay of pushes by percentile", OF_PUSHES)
 
 
@@ -312,13 +322,13 @@ def _distribution(
     latencies: Mapping[str, Distribution], title: str = "Latency by percentile", caption: str = OF_LATENCY
 ) -> Iterator[Markup]:
     """Durations by percentile, on an axis with the same room for each further nine; nothing without any."""
-    known = {name: latency for name, latency in latencies.items() if latency.count}
-    if not known:
+    measured = {name: latency for name, latency in latencies.items() if latency.count}
+    if not measured:
         return
-    nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for latency in known.values())))))
+    nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for latency in measured.values())))))
     x = _across("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
-    y = _latency_axis([value for latency in known.values() for value in (latency.least, latency.most)])
-    curves = {name: _curve(latency) for name, latency in known.items()}
+    y = _latency_axis([value for latency in measured.values() for value in (latency.least, latency.most)])
+    curves = {name: _curve(latency) for name, latency in measured.items()}
     yield _figure(title, caption, x, y, *_lines(x, y, curves, stairs=True))
 
 

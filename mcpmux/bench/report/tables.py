@@ -50,15 +50,15 @@ def tables_of(results: Sequence[Results]) -> list[Table]:
     targets = by_name(results)
     whole = [pool(runs) for runs in targets.values()]
     tables = [_throughput(whole), _latencies(whole)]
-    for one in whole:
-        of = f" of {one.about.name}" if len(whole) > 1 else ""
-        if len(targets[one.about.name]) > 1:
-            tables.append(_runs(f"Runs{of}", targets[one.about.name]))
-        if one.steps:
-            tables.append(_steps(f"Steps{of}", one.steps))
-        if one.fan_out is not None:
-            tables.append(_fan_out(f"Pushes{of}", one.fan_out))
-        errors = _errors(f"Errors{of}", one)
+    for result in whole:
+        of = f" of {result.about.name}" if len(whole) > 1 else ""
+        if len(targets[result.about.name]) > 1:
+            tables.append(_runs(f"Runs{of}", targets[result.about.name]))
+        if result.steps:
+            tables.append(_steps(f"Steps{of}", result.steps))
+        if result.fan_out is not None:
+            tables.append(_fan_out(f"Pushes{of}", result.fan_out))
+        errors = _errors(f"Errors{of}", result)
         if errors.rows:
             tables.append(errors)
     return tables
@@ -85,27 +85,27 @@ def headline(one: Results) -> str:
 
 def circumstances(runs: Sequence[Results]) -> str:
     """Under what load, and for how long: of all runs of one target."""
-    one = pool(runs)
-    warm_up = f" after {time_text(one.warm_up)} of warm-up" if one.warm_up else ""
+    pooled_runs = pool(runs)
+    warm_up = f" after {time_text(pooled_runs.warm_up)} of warm-up" if pooled_runs.warm_up else ""
     times = f" in {len(runs)} runs{', each' if warm_up else ''}" if len(runs) > 1 else ""
-    return f"{one.about.load.text}; measured {time_text(one.seconds)}{times}{warm_up}"
+    return f"{pooled_runs.about.load.text}; measured {time_text(pooled_runs.seconds)}{times}{warm_up}"
 
 
 def notes_on(results: Sequence[Results]) -> list[str]:
     """What to know before trusting the numbers, a sentence each."""
     notes = []
-    for one in pooled(results):
-        name, whole = one.about.name, one.overall()
-        if one.stopped:
-            notes.append(f"{name}: ended before its time: {one.stopped}")
-        if one.unfinished:
-            requests = "1 request" if one.unfinished == 1 else f"{one.unfinished:,} requests"
+    for result in pooled(results):
+        name, whole = result.about.name, result.overall()
+        if result.stopped:
+            notes.append(f"{name}: ended before its time: {result.stopped}")
+        if result.unfinished:
+            requests = "1 request" if result.unfinished == 1 else f"{result.unfinished:,} requests"
             notes.append(f"{name}: {requests} had no answer yet at the end")
-        if one.generator.warning:
-            notes.append(f"{name}: {one.generator.warning}")
+        if result.generator.warning:
+            notes.append(f"{name}: {result.generator.warning}")
         count = whole.latency.count
-        if not whole.count and one.fan_out is None and not one.stopped:
-            measured = time_text(one.seconds)
+        if not whole.count and result.fan_out is None and not result.stopped:
+            measured = time_text(result.seconds)
             notes.append(f"{name}: no request began in the {measured} measured: take longer (--duration)")
         if 0 < count < FEW:
             notes.append(f"{name}: only {count:,} latencies, so p99.9 is the slowest of them")
@@ -120,32 +120,36 @@ def differs(latency: Distribution, service: Distribution) -> bool:
 
 def _throughput(results: Sequence[Results]) -> Table:
     rows: list[Row] = []
-    for one in results:
-        whole = one.overall()
-        connections = one.connections
+    for result in results:
+        whole = result.overall()
+        connections = result.connections
         counts = (sum(connections.errors.values()), "failed"), (connections.lost, "lost")
         wrong = ", ".join(f"{count} {what}" for count, what in counts if count)
         opened = f"{connections.count:,} ({wrong})" if wrong else f"{connections.count:,}"
         volume = map(bytes_text, (whole.sent_bytes, whole.received_bytes))
         times = map(time_text, connections.times.percentiles((50, 100)))
-        busy = Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else "")
-        counted = (f"{whole.count:,}", Cell(_rate(one, whole), "strong"), _error_cell(whole))
-        rows.append((one.about.name, *counted, *volume, Cell(opened, "bad" if wrong else ""), *times, busy))
+        busy = Cell(share_text(result.generator.cpu_share), "warn" if result.generator.warning else "")
+        counted = (f"{whole.count:,}", Cell(_rate(result, whole), "strong"), _error_cell(whole))
+        rows.append(
+            (result.about.name, *counted, *volume, Cell(opened, "bad" if wrong else ""), *times, busy)
+        )
     headings = ("target", "requests", "rate", "errors", "sent", "received", "connections", "connect p50")
     return _table("Throughput", (*headings, "connect max", "generator CPU"), rows)
 
 
 def _latencies(results: Sequence[Results]) -> Table:
     """By operation, then of all of them, then from the actual send where that differs."""
-    names = sorted({name for one in results for name in one.operations})
+    names = sorted({name for result in results for name in result.operations})
     every = names[0] if len(names) == 1 else "all"
-    parts = [(name, one, one.operations.get(name)) for name in names for one in results if len(names) > 1]
-    rows = [_latency_row(name, one, part) for name, one, part in parts if part is not None]
-    for one in results:
-        whole = one.overall()
-        rows.append(_latency_row(every, one, whole, "strong"))
+    parts = [
+        (name, result, result.operations.get(name)) for name in names for result in results if len(names) > 1
+    ]
+    rows = [_latency_row(name, result, part) for name, result, part in parts if part is not None]
+    for result in results:
+        whole = result.overall()
+        rows.append(_latency_row(every, result, whole, "strong"))
         if differs(whole.latency, whole.service):
-            texts = (f"{every}, from the actual send", one.about.name, "", "", *_times_of(whole.service))
+            texts = (f"{every}, from the actual send", result.about.name, "", "", *_times_of(whole.service))
             rows.append([Cell(text, "dim") for text in texts])
     headings = ("operation", "target", "requests", "rate", *TIMES)
     if len(results) > 1:
@@ -168,8 +172,8 @@ def _runs(title: str, runs: Sequence[Results]) -> Table:
     rates = [run.rate(whole) if run.seconds else None for run, whole in zip(runs, wholes, strict=True)]
     times = [whole.latency.percentiles((50, 99, 100)) for whole in wholes]
     rows: list[Row] = [
-        (str(number), f"{whole.count:,}", _error_cell(whole), rate_text(rate), *map(time_text, each))
-        for number, (whole, rate, each) in enumerate(zip(wholes, rates, times, strict=True), 1)
+        (str(number), f"{whole.count:,}", _error_cell(whole), rate_text(rate), *map(time_text, percentiles))
+        for number, (whole, rate, percentiles) in enumerate(zip(wholes, rates, times, strict=True), 1)
     ]
     spreads = (Cell(_spread(column), "dim") for column in (rates, *zip(*times, strict=True)))
     rows.append((Cell("spread", "dim"), "", "", *spreads))
@@ -177,9 +181,9 @@ def _runs(title: str, runs: Sequence[Results]) -> Table:
 
 
 def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    middle = sum(known) / len(known) if known else 0.0
-    return f"±{share_text((max(known) - min(known)) / 2 / middle)}" if middle else NOTHING
+    measured = [value for value in values if value is not None]
+    middle = sum(measured) / len(measured) if measured else 0.0
+    return f"±{share_text((max(measured) - min(measured)) / 2 / middle)}" if middle else NOTHING
 
 
 def _steps(title: str, steps: Sequence[Step]) -> Table:
@@ -214,9 +218,11 @@ def _errors(title: str, one: Results) -> Table:
     failures = {**connections.errors, **({"lost while in use": connections.lost} if connections.lost else {})}
     parts = [(name, part.count, part.errors) for name, part in one.operations.items()]
     parts.append(("connect", connections.count, failures))
-    found = [(count, name, kind, whole) for name, whole, errors in parts for kind, count in errors.items()]
+    errors_of_parts = [
+        (count, name, kind, whole) for name, whole, errors in parts for kind, count in errors.items()
+    ]
     rows: list[Row] = []
-    for count, name, kind, whole in sorted(found, key=lambda each: -each[0]):
+    for count, name, kind, whole in sorted(errors_of_parts, key=lambda each: -each[0]):
         example = Cell(one.examples.get(f"{name}: {kind}", ""), "dim")
         rows.append((name, Cell(kind, "bad"), f"{count:,}", share_text(count / whole), example))
     return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
@@ -232,7 +238,7 @@ def _times_of(times: Distribution) -> list[str]:
 
 
 def _table(title: str, headings: tuple[str, ...], rows: Iterable[Row], left: tuple[int, ...] = (0,)) -> Table:
-    cells = tuple(tuple(Cell(each) if isinstance(each, str) else each for each in row) for row in rows)
+    cells = tuple(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
     return Table(title=title, headings=headings, left=left, rows=cells)
 
 
@@ -252,10 +258,10 @@ def csv_of(report: Report) -> str:
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(COLUMNS)
-    for one in report.results:
-        about = one.about
+    for result in report.results:
+        about = result.about
         head = (about.name, about.target, about.transport, about.revision, about.when)
-        for part, measure, value, unit in _lines(one):
+        for part, measure, value, unit in _lines(result):
             texts = map(spreadsheet_cell, (*head, part, measure))
             writer.writerow([*texts, "" if value is None else value, unit])
     return file.getvalue()
