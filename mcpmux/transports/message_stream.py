@@ -73,7 +73,7 @@ class LineStream(MessageStream):
         self._received: deque[Line] = deque()
         self._receive_end: str | None = None
         self._is_refused = False  # the bytes that have arrived did not fit
-        self.queue = SendQueue(stream.send_all)
+        self.queue = SendQueue(lambda lines: stream.send_all(b"".join(lines)))
 
     async def send(self, message: bytes) -> None:
         line = encode_line(message)

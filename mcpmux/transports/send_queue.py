@@ -27,7 +27,7 @@ class SendQueue:
 
     def __init__(
         self,
-        send: Callable[[bytes], Awaitable[None]],
+        send: Callable[[list[bytes]], Awaitable[None]],
         *,
         shield: bool = False,
         filler: bytes = b"",
@@ -38,8 +38,7 @@ class SendQueue:
         self._quiet = quiet
         self._pieces: list[bytes] = []
         self._queued_bytes = 0
-        self._urgent = b""
-        self._last = b""  # the piece to end with
+        self._is_woken = False  # to call `send` even if nothing waits
         self.end: str | None = None
         self._sending = trio.CancelScope(shield=shield)
         self._reading = trio.CancelScope()
@@ -68,24 +67,23 @@ class SendQueue:
         self._queued_bytes += len(piece)
         return True
 
-    def put_first(self, piece: bytes) -> None:
-        """Send this piece next, in place of one that was put first and still waits."""
-        if self.end is None:
-            self._urgent = piece
-            self._work.unpark()
+    def wake(self) -> None:
+        """Call `send` soon, even without a piece: it has something of its own to send."""
+        self._is_woken = True
+        self._work.unpark()
 
-    def finish(self, last: bytes = b"", reason: str = "the stream is closed") -> None:
-        """Send what is queued, then the piece `last`, then nothing more.
+    def finish(self, reason: str = "the stream is closed") -> None:
+        """Send what is queued, then nothing more.
 
         `done` follows, as late as the peer reads. Only the first call counts.
         """
         if self.end is None:
-            self._last, self.end = last, reason
+            self.end = reason
             self._work.unpark()
             self._room.unpark_all()
 
     def drop(self) -> None:
-        """Forget what is queued, but for what is being sent, and the last piece."""
+        """Forget what is queued, but for what is being sent."""
         self._take()
 
     def stop(self) -> None:
@@ -113,18 +111,17 @@ class SendQueue:
         """
         try:
             with self._sending:
-                while (data := self._take()) or self.end is None:
-                    if data:
-                        await self._send(data)
+                while (pieces := self._take()) or self._is_woken or self.end is None:
+                    if pieces or self._is_woken:
+                        self._is_woken = False
+                        await self._send(pieces)
                     elif self._filler:
                         with trio.move_on_after(self._quiet) as patience:
                             await self._work.park()
                         if patience.cancelled_caught:
-                            await self._send(self._filler)
+                            await self._send([self._filler])
                     else:
                         await self._work.park()
-                if self._last:
-                    await self._send(self._last)
         except BROKEN as error:
             self.finish(reason=f"cannot send: {error.__cause__ or error}")
             self._read_deadline = self._reading.deadline = trio.current_time() + LAST_WORDS_SECONDS
@@ -133,10 +130,8 @@ class SendQueue:
             self._take()
             self.done.set()
 
-    def _take(self) -> bytes:
-        data = self._urgent + b"".join(self._pieces)
-        self._urgent = b""
-        self._pieces.clear()
+    def _take(self) -> list[bytes]:
+        pieces, self._pieces = self._pieces, []
         self._queued_bytes = 0
         self._room.unpark_all()
-        return data
+        return pieces

@@ -35,7 +35,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "difflib",
     "asyncio",
     "email",
-    "wsproto",
+    "trio_websocket",
     "oauthlib",
     "joserfc",
     "httpx",

@@ -18,7 +18,6 @@ from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports import websocket
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import (
-    ALLOWANCE_SHARES,
     CLOSE_SECONDS,
     GOING_AWAY,
     HANDSHAKE_SECONDS,
@@ -112,13 +111,13 @@ REFUSED = [
     (handshake(Origin="https://evil.example"), 403, "Origin 'https://evil.example' may not connect"),
     (handshake(Origin="null"), 403, "Origin 'null' may not connect"),
     (handshake(protocols="graphql-ws"), 400, "the subprotocol here is 'mcp'"),
-    (b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400, ""),
-    (b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}", 400, ""),
-    (b"no HTTP at all\r\n\r\n", 400, ""),
-    (handshake(host="\xff\xfe"), 400, ""),
-    (handshake(Sec_WebSocket_Version="8"), 426, ""),
-    (handshake(X="y" * 100_000), 400, ""),
-    (handshake(protocols="m\xfcp"), 400, "the request's head makes no sense"),
+    (b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400, "no WebSocket handshake"),
+    (b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}", 400, "no WebSocket handshake"),
+    (b"no HTTP at all\r\n\r\n", 400, "no WebSocket handshake"),
+    (handshake(host="\xff\xfe"), 400, "no WebSocket handshake"),
+    (handshake(Sec_WebSocket_Version="8"), 426, "no WebSocket handshake of version 13"),
+    (handshake(X="y" * 100_000), 400, "no WebSocket handshake"),
+    (handshake(protocols="m\xfcp"), 400, "no WebSocket handshake"),
     (handshake(Content_Length="2") + b"{}", 400, "a WebSocket handshake has no body"),
     (handshake(Transfer_Encoding="chunked"), 400, "a WebSocket handshake has no body"),
 ]
@@ -267,7 +266,7 @@ async def test_fragments_without_end_are_cut_off(autojump_clock, monkeypatch):
         await open_client(client)
         await client.stream.send_all(frame(TEXT, b"", fin=False))
         empty = frame(0, b"", fin=False) * 1000
-        for _ in range((ALLOWANCE_SHARES * LIMIT + allowed) // len(empty) + 2):
+        for _ in range((2 * LIMIT + allowed) // len(empty) + 2):
             await client.stream.send_all(empty)
             await wait_all_tasks_blocked()
         assert await client.close_code() == POLICY_VIOLATION
@@ -275,12 +274,32 @@ async def test_fragments_without_end_are_cut_off(autojump_clock, monkeypatch):
     assert echo.ends == ["much comes, and no message"]
 
 
+async def test_other_tasks_get_their_turn_between_tiny_frames():
+    fragments = 20 * websocket.FRAMES_IN_A_ROW
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with connect(Echo()) as client, trio.open_nursery() as nursery:
+        await open_client(client)
+        await client.stream.send_all(frame(TEXT, b"", fin=False) + frame(0, b"", fin=False) * fragments)
+        nursery.start_soon(count_turns)
+        await client.stream.send_all(frame(0, b"x"))
+        assert await client.frame() == (TEXT, b"x")
+        nursery.cancel_scope.cancel()
+    assert turns >= 20
+
+
 async def test_messages_use_up_no_allowance(autojump_clock, monkeypatch):
     allowed = 2**16
     monkeypatch.setattr(websocket, "ALLOWANCE_BYTES", allowed)
     async with connect(Echo()) as client:
         await open_client(client)
-        for _ in range((ALLOWANCE_SHARES * LIMIT + allowed) // LIMIT + 10):
+        for _ in range((2 * LIMIT + allowed) // LIMIT + 10):
             await client.stream.send_all(frame(TEXT, b"x" * LIMIT))
             assert (await client.frame())[0] == TEXT
 

@@ -336,6 +336,7 @@ async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterat
     Leaving writes the queue, within bounds; the reply is the caller's to finish.
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
-    queue = SendQueue(reply.write, filler=KEEP_ALIVE, quiet=KEEP_ALIVE_SECONDS)
+    write = reply.write
+    queue = SendQueue(lambda events: write(b"".join(events)), filler=KEEP_ALIVE, quiet=KEEP_ALIVE_SECONDS)
     async with sending(SseServerStream(queue), queue) as messages:
         yield messages
