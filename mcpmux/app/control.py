@@ -72,10 +72,10 @@ class ConfigFile:
 def look_at(path: str) -> Look | None:
     """Return the look of a file, or None if there is no file."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _load(file: ConfigFile) -> Config:
@@ -126,7 +126,7 @@ class Control:
         async with self._lock:
             if self._file is None:
                 raise ConfigError([NO_FILE])
-            before = self.pending
+            pending = self.pending
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             chosen = self._with_choices(filed)
             # Every step that can fail comes before `apply`, which cannot: so an error changes nothing.
@@ -136,7 +136,7 @@ class Control:
             await self._mux.settled()
         done = plan.as_json() | ({"certificates": list(certificates)} if certificates else {})
         log.info("configuration reloaded", **{key: names for key, names in done.items() if key != "pending"})
-        if self.pending and (plan.pending or self.pending != before):
+        if self.pending and (plan.pending or self.pending != pending):
             log.warning("takes effect when mcpmux is started again", settings=list(self.pending))
         return done
 
@@ -151,11 +151,11 @@ class Control:
     async def act(self, action: str, name: str) -> None:
         """Do one of `ACTIONS`. Raises BadRequest."""
         async with self._lock:
-            known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
-            upstream = known.get(name)
+            upstreams = {upstream.name: upstream for upstream in self._mux.config.upstreams}
+            upstream = upstreams.get(name)
             if upstream is None:
-                close = closest(name.lower(), known)
-                hint = f"there are {', '.join(known)}" if close is None else f"did you mean {close}?"
+                close = closest(name.lower(), upstreams)
+                hint = f"there are {', '.join(upstreams)}" if close is None else f"did you mean {close}?"
                 raise BadRequest(f"there is no upstream {name}; {hint}", 404)
             if action in ("enable", "disable"):
                 self._choose(upstream, action == "enable")
@@ -168,11 +168,11 @@ class Control:
 
     def _choose(self, upstream: Upstream, enabled: bool) -> None:
         if upstream.enabled is not enabled:
-            before, self._by_hand = self._by_hand, {**self._by_hand, upstream.name: enabled}
+            former, self._by_hand = self._by_hand, {**self._by_hand, upstream.name: enabled}
             try:
                 self._mux.apply(self._with_choices(self._filed))
             except ConfigError as error:
-                self._by_hand = before
+                self._by_hand = former
                 what = "enabled" if enabled else "disabled"
                 raise BadRequest(f"{upstream.name} cannot be {what}: {error}", 409) from None
         if enabled:

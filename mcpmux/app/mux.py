@@ -208,9 +208,9 @@ class Mux:
         if question.client is not None:
             return self.upstreams.client(question.client)
         if question.task_id is not None:
-            found = self.hub.personal.tasks.find(key, question.task_id)
-            if found is not None:
-                return self.upstreams.client(found[0])
+            maker = self.hub.personal.tasks.find(key, question.task_id)
+            if maker is not None:
+                return self.upstreams.client(maker[0])
         if question.method == m.ROOTS_LIST:  # many servers ask at once when they are started
             with trio.move_on_after(FIRST_CLIENT_SECONDS):
                 return await self.upstreams.first_client_of(key)
@@ -230,30 +230,30 @@ class Mux:
 
     def apply(self, config: Config) -> Plan:
         """Apply a configuration. Return what was done, and what has to wait for a restart."""
-        before, self.config = self.config, config
-        plan = plan_change(before, config)
+        former, self.config = self.config, config
+        plan = plan_change(former, config)
         if not plan:
             return plan
         merging, self._server_info = config.merging, implementation(config.identity)
         self.hub.window = merging.change_window
         self.merger.merging = merging
-        if merging.cursor_key != before.merging.cursor_key:
+        if merging.cursor_key != former.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.present_itself(self._server_info, config.identity.instructions)
         # Always, as cached pages contain the names of the old configuration.
         self.store.follow(config.caching)
-        if config.limits.rate != before.limits.rate:
+        if config.limits.rate != former.limits.rate:
             self.rates.become(config.limits.rate)
         for session in self.upstreams.sessions():
-            if config.caching != before.caching:
+            if config.caching != former.caching:
                 self._adjust_memory(session)
             else:  # cached replies contain names for clients of the old configuration
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        shown, old = shown_by(config), shown_by(before)
+        shown, old = shown_by(config), shown_by(former)
         goes_by_names = any(rule.targets for rule in config.access)
-        is_same = config.access == before.access and (not goes_by_names or shown.naming == old.naming)
+        is_same = config.access == former.access and (not goes_by_names or shown.naming == old.naming)
         if not is_same or shown != old:
             policy = self._access.policy if is_same else policy_of(config.access, shown.naming)
             self.router.adopt(policy, shown)
@@ -262,7 +262,7 @@ class Mux:
         return plan
 
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
-        registry, before, old = self.upstreams, dict(self.upstreams), self._settings
+        registry, former, old = self.upstreams, dict(self.upstreams), self._settings
         self._adopt(config)
         self.router.resolver.namespace = self._namespace
         renamed = [
@@ -275,7 +275,7 @@ class Mux:
         # Before the new prefixes are set below: the last updates go out under the old URIs.
         for name in renamed:
             self.hub.forget(name)
-        stay = [name for name in self._settings if name in before and name not in plan.restarted]
+        stay = [name for name in self._settings if name in former and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:
                 cached, session.config = session.config.caching, self._settings[session.name]
@@ -283,9 +283,9 @@ class Mux:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]
         registry.become(
-            {name: before[name] if name in stay else self.make_shared(name) for name in self._settings}
+            {name: former[name] if name in stay else self.make_shared(name) for name in self._settings}
         )
-        self._tell([before[name] for name in before if name not in stay or name in renamed])
+        self._tell([former[name] for name in former if name not in stay or name in renamed])
 
     def _tell(self, upstreams: list[Upstream]) -> None:
         for upstream in upstreams:

@@ -193,7 +193,7 @@ async def open_observers(
     Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
     redactor, run = Redactor(config.redaction), new_run()
-    found = Observers(config.admin, redactor, run)
+    observers = Observers(config.admin, redactor, run)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         message_observers: list[MessageObserver] = []
@@ -203,30 +203,30 @@ async def open_observers(
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
 
-            found.metrics = Metrics()
+            observers.metrics = Metrics()
             if forwarder is None:
-                forwarder = found.ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
-            exchange_observers += (found.metrics, forwarder)
-            batch_observers += (found.metrics, forwarder)
+                forwarder = observers.ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+            exchange_observers += (observers.metrics, forwarder)
+            batch_observers += (observers.metrics, forwarder)
         if config.tracing.enabled:
-            found.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
-            message_observers.append(found.spans)
-            exchange_observers.append(found.spans)
+            observers.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
+            message_observers.append(observers.spans)
+            exchange_observers.append(observers.spans)
         if config.capture.on:
             from mcpmux.traffic.capture.capture import open_capture
 
-            found.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
-            batch_observers.append(found.capture)
-            if found.capture.holds_back:
-                exchange_observers.append(found.capture)
+            observers.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
+            batch_observers.append(observers.capture)
+            if observers.capture.holds_back:
+                exchange_observers.append(observers.capture)
         if config.audit.directory is not None:
             from mcpmux.traffic.audit.opening import open_audit
 
             replica = config.cluster.replica if config.cluster.url is not None else None
-            found.audit = await enter(open_audit(config.audit, run.name, redactor, replica=replica))
-            exchange_observers.append(found.audit)
+            observers.audit = await enter(open_audit(config.audit, run.name, redactor, replica=replica))
+            exchange_observers.append(observers.audit)
         if exchange_observers or batch_observers:
             from mcpmux.traffic.recorder import Recorder
 
-            found.tap = Recorder(message_observers, exchange_observers, clock(), batch_observers)
-        yield found
+            observers.tap = Recorder(message_observers, exchange_observers, clock(), batch_observers)
+        yield observers

@@ -94,8 +94,10 @@ def find_odd_methods(config: Config) -> Iterator[str]:
     for place, rules in groups.items():
         for number, methods in enumerate(rules):
             for method in methods:
-                known = method in USES or any(matches(parse_glob(method), each) for each in m.KNOWN)
-                if not known and (close := closest(method, m.KNOWN, ALIKE)) is not None:
+                is_known = method in USES or any(
+                    matches(parse_glob(method), known_method) for known_method in m.KNOWN
+                )
+                if not is_known and (close := closest(method, m.KNOWN, ALIKE)) is not None:
                     yield f"{place.format(number)}: `{method}` is no method; did you mean `{close}`?"
 
 
@@ -105,18 +107,18 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
     An upstream that is not in `names` is not judged.
     """
     upstreams, naming = config.enabled.values(), config_naming(config)
-    found = list(find_idle_globs(config, [upstream.name for upstream in config.upstreams]))
-    found += find_odd_methods(config)
-    found += find_idle_targets(config.access, config.enabled, names, naming)
-    found += find_unmatched(config.views, upstreams, names, naming)
+    problems = list(find_idle_globs(config, [upstream.name for upstream in config.upstreams]))
+    problems += find_odd_methods(config)
+    problems += find_idle_targets(config.access, config.enabled, names, naming)
+    problems += find_unmatched(config.views, upstreams, names, naming)
     common = set[str]()  # mistakes of all views, reported once
     for view, overrides in naming.overrides.items():
         place = f"views.{view}: " if view else "upstreams: "
         wrong = [*overrides.find_misplaced(names), *overrides.find_bad_parameters(schemas)]
-        found += [place + text for text in wrong if text not in common]
+        problems += [place + text for text in wrong if text not in common]
         if not view:
             common = set(wrong)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(problems))
 
 
 def kinds_named(config: Config) -> dict[str, set[str]]:
@@ -155,14 +157,14 @@ async def watch_names(mux: Mux, stopping: trio.Event) -> None:
 
 
 async def _watch(mux: Mux) -> None:
-    config, told = mux.config, set[str]()
+    config, logged = mux.config, set[str]()
     while True:
         changed = mux.hub.lists_changed  # taken first, so that no change is missed
         if mux.config is not config:
-            config, told = mux.config, set()
+            config, logged = mux.config, set()
         for problem in await _find_now(mux):
-            if problem not in told and len(told) < TOLD_MOST:
-                told.add(problem)
+            if problem not in logged and len(logged) < TOLD_MOST:
+                logged.add(problem)
                 log.warning("the configuration names what is not there", problem=problem)
         await trio.sleep(PAUSE_SECONDS)
         await changed.wait()

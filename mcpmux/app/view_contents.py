@@ -68,14 +68,14 @@ def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
 
 async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
     """Return the items that a client sees of upstreams. Raises RpcError."""
-    found: list[Seen] = []
+    items: list[Seen] = []
     for method, listed in m.LISTS.items():
         call = Call(method, {}, {}, principal=client)
         for name in access.of(client).visible(call.method, upstreams):
             upstream = upstreams[name]
             if upstream.facts is not None and upstream.facts.offers(listed.capability):
-                found += await items_of(access, upstream, call)
-    return found
+                items += await items_of(access, upstream, call)
+    return items
 
 
 async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> list[Seen]:
@@ -145,5 +145,5 @@ class MuxViews:
 
 
 def _count(seen: list[Seen], missing: dict[str, str]) -> ViewCount:
-    kinds = Counter(each.kind for each in seen)
-    return ViewCount(**kinds, tokens=sum(each.tokens for each in seen), missing=missing)
+    kinds = Counter(item.kind for item in seen)
+    return ViewCount(**kinds, tokens=sum(item.tokens for item in seen), missing=missing)

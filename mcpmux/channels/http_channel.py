@@ -439,12 +439,12 @@ class HttpChannel(Channel):
                 data = encode_error(request.id, error)
             await self.peer.tell(data)
             return
-        asked = pending if pending is not None and pending.call.method in self.questions.may_ask else None
+        addressee = pending if pending is not None and pending.call.method in self.questions.may_ask else None
         # A question outside of a client's call waits for a person, which must not hold up the stream.
-        if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
-            await self.questions.take(request, asked)
+        if addressee is not None and addressee.call.method != m.RESOURCES_SUBSCRIBE:
+            await self.questions.take(request, addressee)
         else:
-            self._nursery.start_soon(self.questions.take, request, asked, name="server's question")
+            self._nursery.start_soon(self.questions.take, request, addressee, name="server's question")
 
     def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
         try:

@@ -157,8 +157,8 @@ def pause_before_stream(
     once, is asked at growing intervals.
     """
     patience = comeback.wait(now, died=False, held=held, chance=chance)
-    told = decoder.retry_milliseconds is not None
-    return retry_seconds(decoder) if told else max(retry_seconds(decoder), patience)
+    has_pause = decoder.retry_milliseconds is not None
+    return retry_seconds(decoder) if has_pause else max(retry_seconds(decoder), patience)
 
 
 class PendingHttpRequest(PendingRequest):
@@ -273,11 +273,11 @@ def words_meant(challenge: str, body: bytes, hide: Hide = str) -> str:
     """
     words = read_challenge(challenge).description
     if words is None:
-        said = members_of(Raw(body)) if len(body) <= LARGE_BYTES else {}
-        if "jsonrpc" in said:
-            words = text_of(members_of(said.get("error")).get("message"))
-        elif "error" in said:
-            words = text_of(said.get("error_description"))
+        members = members_of(Raw(body)) if len(body) <= LARGE_BYTES else {}
+        if "jsonrpc" in members:
+            words = text_of(members_of(members.get("error")).get("message"))
+        elif "error" in members:
+            words = text_of(members.get("error_description"))
     return excerpt(hide(words or "").encode(errors="replace"))
 
 
@@ -325,8 +325,10 @@ def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
         return status not in _NOT_OF_SESSIONS
     if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:
         return True
-    told = status >= 500 or (isinstance(error, RpcError) and error.code in (SESSION_NOT_FOUND, SERVER_ERROR))
-    return told and _NAMES_SESSION.search(error.in_full) is not None
+    is_likely = status >= 500 or (
+        isinstance(error, RpcError) and error.code in (SESSION_NOT_FOUND, SERVER_ERROR)
+    )
+    return is_likely and _NAMES_SESSION.search(error.in_full) is not None
 
 
 def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
@@ -434,8 +436,8 @@ class HttpPeer:
             "POST", self._target, headers, body, idempotent=idempotent, more=more, hear=hear
         )
         if sent is not None and self._watch is not None:
-            said = Said("request", request_id, call.method, target_in(call.params))
-            self._watch.tap.message_passed(self._watch.leg, "out", body, None, said)
+            facts = Said("request", request_id, call.method, target_in(call.params))
+            self._watch.tap.message_passed(self._watch.leg, "out", body, None, facts)
         return sent
 
     async def ask(self, call: Call, body: bytes, sent: HttpResponse | None = None) -> HttpResponse:
@@ -495,15 +497,15 @@ class HttpPeer:
         status, headers, again = response.status, response.headers, False
         try:
             if self._credential is not None and status in REFUSES_TOKEN:
-                said = headers.get("www-authenticate", "")
+                challenge = headers.get("www-authenticate", "")
                 # A 403 without this is no matter of the token (RFC 6750 section 3.1).
-                if status != 403 or "insufficient_scope" in said:
+                if status != 403 or "insufficient_scope" in challenge:
                     body = await response.read()
                     self.note(body, status)
-                    again = hop < REDIRECTS and await self._credential.refused(shown, status, said)
+                    again = hop < REDIRECTS and await self._credential.refused(shown, status, challenge)
                     if not again:
-                        body, meant = self.hidden(body), self._meant(response, body)
-                        raise HttpStatusError(status, body, self._credential.advice, meant=meant)
+                        body, words = self.hidden(body), self._meant(response, body)
+                        raise HttpStatusError(status, body, self._credential.advice, meant=words)
             elif status in MOVES and hop < REDIRECTS:  # elsewhere at the same origin, from now on
                 target = target_after(self._pool.origin, self._target, status, headers)
                 if again := target not in (None, self._target):
@@ -558,9 +560,9 @@ class HttpPeer:
 
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
         """Return the error for a response with `body` but without an MCP message."""
-        status, body, meant = response.status, self.hidden(body), self._meant(response, body)
+        status, body, words = response.status, self.hidden(body), self._meant(response, body)
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
-        error = HttpStatusError(status, body, None, retry_after, meant)
+        error = HttpStatusError(status, body, None, retry_after, words)
         if status in MOVES:
             move = describe_move(self._pool.origin, self._target, response.headers)
             return error.quoting(f": {self.without_secrets(move)}{error.quoted}")

@@ -254,10 +254,10 @@ class ChannelOpener:
         from mcpmux.auth.upstream_auth import make_credential
 
         # A changed configuration needs another credential, though the name is the same.
-        known = self._credentials.get(upstream.name)
-        if known is None or known[0] != target:
-            known = self._credentials[upstream.name] = target, make_credential(upstream.name, target)
-        return known[1]
+        remembered = self._credentials.get(upstream.name)
+        if remembered is None or remembered[0] != target:
+            remembered = self._credentials[upstream.name] = target, make_credential(upstream.name, target)
+        return remembered[1]
 
     @asynccontextmanager
     async def _open_process(
@@ -293,8 +293,8 @@ class ChannelOpener:
                     ended = channel.close_reason
                     raise TransportClosed(str(ended)).quoting(ended.quoted)
             except TransportClosed as error:  # the last lines on stderr often explain it
-                said = str(last_words)
-                more = f"; it said: {said}" if said else ""
+                words = str(last_words)
+                more = f"; it said: {words}" if words else ""
                 raise TransportClosed(str(error)).quoting(error.quoted + more) from None
 
     @asynccontextmanager

@@ -202,14 +202,18 @@ class PendingRequests:
 
         `method`: the notification's. A log message is for a request that may get any, if there is one.
         """
-        found = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
+        candidates = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
             # One that has asked for log messages, or is of an era in which none has to.
-            found = [t for t in found if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta] or found
+            candidates = [
+                t for t in candidates if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta
+            ] or candidates
         # Another client must not see what may be the first one's: several clients make it ambiguous.
-        client = found[0].call.client if found else None
-        same = len(found) == 1 or (client is not None and all(t.call.client is client for t in found))
-        return found[0] if same else None
+        client = candidates[0].call.client if candidates else None
+        same = len(candidates) == 1 or (
+            client is not None and all(t.call.client is client for t in candidates)
+        )
+        return candidates[0] if same else None
 
     def close(self, pending: PendingRequest) -> bool:
         """Forget a request; return whether it was still waiting, so that the peer must be notified."""
@@ -228,5 +232,5 @@ class PendingRequests:
 
     def _only(self) -> PendingRequest | None:
         """Return the only request that waits for an answer; a listen, which waits for its end, is none."""
-        found = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
-        return found[0] if len(found) == 1 else None
+        candidates = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
+        return candidates[0] if len(candidates) == 1 else None

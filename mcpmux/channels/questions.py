@@ -187,8 +187,8 @@ class ParkedCall:
     @property
     def asks_until(self) -> float:
         """The time at which its questions are given up: sooner if programs answer all of them."""
-        asked = self.pending.asked.values()
-        soon = bool(asked) and all(request.method == m.ROOTS_LIST for request in asked)
+        requests = self.pending.asked.values()
+        soon = bool(requests) and all(request.method == m.ROOTS_LIST for request in requests)
         return self._parked_at + (ROOTS_SECONDS if soon else PARK_SECONDS)
 
 
@@ -328,20 +328,20 @@ class Questions:
         if self.parked.find(parked.state) is not parked:  # it has gone on, or was given up, meanwhile
             return
         now = trio.current_time()
-        pending, asked = parked.pending, parked.pending.asked
+        pending, requests = parked.pending, parked.pending.asked
         if pending.answer is None and pending.until <= now:
             # The error names the questions that were open: a client has not answered them in time.
             pending.overdue = True
-            pending.unanswered = tuple(request.method for request in asked.values())
+            pending.unanswered = tuple(request.method for request in requests.values())
         if pending.is_over or parked.asks_until <= now:
-            self._refuse(list(asked.values()))
-            asked.clear()
+            self._refuse(list(requests.values()))
+            requests.clear()
         # Its outcome stays parked, for a client that comes back.
         if pending.is_over:
             self._end(pending)
         if parked.until <= now:
             self.abandon(parked.state)
-        if not asked:
+        if not requests:
             self._hear(Notification(WITHDRAWN, raw({STATE: parked.state})))
 
     def abandon(self, state: str) -> bool:

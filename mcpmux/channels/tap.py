@@ -225,10 +225,10 @@ def identify(call: Call) -> None:
     if (origin := ORIGIN.get()) is not None and origin.leg.meta is not call.meta:
         # Most calls of a client say the same, often in the same object: decode it only if it has changed.
         leg, meta = origin.leg, call.meta
-        said = meta.get(VERSION), meta.get(CLIENT_INFO)
-        if said != leg.introduction:
-            leg.introduce((text_of(said[0]) or "")[:NAME_CHARS] or None, name_in(said[1]))
-            leg.introduction = _kept(said)
+        introduction = meta.get(VERSION), meta.get(CLIENT_INFO)
+        if introduction != leg.introduction:
+            leg.introduce((text_of(introduction[0]) or "")[:NAME_CHARS] or None, name_in(introduction[1]))
+            leg.introduction = _kept(introduction)
         leg.meta = meta if type(meta) is Meta else None
 
 

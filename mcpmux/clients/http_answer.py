@@ -222,9 +222,9 @@ class WatchedReply:
         self.said: Said | None = None
 
     def see_body(self, status: int, body: bytes) -> None:
-        said, self.said = self.said, None
+        facts, self.said = self.said, None
         if body:
-            self.watch.tap.message_passed(self.watch.leg, "out", body, status, said)
+            self.watch.tap.message_passed(self.watch.leg, "out", body, status, facts)
 
     def see_stream(self, status: int, data: bytes) -> None:
         self._status = status

@@ -229,11 +229,13 @@ class HttpEndpoint:
         # A stream may outlive its token, so `_admit` serves it in a scope that ends with the token.
         opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
         is_here = request.path == self._path or request.path in self._places
-        known = gate.known(request.headers) if is_here and not opens_stream else None
+        admission = gate.known(request.headers) if is_here and not opens_stream else None
         # A token that was issued for one resource must not open another one (RFC 8707).
-        if known is None or (known.resource and known.resource != self._resource_at(gate, request.path)):
+        if admission is None or (
+            admission.resource and admission.resource != self._resource_at(gate, request.path)
+        ):
             return self._admit(gate, request, reply, opens_stream=opens_stream)
-        request.principal = known.principal
+        request.principal = admission.principal
         return self._serve(request, reply)
 
     async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -304,8 +306,8 @@ class HttpEndpoint:
         self, metadata: OwnMetadata | None, request: HttpRequest, reply: HttpReply
     ) -> None:
         """Answer a request for a well-known document: the metadata of an endpoint or a view, or 404."""
-        asked = metadata.paths_asked(request.path, self._path) if metadata is not None else ()
-        place = next(filter(self._is_resource, map(self._place_of, asked)), None)
+        paths = metadata.paths_asked(request.path, self._path) if metadata is not None else ()
+        place = next(filter(self._is_resource, map(self._place_of, paths)), None)
         if metadata is None or place is None:
             await refuse_with(reply, 404, "There is no such document")
         elif request.method in ("GET", "HEAD"):
@@ -499,10 +501,10 @@ class HttpEndpoint:
     def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply.tap, WatchedReply):
-            said = None
+            facts = None
             if message.members is not None:  # decoded already: the tap need not read the body again
-                said = Said("request", message.id, message.method, target_in(message.members))
-            reply.tap.watch.begin(message.id, request.headers, request.body, said)
+                facts = Said("request", message.id, message.method, target_in(message.members))
+            reply.tap.watch.begin(message.id, request.headers, request.body, facts)
         try:
             params = message.params if message.members is None else message.members
             call = Call.of(message.method, params, principal=request.principal)
@@ -556,9 +558,9 @@ class HttpEndpoint:
         result = await self._service.answer(request_id, call, notify)
         # For this principal only: others may not see these tools, or not with these parameters.
         principal = call.principal.key
-        known = self._tools.get(principal) or ToolHeaders()
-        known.learn(dict(result))
-        self._tools.keep(principal, known, known.params.bytes)
+        headers_of_tools = self._tools.get(principal) or ToolHeaders()
+        headers_of_tools.learn(dict(result))
+        self._tools.keep(principal, headers_of_tools, headers_of_tools.params.bytes)
         return result
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:

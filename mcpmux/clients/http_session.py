@@ -509,10 +509,10 @@ class OwnStream:
         """Keep an event of the outbox, and return it encoded. _QUESTION stands for all waiting questions."""
         if event.method in _REPEATS:
             # The hub puts one Event object into many outboxes in a row: its encoding is at hand.
-            last, said = _last
+            last, notice = _last
             if last is not event:
-                said = _say(event)
-            return _EVENT % (self._buffer.say_again(said, self._clock.current_time()).number, said[1])
+                notice = _say(event)
+            return _EVENT % (self._buffer.say_again(notice, self._clock.current_time()).number, notice[1])
         if event is not _QUESTION:
             data = encode_event(encode_notice(event))
             kept = self._buffer.add(OWN_STREAM, data, self._clock.current_time())
@@ -540,9 +540,9 @@ def _say(event: Event) -> SameEvent:
     global _last
     data = encode_event(encode_notice(event))
     # One object for all sessions takes memory once, and equal keys of their buffers compare by identity.
-    said = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
-    _last = event, said
-    return said
+    notice = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
+    _last = event, notice
+    return notice
 
 
 async def _say_in_turn(turn: trio.Lock, say: HttpNotify, message: bytes) -> None:

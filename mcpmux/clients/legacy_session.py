@@ -151,8 +151,8 @@ class LegacySession:
             MadeTask(key, task_id, tool_of(key, task_id), None if token is None else bytes(token))
             for (key, task_id), token in held
         )
-        said = bytes(client.info), bytes(client.capabilities), client.log_level
-        return SessionFacts(self.revision, *said, interests, self.epoch, made)
+        introduction = bytes(client.info), bytes(client.capabilities), client.log_level
+        return SessionFacts(self.revision, *introduction, interests, self.epoch, made)
 
     def go_on(self, before: SessionFacts) -> None:
         """Continue a session of another process: take over its subscriptions and tasks."""
@@ -196,8 +196,8 @@ class LegacySession:
         call = upgrade_call(call, self._client, self, self.principal)
         if self._tap is None or self._tap.passes:
             return await self._answer(call, notify, ask)
-        meant = self._router.search.meant(call)
-        return await watched(self._tap, meant, partial(self._answer, call, notify, ask))
+        shown_call = self._router.search.meant(call)
+        return await watched(self._tap, shown_call, partial(self._answer, call, notify, ask))
 
     async def _answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         if call.method == m.PING:  # which a client may send before `initialized`

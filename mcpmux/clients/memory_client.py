@@ -89,9 +89,9 @@ class MemoryClient:
 
         Raises TypeError for what is no JSON, and ValueError for NaN and infinity.
         """
-        given = dict(params or {})
-        meta = {**self._meta, **(meta or {}), **given.pop(META, {})}
-        fields = {key: raw_given(value, key) for key, value in given.items()}
+        members = dict(params or {})
+        meta = {**self._meta, **(meta or {}), **members.pop(META, {})}
+        fields = {key: raw_given(value, key) for key, value in members.items()}
         return Call.of(method, {**fields, META: raw_given(meta, META)}, self, principal=self._principal)
 
     async def exchange(

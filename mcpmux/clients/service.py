@@ -77,8 +77,8 @@ class MuxService:
             identify(call)
             if not self.tap.passes:
                 # A call through the search tool is recorded as the call of the tool that it runs.
-                meant = self.router.search.meant(call)
-                return watched(self.tap, meant, partial(self._answer, request_id, call, notify))
+                shown_call = self.router.search.meant(call)
+                return watched(self.tap, shown_call, partial(self._answer, request_id, call, notify))
         return self._answer(request_id, call, notify)
 
     def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:

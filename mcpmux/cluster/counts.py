@@ -154,7 +154,7 @@ class StoredTokens:
     async def take(self, counted: Sequence[Counted]) -> Exceeded | None:
         """Take a token out of each bucket, unless one has none."""
         await in_task()
-        buckets = [Bucket(self._name_of(each), each.interval, each.room) for each in counted]
+        buckets = [Bucket(self._name_of(bucket), bucket.interval, bucket.room) for bucket in counted]
         try:
             refused = await self._store.take(buckets)
         except StoreAway:

@@ -318,5 +318,5 @@ def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str
     if body.find(b"requestState") < 0 and not (may_name_task and body.find(b"taskId") >= 0):
         return None
     params = members_of(members_of(body).get("params"))
-    found = owner_of(text_of(params.get("requestState")))
-    return found if found is not None else owner_of(text_of(params.get("taskId")))
+    owner = owner_of(text_of(params.get("requestState")))
+    return owner if owner is not None else owner_of(text_of(params.get("taskId")))

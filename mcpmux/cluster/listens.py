@@ -90,14 +90,14 @@ class Listens:
         there = self._members.neighbours.get(owner)
         if there is None:
             raise TransportClosed("that replica has gone")
-        stream, before = secrets.token_hex(NAME_BYTES), self._newest.get(upstream, "")
+        stream, former = secrets.token_hex(NAME_BYTES), self._newest.get(upstream, "")
 
         async def hear(event: Event) -> None:
             if event.method == m.ACKNOWLEDGED:
                 self._newest[upstream] = stream
             await notify(event)
 
-        wanted = ListenWanted(upstream, sorted(uris), stream, before)
+        wanted = ListenWanted(upstream, sorted(uris), stream, former)
         await self._client.listen(there, wanted, self._members.lease, hear)
 
     def _owner(self, upstream: str) -> str:
@@ -128,9 +128,9 @@ class Listens:
         try:
             await reply.open(200, STREAM_HEADERS, KEEP_ALIVE)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
-            before = self._streams.pop(wanted.replaces, None)
-            self._hub.rely_on(outbox, before)
-            await reply.write(_encode(_acknowledgement(honoured, goes_on=before is not None)))
+            former = self._streams.pop(wanted.replaces, None)
+            self._hub.rely_on(outbox, former)
+            await reply.write(_encode(_acknowledgement(honoured, goes_on=former is not None)))
             await self._tell(outbox, upstream, honoured, reply)
         finally:
             self._told[key] -= 1
@@ -164,13 +164,13 @@ class Listens:
                 owned_at = now if self._owns(upstream.key) else owned_at
                 if not self._may_go_on(upstream, honoured) or now - owned_at > LINGER_LEASES * lease:
                     return
-            said = KEEP_ALIVE
+            data = KEEP_ALIVE
             with trio.move_on_at(due):
                 event = await outbox.take()
                 if event is None:
                     return
-                said = _encode(event)
-            await reply.write(said)
+                data = _encode(event)
+            await reply.write(data)
 
     def _may_go_on(self, upstream: Upstream, honoured: frozenset[str]) -> bool:
         """Whether this replica hears of all changes of what it has honoured."""

@@ -61,7 +61,7 @@ TRANSITIONS: Final[Mapping[tuple[MemberState, MemberStep], MemberState]] = {
     (MemberState.RETURNING, MemberStep.REGAINED): MemberState.MEMBER,
     (MemberState.RETURNING, MemberStep.REFUSED): MemberState.JOINING,
     (MemberState.MEMBER, MemberStep.REFUSED): MemberState.JOINING,
-    **{(each, MemberStep.LEAVING): MemberState.LEFT for each in MemberState},
+    **{(state, MemberStep.LEAVING): MemberState.LEFT for state in MemberState},
 }
 """All other steps change nothing: what the store answers after a replica has left does not bring it back."""
 
@@ -118,10 +118,10 @@ class Peers:
 
     def meet(self, living: Collection[str], neighbours: dict[str, Neighbour]) -> list[Neighbour]:
         """Take who is there now. Returns those that have gone since."""
-        lost = [each for each in self.all if each.replica not in neighbours]
+        lost = [neighbour for neighbour in self.all if neighbour.replica not in neighbours]
         self.living, self.neighbours = living, neighbours
-        for each in lost:
-            self.gone[each.replica] = None
+        for neighbour in lost:
+            self.gone[neighbour.replica] = None
         return lost
 
 
@@ -252,7 +252,9 @@ class Membership:
 
     def relied_on_and_gone(self) -> list[Neighbour]:
         """Return the replicas that are no members any more while something here waits for them."""
-        return [each for replica, (each, _) in self._relying.items() if replica not in self.neighbours]
+        return [
+            neighbour for replica, (neighbour, _) in self._relying.items() if replica not in self.neighbours
+        ]
 
     def give_up(self, neighbour: Neighbour) -> None:
         """End what waits for a replica."""
@@ -302,9 +304,9 @@ class Membership:
         """Have the store renew the lease; under another id if it refuses this one. Raises StoreAway."""
         standing = self._standing
         for _ in range(2):
-            asked_at, before = trio.current_time(), self.marks.own.keys() - {self.replica}
+            asked_at, former_ids = trio.current_time(), self.marks.own.keys() - {self.replica}
             # The time is that of all machines: `mcpmux check` finds out by it whether their clocks agree.
-            card = msgspec.structs.replace(self.card, ids=tuple(before), at=time.time())
+            card = msgspec.structs.replace(self.card, ids=tuple(former_ids), at=time.time())
             sealed = card.seal(self._seal, self.replica)
             joining = standing.state is MemberState.JOINING
             members = await self._store.renew(self.replica, sealed, self.lease, joining=joining)
@@ -318,7 +320,7 @@ class Membership:
             self._asked_at, ends = asked_at, asked_at + self.lease
             standing.take(MemberStep.GRANTED, ends)
             if standing.state is MemberState.RETURNING:
-                await self.on_return(before)
+                await self.on_return(former_ids)
                 standing.take(MemberStep.REGAINED, ends)
             return
 
@@ -338,8 +340,8 @@ class Membership:
         for _ in strangers - self._strangers:
             log.error("another replica has another `cursor_key`, or is not of this version")
         self._strangers = strangers
-        for each in lost:
-            self._tell("a replica has gone", gone=each.card.name)
+        for neighbour in lost:
+            self._tell("a replica has gone", gone=neighbour.card.name)
         if lost:
             self.on_loss()
             # When the store was last asked its lease still held, perhaps for no longer.

@@ -281,8 +281,8 @@ class ReplicaClient:
             if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
                 return _result_in(await response.read())
             events = EventStream(response, SseDecoder(self._limits.body_bytes))
-            while isinstance(said := _message_in((event := await events.next()).data), Notification):
-                await notify(Event(said.method, decode_fields(said.params)))
+            while isinstance(message := _message_in((event := await events.next()).data), Notification):
+                await notify(Event(message.method, decode_fields(message.params)))
             return _result_in(event.data)
         finally:
             response.release()
@@ -329,19 +329,19 @@ def _message_in(data: bytes) -> Message:
 
 def _result_in(data: bytes) -> Fields:
     """Raises RpcError, RemoteProtocolError."""
-    said = _message_in(data)
-    if isinstance(said, ErrorReply):
-        raise said.as_error()
-    if isinstance(said, Reply):
-        return decode_fields(said.result)
+    message = _message_in(data)
+    if isinstance(message, ErrorReply):
+        raise message.as_error()
+    if isinstance(message, Reply):
+        return decode_fields(message.result)
     raise RemoteProtocolError("it does not answer as a replica does")
 
 
 def _event_in(data: bytes) -> Event:
     """Raises RemoteProtocolError."""
-    said = _message_in(data)
-    if isinstance(said, Notification):
-        return Event(said.method, decode_fields(said.params))
+    message = _message_in(data)
+    if isinstance(message, Notification):
+        return Event(message.method, decode_fields(message.params))
     raise RemoteProtocolError("it does not tell of updates as a replica does")
 
 

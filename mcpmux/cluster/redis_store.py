@@ -288,7 +288,7 @@ class RedisStore:
     ) -> T:
         if opened is None:
             raise StoreAway(self.away)
-        asked = trio.current_time()
+        began = trio.current_time()
         try:
             async with _cancellable():
                 answer = await question(opened.client)
@@ -296,7 +296,7 @@ class RedisStore:
             if opened is self._opened and not _is_refusal(error):
                 self._trouble.set()
             raise self._note(error) from error
-        self.lag = trio.current_time() - asked
+        self.lag = trio.current_time() - began
         if opened is self._opened:
             self.away = None
         return answer
@@ -353,8 +353,8 @@ class RedisStore:
         return await self._ask_script(scripts.MEMBERS, self._member_keys[:2], read=self._read_roll)
 
     def _read_roll(self, answer: Any) -> Roll:
-        now, *found = answer
-        triples = zip(found[::3], found[1::3], found[2::3], strict=True)
+        now, *entries = answer
+        triples = zip(entries[::3], entries[1::3], entries[2::3], strict=True)
         leases = (
             Lease(name.decode(), bytes(card), left / 1000)
             for name, card, left in triples
@@ -469,7 +469,7 @@ class RedisStore:
     ) -> None:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
-            keys, texts = [self._place_key(each) for each in batch], [_text_of(each) for each in batch]
+            keys, texts = [self._place_key(place) for place in batch], [_text_of(each) for each in batch]
             await self._run_script(client, script, keys, [*texts, expiry])
 
     def _place_key(self, place: Place) -> str:
@@ -542,7 +542,9 @@ def _is_refusal(error: BaseException) -> bool:
     """Return whether a server answered: another connection changes nothing."""
     if isinstance(error, _BadAnswer):
         return True
-    cause = next((each for each in _causes(error) if isinstance(each, errors.ResponseError)), None)
+    cause = next(
+        (cause_there for cause_there in _causes(error) if isinstance(cause_there, errors.ResponseError)), None
+    )
     if cause is None or isinstance(cause, errors.ReadOnlyError | errors.RedisClusterError):
         return False
     return "READONLY" not in str(cause)  # so a script of Redis 6 tells it
@@ -570,6 +572,6 @@ def _explain(error: BaseException, timeout: float) -> str:
     broken = next((cause for cause in causes if isinstance(cause, OSError)), None)
     if broken is not None:
         return f"cannot be reached: {reason_of(broken)}"
-    said = (str(cause) for cause in causes if not isinstance(cause, BaseExceptionGroup))
-    words = next(filter(None, said), "the connection broke")
+    texts = (str(cause) for cause in causes if not isinstance(cause, BaseExceptionGroup))
+    words = next(filter(None, texts), "the connection broke")
     return f"cannot be reached: {words[:1].lower()}{words[1:].rstrip('.')}"

@@ -206,8 +206,8 @@ class Replica:
             while True:
                 await self.members.changed(self.members.lease)
                 async with trio.open_nursery() as nursery:
-                    for each in self.members.relied_on_and_gone():
-                        nursery.start_soon(self._give_up_unless_it_stops, each)
+                    for neighbour in self.members.relied_on_and_gone():
+                        nursery.start_soon(self._give_up_unless_it_stops, neighbour)
                 self._client.keep({other.card.url for other in self.members.others})
         finally:
             self._client.close()

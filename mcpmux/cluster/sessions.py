@@ -266,9 +266,9 @@ class StoredSessions:
 
     def _read_events(self, name: str, sealed: Sequence[bytes], principal: Principal) -> list[StreamEvent]:
         events = []
-        for each in sealed:
+        for event in sealed:
             with suppress(ForeignSeal, msgspec.DecodeError):
-                data = self._seal.open(EVENT, name, each, principal.key)
+                data = self._seal.open(EVENT, name, event, principal.key)
                 events.append(msgspec.msgpack.decode(data, type=StreamEvent))
         return events
 

@@ -221,8 +221,8 @@ class _Expiring(Generic[V]):
 
     def put_longer(self, name: str, value: V, ends: float, now: float) -> None:
         """The same, but it lasts no shorter than the value of before."""
-        _, before = self._entries.get(name, (None, ends))
-        self.put(name, value, max(ends, before), now)
+        _, former = self._entries.get(name, (None, ends))
+        self.put(name, value, max(ends, former), now)
 
     def replace(self, name: str, value: V) -> None:
         """Another value, until the same time."""
@@ -292,8 +292,8 @@ class MemoryStore:
 
     async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
         now = self._clock()
-        before = self._sessions.get(name, now)
-        if before is not None and before.owner != session.owner:
+        former = self._sessions.get(name, now)
+        if former is not None and former.owner != session.owner:
             return False
         self._sessions.put(name, session, now + seconds, now)
         return True
@@ -338,7 +338,7 @@ class MemoryStore:
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         now = self._clock()
         full_at = [self._full_at.get(bucket.name, now) or now for bucket in buckets]
-        waits = [full - now - each.room for full, each in zip(full_at, buckets, strict=True)]
+        waits = [full - now - bucket.room for full, bucket in zip(full_at, buckets, strict=True)]
         number = max(range(len(waits)), key=waits.__getitem__, default=None)
         if number is not None and waits[number] > 0:
             return number, waits[number]

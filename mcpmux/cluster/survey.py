@@ -58,9 +58,9 @@ async def survey(store: Store, seal: ClusterSeal) -> Survey:
     """Look at the cluster that has this store and this key."""
     try:
         version = await store.version()
-        before = time.time()
+        began = time.time()
         roll = await store.members()
-        here = (before + time.time()) / 2 - roll.at
+        here = (began + time.time()) / 2 - roll.at
     except StoreAway as away:
         return Survey(problems=[f"{away}; without it replicas cannot share sessions"])
     replicas, problems = read_roll(roll, seal)
@@ -74,7 +74,7 @@ async def survey(store: Store, seal: ClusterSeal) -> Survey:
 
 def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[str]]:
     """The replicas that have our key, by name, and what is wrong with the others."""
-    found: list[SeenReplica] = []
+    seen: list[SeenReplica] = []
     strangers = unread = 0
     for lease in roll.leases:
         try:
@@ -85,9 +85,9 @@ def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[st
         except msgspec.DecodeError:
             unread += 1
             continue
-        asked = roll.at + lease.seconds - card.lease  # when the store gave it the lease
-        clock = card.at - asked if card.at else None
-        found.append(SeenReplica(card.name, lease.replica, card.url, card.version, clock))
+        granted_at = roll.at + lease.seconds - card.lease  # when the store gave it the lease
+        clock = card.at - granted_at if card.at else None
+        seen.append(SeenReplica(card.name, lease.replica, card.url, card.version, clock))
     problems = []
     if strangers:
         problems.append(
@@ -100,7 +100,7 @@ def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[st
             f"{unread} of {len(roll.leases)} replicas are of a version of mcpmux that does not work together "
             f"with this one, {__version__}; install the same version everywhere"
         )
-    return sorted(found, key=lambda each: (each.name, each.id)), problems
+    return sorted(seen, key=lambda each: (each.name, each.id)), problems
 
 
 def find_clocks_apart(clocks: Sequence[tuple[str, float]]) -> list[str]:

@@ -250,9 +250,9 @@ def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
     for key in members:
         if key in _USUAL:
             continue
-        meant = judged.get(key.casefold(), key)
-        if key != meant:
-            raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{meant}" meant?')
+        name = judged.get(key.casefold(), key)
+        if key != name:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{name}" meant?')
 
 
 # Refusals: the same errors for what a principal may not use and for what does not exist.

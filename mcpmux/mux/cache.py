@@ -81,9 +81,9 @@ Audience = Hashable
 def like(call: Call) -> Hashable:
     """Return a value that is equal for clients that a server cannot tell apart: same principal and host."""
     info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
-    said = b"\0".join((info, offered))
+    identity = b"\0".join((info, offered))
     # Long values are hashed anew each time: the LRU cache would keep them as its keys.
-    return call.principal.name, (_digest_again if len(said) <= SHORT_BYTES else _digest)(said)
+    return call.principal.name, (_digest_again if len(identity) <= SHORT_BYTES else _digest)(identity)
 
 
 def _digest(said: bytes) -> bytes:
@@ -99,9 +99,9 @@ def ttl_of(result: Fields) -> int:
 
 
 def _said_ttl(result: Fields) -> int:
-    said = result.get("ttlMs")
+    ttl_ms = result.get("ttlMs")
     try:
-        ttl = 0 if said is None else _read(said)
+        ttl = 0 if ttl_ms is None else _read(ttl_ms)
     except UNREADABLE:
         return 0
     # bool is a subclass of int: `true` would be one millisecond.
@@ -340,12 +340,12 @@ class Cache:
 
     def _close(self, fetch: Fetch) -> None:
         """Let no more clients join a fetch."""
-        wanted = (fetch.key, fetch.generation, fetch.audience)
-        joinable = self.joinable.get(wanted, [])
+        place = (fetch.key, fetch.generation, fetch.audience)
+        joinable = self.joinable.get(place, [])
         if fetch in joinable:
             joinable.remove(fetch)
             if not joinable:
-                del self.joinable[wanted]
+                del self.joinable[place]
 
     def _remove_tagged(self, tag: Hashable) -> None:
         for name in list(self._tagged.get(tag, ())):
@@ -374,7 +374,7 @@ def _tags(key: CacheKey) -> tuple[Hashable, ...] | None:
     above = [uri, *islice(parents(uri), PARTS_LIMIT)]
     if len(above) > PARTS_LIMIT:
         return None
-    return ("all", session), ("at", session, uri), *(("below", session, each) for each in above)
+    return ("all", session), ("at", session, uri), *(("below", session, parent) for parent in above)
 
 
 class Generations:
@@ -454,8 +454,8 @@ class Generations:
         if self.processes == 1:
             return counts[slot] + self._elsewhere[slot] + self._losses
         # This process has applied the changes announced to it, so they do not make its own entries old.
-        heard = sum(counts[SLOTS + slot :: 2 * SLOTS]) - counts[self._row + SLOTS + slot]
-        return sum(counts[slot :: 2 * SLOTS]) + heard
+        reported = sum(counts[SLOTS + slot :: 2 * SLOTS]) - counts[self._row + SLOTS + slot]
+        return sum(counts[slot :: 2 * SLOTS]) + reported
 
 
 @lru_cache(maxsize=4096)

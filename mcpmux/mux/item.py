@@ -186,15 +186,15 @@ class Fitting(NamedTuple):
 def read_fitting(method: str, items: bytes) -> Fitting | None:
     """Return the names of a list if each item fits and has a unique name; None otherwise."""
     try:
-        found = _decoders[method].decode(items)
+        listed = _decoders[method].decode(items)
     except UNREADABLE:
         return None
-    names = list(map(_name_of[method], found))
+    names = list(map(_name_of[method], listed))
     if len(set(names)) < len(names):
         return None
     if method == m.RESOURCES_LIST and not _SCHEMES.fullmatch("\n".join((*names, ""))):
         return None
-    return Fitting(names, link=method == m.TOOLS_LIST and any(map(_links, found)))
+    return Fitting(names, link=method == m.TOOLS_LIST and any(map(_links, listed)))
 
 
 def _links(tool: _Tool) -> bool:
@@ -212,7 +212,7 @@ class _Form:
 
     def __init__(self, kind: Any) -> None:
         if isinstance(kind, UnionType) and UnsetType in get_args(kind):
-            [kind] = [each for each in get_args(kind) if each is not UnsetType]
+            [kind] = [form for form in get_args(kind) if form is not UnsetType]
         self.decoder = msgspec.json.Decoder(kind)
         self.shape = kind
         self.members: dict[str, tuple[_Form, bool]] = {}
@@ -279,7 +279,7 @@ def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
         return value
     except UNREADABLE as error:
         fault = str(error)
-    before, mended = len(notes), None
+    noted, mended = len(notes), None
     try:
         if form.is_object:
             mended = _mend_object(form, value, path, notes)
@@ -288,7 +288,7 @@ def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
             mended = raw([entry for entry in entries if entry is not None])
     except ValueError:
         pass  # neither an object nor an array
-    if mended is None and len(notes) == before:
+    if mended is None and len(notes) == noted:
         _note(notes, _describe(path, value, fault))
     return mended
 
@@ -300,8 +300,8 @@ def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | 
         value = raw({})
     fields = decode_fields(value)
     if form.each is not None:
-        found = {key: _mend(form.each, entry, f"{path}.*", notes) for key, entry in fields.items()}
-        return raw({key: raw({}) if entry is None else entry for key, entry in found.items()})
+        entries = {key: _mend(form.each, entry, f"{path}.*", notes) for key, entry in fields.items()}
+        return raw({key: raw({}) if entry is None else entry for key, entry in entries.items()})
     for key, (member, is_required) in form.members.items():
         place = f"{path}.{key}" if path else key
         mended = None

@@ -61,7 +61,7 @@ class Listing:
         """The hints in the annotations of the tools, by name: the same object until the list is learned."""
         if self._hints is None:
             annotations = {name: value_of(item.get("annotations")) for name, item in self.items.items()}
-            self._hints = {name: hints_of(said) for name, said in annotations.items()}
+            self._hints = {name: hints_of(annotation) for name, annotation in annotations.items()}
         return self._hints
 
     def schema(self, name: str) -> dict[str, Any]:

@@ -215,12 +215,12 @@ class Before:
             self._known = set(itertools.chain.from_iterable(self._pages))
         is_new = [name is None or name not in self._known for name in names]
         if self._marks:
-            told, first = tuple(mark_of(name or "") for name in names), self._position.first
-            if len(first) == FIRST_TOLD and len(told) > 1 and told[:FIRST_TOLD] == first[: len(told)]:
+            marks, first = tuple(mark_of(name or "") for name in names), self._position.first
+            if len(first) == FIRST_TOLD and len(marks) > 1 and marks[:FIRST_TOLD] == first[: len(marks)]:
                 # The list begins again. Its other names are not in the cursor, so all are left out.
                 self._stale = STALE_PAGES
-                return [False] * len(told)
-            is_new = [new and mark not in self._marks for new, mark in zip(is_new, told, strict=True)]
+                return [False] * len(marks)
+            is_new = [new and mark not in self._marks for new, mark in zip(is_new, marks, strict=True)]
         self._known.update(names)
         if any(is_new):
             self._stale = 0
@@ -295,10 +295,10 @@ class Walk:
         `hidden`: the number of items that were removed before, as the client does not see them.
         """
         count = len(items)
-        before = self._before[position.upstream]
+        shown_before = self._before[position.upstream]
         after = None
         room = limit - position.items
-        if following is not None and before.begins_again:
+        if following is not None and shown_before.begins_again:
             self._report(position, BEGINS_AGAIN)
         elif count > room or (following is not None and count == room):
             items, count = items[:room], min(count, room)
@@ -313,7 +313,7 @@ class Walk:
             if after is None:
                 self._report(position, BEGINS_AGAIN)
         if after is not None:
-            before.show(names)
+            shown_before.show(names)
         self._count += count
         self._looked_at += count + hidden
         self._arrived[position.upstream] = (items, after)
@@ -378,8 +378,10 @@ def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) 
         for capability, options in DELIVERED.items():
             if facts.offers(capability):
                 offered = facts.capabilities.get(capability) or {}
-                told = {option: True for option in options if option == _OWN or offered.get(option) is True}
-                merged.setdefault(capability, {}).update(told)
+                announced = {
+                    option: True for option in options if option == _OWN or offered.get(option) is True
+                }
+                merged.setdefault(capability, {}).update(announced)
     for kind in ("extensions", "experimental"):  # they hold others, by names that mcpmux need not know
         for name, settings in _agreed(kind, servers).items():
             merged.setdefault(kind, {}).setdefault(name, settings)
@@ -388,13 +390,15 @@ def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) 
 
 def _agreed(kind: str, servers: Iterable[ServerFacts]) -> dict[str, Any]:
     """Return what the servers offer under a capability, by name, where they agree on its settings."""
-    said: dict[str, list[Any]] = {}
+    by_name: dict[str, list[Any]] = {}
     for facts in servers:
         offered = facts.capabilities.get(kind)
         for name, settings in offered.items() if isinstance(offered, dict) else ():
             if name != EXTENSION and isinstance(settings, dict):  # see `task_capabilities`
-                said.setdefault(name, []).append(settings)
-    return {name: every[0] for name, every in said.items() if all(each == every[0] for each in every)}
+                by_name.setdefault(name, []).append(settings)
+    return {
+        name: every[0] for name, every in by_name.items() if all(settings == every[0] for settings in every)
+    }
 
 
 def merge_instructions(own: str | None, servers: Iterable[tuple[str, ServerFacts]]) -> str | None:

@@ -78,10 +78,10 @@ class Naming:
         `among`: globs of the upstreams that may be meant; empty for all.
         """
         resolve = self.namespace.resolve_uri if kind in OF_URIS else self.namespace.resolve_name
-        found = resolve(text)
-        if found is None or found[1] == text or not is_among(among, found[0]):
+        owner = resolve(text)
+        if owner is None or owner[1] == text or not is_among(among, owner[0]):
             return None
-        return found[0]
+        return owner[0]
 
     # What a text fits of one upstream
 
@@ -94,8 +94,8 @@ class Naming:
         if owner not in (None, upstream) or (owner is None and self.owner_of(text, other, among) is not None):
             return []  # another upstream's, or a name of another kind
         if kind in OF_URIS:
-            found = self.namespace.resolve_uri(text) if owner is not None else None
-            return [_glob(found[1] if found is not None else text)]
+            owner_and_own = self.namespace.resolve_uri(text) if owner is not None else None
+            return [_glob(owner_and_own[1] if owner_and_own is not None else text)]
         overrides, space = self.overrides.get(view or ""), self.namespace.spaces.get(upstream)
         if owner is None and (text == "*" or overrides is None or space is None or space.prefix):
             return [_glob(text)]
@@ -127,13 +127,13 @@ class Naming:
             _, plus, ui = joints
             texts = [text, *_rests(text, plus, is_settled)]
             texts += [f"{UI}{rest}" for rest in _rests(text, ui, is_settled)]
-            return [_glob(each) for each in dict.fromkeys(texts)]
+            return [_glob(text) for text in dict.fromkeys(texts)]
         space, joint = self.namespace.spaces.get(upstream), joints[0]
         shows = [override for name, override in self.overrides.items() if view in (ANY_VIEW, name)]
         is_prefixed = bool(joint) and (not is_settled or text.startswith(joint))
 
         def spellings_of(own: str) -> Iterator[str]:
-            for name in {own, *(each.shown_name(upstream, kind, own) for each in shows)}:
+            for name in {own, *(shown.shown_name(upstream, kind, own) for shown in shows)}:
                 yield name
                 if is_prefixed and space is not None:
                     yield f"{joint}{name}"
@@ -161,9 +161,9 @@ class Naming:
         """
         owner = next(filter(None, (self.owner_of(text, kind, among) for kind in kinds)), None)
         about = [upstream for upstream in upstreams if is_among(among, upstream)]
-        if not about or any(each not in names for each in (about if owner is None else [owner])):
+        if not about or any(name not in names for name in (about if owner is None else [owner])):
             return
-        listed = {each: names[each] for each in about if each in names}
+        listed = {upstream: names[upstream] for upstream in about if upstream in names}
         if not self.is_listed(text, kinds, among, listed, fits, view):
             close = self.nearest(text, kinds, listed, view or "")
             hint = f"; did you mean `{close}`?" if close else ""
@@ -201,13 +201,13 @@ class Naming:
             short = [f"`{name}` is `{seen}`" for name, seen in shown.items() if not seen.endswith(name)]
             if short:
                 yield f"tools of {upstream} with shortened names: {_some(short)}"
-            for host, (before, limit) in HOST_LIMITS.items():
-                long = [f"`{seen}`" for seen in shown.values() if len(before) + len(seen) > limit]
+            for host, (head, limit) in HOST_LIMITS.items():
+                long = [f"`{seen}`" for seen in shown.values() if len(head) + len(seen) > limit]
                 if long:
-                    most = limit - len(before)
+                    most = limit - len(head)
                     yield (
                         f"tools of {upstream} with names too long for {host}, which allows {most} characters "
-                        f"({limit} with `{before}`): {_some(long)}; set `merging.name_limit` and a `prefix`, "
+                        f"({limit} with `{head}`): {_some(long)}; set `merging.name_limit` and a `prefix`, "
                         "or rename them by `overrides`"
                     )
             odd = [f"`{seen}`" for seen in shown.values() if not _MODEL_NAME.fullmatch(seen)]
@@ -225,7 +225,7 @@ class Naming:
                 return f"{plus if OF_URIS.issuperset(kinds) else joint}*"
         owner = next(filter(None, (self.owner_of(text, kind) for kind in kinds)), None)
         # A prefix is long and the same for many names, so it is left out of the comparison.
-        found: dict[str, list[str]] = {}
+        full_names: dict[str, list[str]] = {}
         overrides = self.overrides.get(view)
         candidates = (
             (upstream, kind, own)
@@ -239,11 +239,11 @@ class Naming:
             shown = own if kind in OF_URIS else _shown_name(overrides, upstream, kind, own)
             if space is not None and shown is not None:
                 full = space.expose_uri(own) if kind in OF_URIS else space.expose_name(shown)
-                found.setdefault(shown, []).append(full)
+                full_names.setdefault(shown, []).append(full)
             if with_own:
-                found.setdefault(own, []).append(own)
-        part = closest(likely_own(text), found, URIS_ALIKE if OF_URIS.issuperset(kinds) else NAMES_ALIKE)
-        return None if part is None else closest(text, found[part], 0.0)
+                full_names.setdefault(own, []).append(own)
+        part = closest(likely_own(text), full_names, URIS_ALIKE if OF_URIS.issuperset(kinds) else NAMES_ALIKE)
+        return None if part is None else closest(text, full_names[part], 0.0)
 
 
 def is_among(globs: Sequence[Glob], upstream: str) -> bool:
@@ -285,8 +285,8 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 def likely_own(text: str) -> str:
     """Return the probable name at the upstream, without the prefix that the text seems to begin with."""
-    found = _SHOWN.fullmatch(text)
-    return text if found is None else (found["ui"] or "") + found["own"]
+    match = _SHOWN.fullmatch(text)
+    return text if match is None else (match["ui"] or "") + match["own"]
 
 
 def likely_shown(text: str, upstream: str) -> str:

@@ -54,12 +54,12 @@ class Overrides:
         """Pairs of an upstream and an override; later ones add to earlier ones about the same thing."""
         self._by_own: dict[tuple[str, str], dict[str, Override]] = {}
         for upstream, override in overrides:
-            known = self._by_own.setdefault((upstream, override.kind), {})
-            before = known.get(override.name)
-            known[override.name] = override if before is None else _added(before, override)
+            by_name = self._by_own.setdefault((upstream, override.kind), {})
+            former = by_name.get(override.name)
+            by_name[override.name] = override if former is None else _added(former, override)
         self._by_shown = {
-            place: {value.rename: own for own, value in known.items() if value.rename is not None}
-            for place, known in self._by_own.items()
+            place: {value.rename: own for own, value in by_name.items() if value.rename is not None}
+            for place, by_name in self._by_own.items()
         }
 
     def __eq__(self, other: object) -> bool:
@@ -94,7 +94,7 @@ class Overrides:
 
     def has_parameters(self, upstream: str) -> bool:
         """Return whether parameters of any tool of an upstream are overridden."""
-        return any(each.parameters for each in self._by_own.get((upstream, TOOLS), {}).values())
+        return any(override.parameters for override in self._by_own.get((upstream, TOOLS), {}).values())
 
     def apply(
         self,
@@ -108,33 +108,33 @@ class Overrides:
 
         `names`: the upstream's own; `expose`: adds the upstream's prefix to a name.
         """
-        known, shown = self._by_own.get((upstream, kind), {}), []
+        by_name, shown = self._by_own.get((upstream, kind), {}), []
         for own, item in zip(names, items, strict=True):
             shown.append(own is None or self.is_shown(upstream, kind, own))
-            if own is not None and own in known:
-                _apply(known[own], item, expose)
+            if own is not None and own in by_name:
+                _apply(by_name[own], item, expose)
         return shown
 
     def find_misplaced(self, names: Names) -> Iterator[str]:
         """Yield a sentence for each override of a thing that is not listed, and for each taken new name."""
-        for (upstream, kind), known in self._by_own.items():
+        for (upstream, kind), by_name in self._by_own.items():
             if upstream not in names:
                 continue
             # In their order, as the closest is looked for among the first; `in` needs no walk over all.
             listed = dict.fromkeys(names[upstream].get(kind, ()))
             about = f"an override of {kind} of {upstream}"
-            for own, override in known.items():
+            for own, override in by_name.items():
                 if own not in listed:
                     close = closest(own, listed)
                     hint = f"; did you mean `{close}`?" if close else ""
                     yield f"{about}: none is called {own}{hint}"
-                elif override.rename in listed and override.rename not in known:
+                elif override.rename in listed and override.rename not in by_name:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 
     def find_bad_parameters(self, schemas: Schemas) -> Iterator[str]:
         """Yield a sentence for each overridden parameter that contradicts its tool's input schema."""
-        for (upstream, kind), known in self._by_own.items():
-            for own, override in known.items():
+        for (upstream, kind), by_name in self._by_own.items():
+            for own, override in by_name.items():
                 schema = schemas.get(upstream, {}).get(own) if kind == TOOLS else None
                 for text in find_bad_values(schema, override.parameters) if schema is not None else ():
                     yield f"an override of {own} of {upstream}: {text}"
@@ -162,14 +162,14 @@ def _apply(override: Override, item: Fields, expose: Callable[[str], str]) -> No
 
 
 def _added(before: Override, override: Override) -> Override:
-    said = {
+    texts = {
         field.name: getattr(override, field.name)
         for field in attrs.fields(Override)
         if getattr(override, field.name) not in (None, {})
     }
     annotations = {**before.annotations, **override.annotations}
     parameters = {**before.parameters, **override.parameters}
-    return attrs.evolve(before, **{**said, "annotations": annotations, "parameters": parameters})
+    return attrs.evolve(before, **{**texts, "annotations": annotations, "parameters": parameters})
 
 
 def overrides_of(
@@ -181,15 +181,15 @@ def overrides_of(
     """
 
     def own(upstream: str, override: Override) -> tuple[str, Override]:
-        found = namespace.resolve_name(override.name) if namespace is not None else None
-        is_prefixed = found is not None and found[0] == upstream and found[1] != override.name
-        return upstream, attrs.evolve(override, name=found[1]) if found and is_prefixed else override
+        resolved = namespace.resolve_name(override.name) if namespace is not None else None
+        is_prefixed = resolved is not None and resolved[0] == upstream and resolved[1] != override.name
+        return upstream, attrs.evolve(override, name=resolved[1]) if resolved and is_prefixed else override
 
     common = [own(upstream.name, override) for upstream in upstreams for override in upstream.overrides]
-    found = {"": common}
+    by_view = {"": common}
     for name, view in views.items():
-        found[name] = [*common, *(own(override.upstream, override) for override in view.overrides)]
-    return {name: Overrides(overrides) for name, overrides in found.items() if overrides}
+        by_view[name] = [*common, *(own(override.upstream, override) for override in view.overrides)]
+    return {name: Overrides(overrides) for name, overrides in by_view.items() if overrides}
 
 
 # Parameters of tools
@@ -273,8 +273,8 @@ def _hide(schema: object, hidden: set[str], depth: int) -> object:
 def _override(schema: object, parameter: Parameter) -> Any:
     if not isinstance(schema, dict):  # `true`, which takes anything
         schema = {}
-    said = {"description": parameter.description, "default": parameter.default}
-    return {**schema, **{key: value for key, value in said.items() if value is not None}}
+    texts = {"description": parameter.description, "default": parameter.default}
+    return {**schema, **{key: value for key, value in texts.items() if value is not None}}
 
 
 def check_arguments(arguments: Fields, schema: Mapping[str, Any], parameters: Parameters) -> None:
@@ -377,7 +377,7 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
 
 
 def _cost(name: str, value: Any, instance: Any, schema_bytes: int) -> int:
-    members = sum(len(each) for each in (value, instance) if isinstance(each, list | dict))
+    members = sum(len(container) for container in (value, instance) if isinstance(container, list | dict))
     cost = 1 + members // MEMBERS_A_STEP
     if name == "uniqueItems":  # each is compared with each
         cost += members * members // MEMBERS_A_STEP
@@ -406,25 +406,25 @@ def _match(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterat
 def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[str]:
     """Return sentences about parameters that the server lacks, and about values that it does not take."""
     properties = schema.get("properties")
-    known = properties if isinstance(properties, dict) else {}
-    told = []
+    own_properties = properties if isinstance(properties, dict) else {}
+    mistakes = []
     for name, parameter in parameters.items():
-        if name not in known:
-            told.append(f"there is no parameter {name}")
+        if name not in own_properties:
+            mistakes.append(f"there is no parameter {name}")
             continue
         for key in ("value", "default"):
-            value, own = getattr(parameter, key), known[name]
+            value, own = getattr(parameter, key), own_properties[name]
             if value is not None and isinstance(own, dict):
                 try:
                     mistake = find_mistake(value, {**_definitions(schema), **own})
                 except NotJudged as reason:
                     mistake = f"not checked, the server will judge: {reason}"
                 if mistake is not None:
-                    told.append(f"`{key}` of {name}: {mistake}")
+                    mistakes.append(f"`{key}` of {name}: {mistake}")
         needed = schema.get("required")
         if parameter.hidden and parameter.default is None and isinstance(needed, list) and name in needed:
-            told.append(f"{name} is hidden, but the server requires it; give it a `value`")
-    return told
+            mistakes.append(f"{name} is hidden, but the server requires it; give it a `value`")
+    return mistakes
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Ownership(Generic[NoteT]):
 
     def is_of(self, upstream: str, own_id: str, client: object) -> bool:
         """Return whether a thing is `client`'s."""
-        found = self.find(upstream, own_id)
-        return found is not None and found[0] is client
+        owner = self.find(upstream, own_id)
+        return owner is not None and owner[0] is client
 
     def may_use(self, upstream: str, own_id: str, client: object) -> bool:
         """Return whether a thing is `client`'s, or has no owner."""
@@ -81,8 +81,8 @@ class MadeTasks:
     def note(self, upstream: str, task_id: str, principal: str, tool: str | None) -> None:
         """Note that a call of `tool` made a task for `principal`, "" if that is unknown."""
         key = (upstream, task_id)
-        holder, known = self._made.get(key, ("", None))
-        self._made[key] = (holder or principal, tool or known)
+        holder, known_tool = self._made.get(key, ("", None))
+        self._made[key] = (holder or principal, tool or known_tool)
 
     def tool_of(self, upstream: str, task_id: str | None) -> str | None:
         """Return the tool that made a task, or None when that is unknown."""

@@ -64,12 +64,12 @@ def rests_of(glob: str, beginning: str) -> list[str]:
 
 
 def _past_stars(glob: str, places: set[int]) -> set[int]:
-    found = set(places)
+    reached = set(places)
     for place in places:
         while glob[place : place + 1] == "*":  # it may stand for the empty text
             place += 1
-            found.add(place)
-    return found
+            reached.add(place)
+    return reached
 
 
 def template_glob(template: str) -> Glob:
@@ -112,10 +112,10 @@ def is_inside(glob: Glob, text: str) -> bool:
 
 def _in_order(pieces: Sequence[str], text: str, start: int, end: int) -> bool:
     for piece in pieces:
-        found = text.find(piece, start, end)
-        if found < 0:
+        position = text.find(piece, start, end)
+        if position < 0:
             return False
-        start = found + len(piece)
+        start = position + len(piece)
     return True
 
 
@@ -149,9 +149,9 @@ _PIECE_BYTES: Final = 200  # the size of one, approximately
 
 
 def _pieces(template: str) -> tuple[_Piece, ...]:
-    known = _known.get(template)
-    if known is not None:
-        return known
+    remembered = _known.get(template)
+    if remembered is not None:
+        return remembered
     pieces = []
     for index, part in enumerate(_EXPRESSION.split(template)):
         if index % 2:
@@ -159,9 +159,9 @@ def _pieces(template: str) -> tuple[_Piece, ...]:
             pieces.append(_BY_OPERATOR.get(part[:1], simple))
         elif part:
             pieces.append(_Piece(part))
-    found = tuple(pieces)
-    _known.keep(template, found, _PIECE_BYTES * len(found))
-    return found
+    result = tuple(pieces)
+    _known.keep(template, result, _PIECE_BYTES * len(result))
+    return result
 
 
 def _after(piece: _Piece, uri: str, starts: set[int]) -> set[int]:
@@ -334,10 +334,10 @@ def _decoded(text: str, rounds: int, decode: Convert) -> str:
 
 
 def _read_front(service: str, merging: bool) -> str:
-    found = _SCHEME.match(service)
-    if found is None:
+    match = _SCHEME.match(service)
+    if match is None:
         return _read_path(service, merging)
-    scheme, rest = found[1].lower(), service[found.end() :]
+    scheme, rest = match[1].lower(), service[match.end() :]
     if scheme == "file" and rest.startswith("/") and not rest.startswith("//"):
         rest = f"//{rest}"
     if not rest.startswith("//"):
@@ -431,12 +431,12 @@ class Target:
         if not self.is_clear:
             return True
         if self.is_template:
-            meant = [tuple(text.split(STAR)) for _, text in self.readings]
-            return any(may_meet(each, own) for own in meant for each in glob.broadly)
+            globs = [tuple(text.split(STAR)) for _, text in self.readings]
+            return any(may_meet(expansion, own) for own in globs for expansion in glob.broadly)
         if not self.is_uri:
             return glob.fits(self._marked)
         texts = (self._marked,) if self.is_plain else self._broadly
-        return any(matches(each, text) for text in texts for each in glob.broadly)
+        return any(matches(variant, text) for text in texts for variant in glob.broadly)
 
 
 class TargetGlob:

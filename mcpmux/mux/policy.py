@@ -165,13 +165,13 @@ class Rule:
     def _may_fit_of(self, template: str, upstream: str) -> bool:
         """Return whether it may fit some URI that a template of an upstream stands for, as written."""
         expansions = template_glob(template)
-        return any(may_meet(each.glob, expansions) for each in self.globs(upstream, RESOURCES))
+        return any(may_meet(target_glob.glob, expansions) for target_glob in self.globs(upstream, RESOURCES))
 
     def _covers(self, template: str, upstream: str) -> bool:
         """Return whether it fits every URI that a template of an upstream stands for, as written."""
         # Each expression becomes a mark that no literal holds: only a star of the rule can match it.
         marked = STAR.join(template_glob(template))
-        return any(matches(each.glob, marked) for each in self.globs(upstream, RESOURCES))
+        return any(matches(target_glob.glob, marked) for target_glob in self.globs(upstream, RESOURCES))
 
 
 class Decision(NamedTuple):
@@ -216,26 +216,26 @@ class Policy:
     def _relevant(self, principal: Principal, upstream: str, method: str) -> tuple[list[Rule], list[Rule]]:
         """Return (those that allow, those that deny) of the rules that fit, leaving the target aside."""
         key = (principal, upstream, method)
-        known = self._known.get(key)
-        if known is not None:
-            return known
+        remembered = self._known.get(key)
+        if remembered is not None:
+            return remembered
         fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
         allows = [rule for rule in fitting if rule.allow and rule.may_fit(upstream, method, principal.view)]
-        found = allows, [rule for rule in fitting if not rule.allow]
-        self._known.keep(key, found, 8 * len(fitting))
-        return found
+        relevant = allows, [rule for rule in fitting if not rule.allow]
+        self._known.keep(key, relevant, 8 * len(fitting))
+        return relevant
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """See Rules."""
         allows, denies = self._relevant(principal, upstream, USED_BY.get(method, method))
-        asked: Target | None = None
+        object_: Target | None = None
         # Any `deny` that fits wins, so they come first; then one `allow` is enough.
         for rule in (*denies, *allows) if allows else ():
-            if asked is None and not rule.is_about_all:
-                asked = as_target(method, target)
-            if rule.fits(asked, upstream, method, principal.view):
+            if object_ is None and not rule.is_about_all:
+                object_ = as_target(method, target)
+            if rule.fits(object_, upstream, method, principal.view):
                 return Decision(rule.allow, rule.name)
         return Decision(False, NO_RULE)
 
@@ -296,14 +296,14 @@ def explain(
     is_template: bool = False,
 ) -> Explanation:
     """Return the decision about a use, with the reasons; `target` in the upstream's own words."""
-    asked = Target(target, is_uri=method in NAMES_URIS)
-    meant = Target(target, is_template=True) if is_template else asked
-    decision = policy.decide(principal, upstream, method, meant)
+    named = Target(target, is_uri=method in NAMES_URIS)
+    judged = Target(target, is_template=True) if is_template else named
+    decision = policy.decide(principal, upstream, method, judged)
     reasons = []
     for rule in policy.rules:
         misfits = rule.misfits(principal, upstream, method) + (
-            [] if rule.fits(meant, upstream, method, principal.view) else ["targets"]
+            [] if rule.fits(judged, upstream, method, principal.view) else ["targets"]
         )
         reasons.append(Reason(rule.name, "allow" if rule.allow else "deny", tuple(misfits)))
-    others = sorted({text for _, text in asked.readings} - {target})
+    others = sorted({text for _, text in named.readings} - {target})
     return Explanation(decision, tuple(reasons), tuple(others))

@@ -71,9 +71,9 @@ class _Buckets:
         if not is_about:
             return None
         # Clients can invent methods: they must not get a bucket for each.
-        known = method if method in m.REQUESTS else ANY_OTHER
-        named = {"principal": principal.name, "upstream": upstream, "method": known}
-        key = tuple(named[each] for each in self.limit.each)
+        label = method if method in m.REQUESTS else ANY_OTHER
+        named = {"principal": principal.name, "upstream": upstream, "method": label}
+        key = tuple(named[part] for part in self.limit.each)
         return Counted(self.setting, self.limit, key, self._interval, self._room)
 
 
@@ -103,22 +103,22 @@ class Rates:
     def counted(self, principal: Principal, method: str, upstream: str = "") -> list[Counted]:
         """Return the buckets for a request of a client, or for an exchange with an upstream."""
         limits = self._exchanges if upstream else self._requests
-        found = [limit.find(principal, upstream, method) for limit in limits]
-        return [each for each in found if each is not None]
+        buckets = [limit.find(principal, upstream, method) for limit in limits]
+        return [bucket for bucket in buckets if bucket is not None]
 
     def take(self, counted: Sequence[Counted], now: float) -> Exceeded | None:
         """Take a token out of each of these buckets, or out of none when one is empty."""
         # Check all before the first is changed: a refusal must cost nothing in any bucket.
-        waits = [self._full_at(each, now) - now - each.room for each in counted]
+        waits = [self._full_at(bucket, now) - now - bucket.room for bucket in counted]
         longest = max(range(len(waits)), key=waits.__getitem__, default=0)
         if waits and waits[longest] > 0:
             return Exceeded(counted[longest].setting, counted[longest].limit, waits[longest])
         self._sweep(now)
-        for each in counted:
-            if len(self._full) >= BUCKETS_LIMIT and (each.setting, *each.key) not in self._full:
-                return Exceeded(each.setting, each.limit, RETRY_SECONDS)
-        for each in counted:
-            self._full[each.setting, *each.key] = self._full_at(each, now) + each.interval
+        for bucket in counted:
+            if len(self._full) >= BUCKETS_LIMIT and (bucket.setting, *bucket.key) not in self._full:
+                return Exceeded(bucket.setting, bucket.limit, RETRY_SECONDS)
+        for bucket in counted:
+            self._full[bucket.setting, *bucket.key] = self._full_at(bucket, now) + bucket.interval
         return None
 
     def _full_at(self, counted: Counted, now: float) -> float:

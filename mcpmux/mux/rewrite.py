@@ -180,8 +180,8 @@ class Namespace:
 
         When `is_shortened(name)` the second part is only a head: look the name up with `match_name`.
         """
-        head, found, own = name.partition(joint)
-        owner = self._owners.get(head) if found else None
+        head, joint_there, own = name.partition(joint)
+        owner = self._owners.get(head) if joint_there else None
         if owner is not None:
             return owner, own
         return (self._bare, name) if self._bare is not None else None
@@ -233,8 +233,8 @@ class Marks:
 
 def owner_of(text: object) -> str | None:
     """Return the id of the process that gave out a text; None for a text without a mark."""
-    found = _MARK.match(text) if isinstance(text, str) else None
-    return found[1] if found is not None else None
+    match = _MARK.match(text) if isinstance(text, str) else None
+    return match[1] if match is not None else None
 
 
 # The changes on the way through, by the table above.

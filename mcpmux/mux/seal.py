@@ -93,9 +93,9 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     def tell(self, first: Iterable[str | None], last: Iterable[str | None], stale: int = 0) -> Position:
         """Return the position with more marks of names: the first and last ones since the last cursor."""
         marks = map(mark_of, filter(None, first))
-        told = (*self.first, *itertools.islice(marks, FIRST_TOLD - len(self.first)))
+        first_marks = (*self.first, *itertools.islice(marks, FIRST_TOLD - len(self.first)))
         newest = (*self.last, *map(mark_of, filter(None, last)))
-        return msgspec.structs.replace(self, first=told, last=newest[-LAST_TOLD:], stale=stale)
+        return msgspec.structs.replace(self, first=first_marks, last=newest[-LAST_TOLD:], stale=stale)
 
 
 def mark_of(text: str) -> str:

@@ -161,9 +161,9 @@ class Index:
         if not words:
             return []
         # In quotes every word is a plain term: outside of them FTS5 has operators, such as NEAR.
-        wanted = " OR ".join(f'"{word}"' for word in words)
+        expression = " OR ".join(f'"{word}"' for word in words)
         query = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, ?, ?, ?, ?), rowid LIMIT ?"
-        return [place for (place,) in self._texts.execute(query, (wanted, *_WEIGHTS, most))]
+        return [place for (place,) in self._texts.execute(query, (expression, *_WEIGHTS, most))]
 
 
 def _spaced(text: str) -> str:

@@ -122,12 +122,12 @@ class Subscriptions(Generic[Listener]):
         uris = self._interest.get(upstream)
         if not uris:
             return {}
-        heard: dict[Listener, str] = {}
+        listeners: dict[Listener, str] = {}
         for subscribed in find_above(uris, uri):
             for listener in uris[subscribed]:
                 # Nearest first, so the first entry of a listener stays.
-                heard.setdefault(listener, subscribed)
-        return heard
+                listeners.setdefault(listener, subscribed)
+        return listeners
 
 
 def is_at_or_above(above: str, uri: str) -> bool:

@@ -112,12 +112,12 @@ class Selection:
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
         self.hints: dict[str, Hints] = {}  # of the tools of upstreams
-        self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
+        self._asking = [selector for selector in (*view.include, *view.exclude) if selector.hints]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Selection) or (self._rule, self._view) != (other._rule, other._view):
             return False
-        is_named = any(each.name is not None for each in (*self._view.include, *self._view.exclude))
+        is_named = any(selector.name is not None for selector in (*self._view.include, *self._view.exclude))
         return not is_named or self._naming == other._naming
 
     def __hash__(self) -> int:
@@ -130,7 +130,7 @@ class Selection:
 
     def asks_hints(self, upstream: str) -> bool:
         """Return whether the annotations of an upstream's tools matter to it."""
-        return any(_is_about(each, upstream, TOOLS) for each in self._asking)
+        return any(_is_about(selector, upstream, TOOLS) for selector in self._asking)
 
     @property
     def goes_by_hints(self) -> bool:
@@ -172,8 +172,8 @@ class Selection:
             return True
         if target is SOME:
             return selected.is_possible
-        asked = as_target(method, target)
-        return asked is not None and selected.has(asked)
+        object_ = as_target(method, target)
+        return object_ is not None and selected.has(object_)
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
         """Return the path of the first `include` that puts a thing in the view, "" when there is none."""
@@ -194,8 +194,10 @@ class Selection:
         return readable
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
-        including = [each for each in self._view.include if _is_about(each, upstream, TEMPLATES)]
-        templates = [glob for each in including for glob in self._included(each, upstream, TEMPLATES, {})]
+        including = [selector for selector in self._view.include if _is_about(selector, upstream, TEMPLATES)]
+        templates = [
+            glob for selector in including for glob in self._included(selector, upstream, TEMPLATES, {})
+        ]
         texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
         return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
 
@@ -205,19 +207,19 @@ class Selection:
         return selected
 
     def _select(self, upstream: str, kind: str) -> _Selected:
-        known = self.hints.get(upstream)
+        known_hints = self.hints.get(upstream)
         included, excluded = (
             [selector for selector in selectors if _is_about(selector, upstream, kind)]
             for selectors in (self._view.include, self._view.exclude)
         )
-        if known is None and any(each.hints for each in (*included, *excluded)):
-            included = [each for each in included if not each.hints]
+        if known_hints is None and any(selector.hints for selector in (*included, *excluded)):
+            included = [selector for selector in included if not selector.hints]
             # The hints are unknown: nothing is certain, and all may be excluded, but later something may fit.
-            certain = [glob for each in included for glob in self._included(each, upstream, kind, {})]
+            certain = [glob for selector in included for glob in self._included(selector, upstream, kind, {})]
             return _Selected(certain, [EVERYTHING], is_unknown=True)
-        hints = known or {}
-        includes = [glob for each in included for glob in self._included(each, upstream, kind, hints)]
-        excludes = [glob for each in excluded for glob in self._excluded(each, upstream, kind, hints)]
+        hints = known_hints or {}
+        includes = [glob for selector in included for glob in self._included(selector, upstream, kind, hints)]
+        excludes = [glob for selector in excluded for glob in self._excluded(selector, upstream, kind, hints)]
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
     def _included(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
@@ -246,8 +248,8 @@ def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list
     """Return the globs; for a selector with hints, the known tools with these hints that they fit."""
     if not selector.hints:
         return globs
-    wanted = selector.hints.items()
-    fitting = (name for name, hints in known.items() if wanted <= hints.items())
+    hints_asked_for = selector.hints.items()
+    fitting = (name for name, hints in known.items() if hints_asked_for <= hints.items())
     names = [name for name in fitting if any(glob.fits(name) for glob in globs)]
     return [ExactNames(names)] if names else []
 
@@ -262,13 +264,13 @@ def hints_of(annotations: Any) -> dict[str, bool]:
     Without annotations a tool may do anything. A tool that only reads destroys nothing, and a repeated call
     has no further effect. Source: `ToolAnnotations` of 2026-07-28.
     """
-    said = annotations if isinstance(annotations, dict) else {}
-    reads_only = said.get("readOnlyHint") is True
+    members = annotations if isinstance(annotations, dict) else {}
+    reads_only = members.get("readOnlyHint") is True
     return {
         "readOnlyHint": reads_only,
-        "destructiveHint": not reads_only and said.get("destructiveHint") is not False,
-        "idempotentHint": reads_only or said.get("idempotentHint") is True,
-        "openWorldHint": said.get("openWorldHint") is not False,
+        "destructiveHint": not reads_only and members.get("destructiveHint") is not False,
+        "idempotentHint": reads_only or members.get("idempotentHint") is True,
+        "openWorldHint": members.get("openWorldHint") is not False,
     }
 
 

@@ -133,10 +133,10 @@ class Wanted:
 
     def of_upstream(self, now: float) -> frozenset[str]:
         """Return the URIs that the upstream itself is to be asked for."""
-        wanted = self.uris()
+        uris = self.uris()
         if self.owner is None:
-            return wanted
-        return frozenset(uri for uri in wanted if not self._is_expected(uri, now))
+            return uris
+        return frozenset(uri for uri in uris if not self._is_expected(uri, now))
 
     def differing(self, now: float) -> list[str]:
         """Return the URIs to subscribe to or unsubscribe from at a legacy upstream."""
@@ -181,9 +181,9 @@ class Wanted:
     def look_again(self) -> None:
         """Note that some URIs may not be wanted any more: nothing is due to those who want them later."""
         if self._missed or self.refused:
-            wanted = self.uris()
-            self._missed &= wanted
-            for uri in self.refused.keys() - wanted:
+            uris = self.uris()
+            self._missed &= uris
+            for uri in self.refused.keys() - uris:
                 del self.refused[uri]
         self.turn += 1
 

@@ -128,8 +128,8 @@ class Call(Value):
             meta = fields.pop(META, None)
             if meta is not None:
                 data = bytes(meta)
-                known = _kept.get(data)
-                members = known if known is not None else _read_meta(data)
+                remembered = _kept.get(data)
+                members = remembered if remembered is not None else _read_meta(data)
         except ValueError:
             raise MalformedRequest('"_meta" must be an object') from None
         for key in _SHORT:
@@ -307,13 +307,13 @@ _recent: dict[int, tuple[Event, bytes]] = {}
 
 def encode_notice(event: Event) -> bytes:
     """Return `event` as a JSON-RPC message in one line, encoded once for all clients."""
-    found = _recent.get(id(event))
-    if found is None:
+    encoded = _recent.get(id(event))
+    if encoded is None:
         if len(_recent) >= RECENT:
             _recent.clear()
         line = encode_line(encode_notification(event.method, event.params))
-        found = _recent[id(event)] = (event, line[:-1])
-    return found[1]
+        encoded = _recent[id(event)] = (event, line[:-1])
+    return encoded[1]
 
 
 def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> bytes:

@@ -289,8 +289,8 @@ def _outline(data: bytes) -> tuple[Id | None, bool | None]:
     if head is None:
         return None, False
     tail = _TAIL.search(data[-TAIL_BYTES:])
-    around = b'{%b"":0%b}' % (head[1], b"" if tail is None else tail[1])
-    found_id = id_of(members_of(around).get("id"))
+    shell = b'{%b"":0%b}' % (head[1], b"" if tail is None else tail[1])
+    found_id = id_of(members_of(shell).get("id"))
     if head[2]:
         return found_id, head[2] in _ANSWERING
     return found_id, None if head[1] else False  # cut off within its head, or another kind of message
@@ -352,8 +352,8 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
     try:
         if len(raw) > CROWD_BYTES and is_crowded(bytes(raw)):
             # Large members that MCP knows cost little, as they stay raw; only the rest is limited.
-            known = sum(map(len, msgspec.structs.astuple(_large_decoder.decode(raw))))
-            if len(raw) - known > CROWD_BYTES:
+            decoded_bytes = sum(map(len, msgspec.structs.astuple(_large_decoder.decode(raw))))
+            if len(raw) - decoded_bytes > CROWD_BYTES:
                 raise ValueError(CROWDED)
         return _fields_decoder.decode(raw)
     except UNREADABLE as error:
@@ -540,14 +540,14 @@ def read_large_reply(data: Body) -> Reply | None:
     if tail is None:
         return None
     try:
-        around = decode_message(b'{%b"result":{}%b}' % (head[1], tail[1]))
+        shell = decode_message(b'{%b"result":{}%b}' % (head[1], tail[1]))
         result = Raw(memoryview(data)[head.end() : start + tail.start()])
         # A small value does not keep the whole message in memory.
         members = {key: v if is_large(v) else v.copy() for key, v in decode_fields(result).items()}
         check_utf8(data)
     except (BadMessage, ValueError):
         return None
-    return Reply(around.id, result, members) if isinstance(around, Reply) else None
+    return Reply(shell.id, result, members) if isinstance(shell, Reply) else None
 
 
 def is_large(value: Raw) -> bool:
@@ -647,7 +647,7 @@ def _quotes_in(view: memoryview) -> Iterator[int]:
 
 
 def _is_escaped(view: memoryview, position: int) -> bool:
-    before = position
-    while before and view[before - 1] == _BACKSLASH:
-        before -= 1
-    return (position - before) % 2 == 1
+    start = position
+    while start and view[start - 1] == _BACKSLASH:
+        start -= 1
+    return (position - start) % 2 == 1

@@ -143,7 +143,7 @@ def _with_tight_schemas(tool: Fields) -> Fields:
             tool = {name: value for name, value in tool.items() if name != key} if key in tool else tool
             continue
         properties = members_of(schema.get("properties"))
-        tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
+        tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(schema), schema) for name, schema in properties.items()}
         if tightened != properties:
             tool = {**tool, key: raw({**schema, "properties": tightened})}
     return tool
@@ -155,9 +155,9 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
         return error
     data = error.data
     if method in _NAMES_A_RESOURCE and "uri" in params:
-        known = members_of(data)
-        if "uri" not in known:
-            data = raw({**known, "uri": params["uri"]})
+        members = members_of(data)
+        if "uri" not in members:
+            data = raw({**members, "uri": params["uri"]})
     return RpcError(INVALID_PARAMS, error.message, data)
 
 
@@ -274,7 +274,7 @@ def downgrade_question(method: str, params: Fields, revision: str, elicitation_i
     if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or "messages" not in params:
         return params
     try:
-        messages = [each for one in decode_list(params["messages"]) for each in _split(one, revision)]
+        messages = [part for message in decode_list(params["messages"]) for part in _split(message, revision)]
     except ValueError:
         return params
     return {**params, "messages": raw(messages)}
@@ -290,9 +290,9 @@ def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -
     except ValueError:
         return answer
     for name in several:
-        given = text_of(content.get(name))
-        if given is not None:
-            content[name] = raw([part.strip() for part in given.split(",") if part.strip()])
+        text = text_of(content.get(name))
+        if text is not None:
+            content[name] = raw([part.strip() for part in text.split(",") if part.strip()])
     return {**answer, "content": raw(content)} if several else answer
 
 
@@ -306,8 +306,8 @@ def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
     except ValueError:
         return answer
     if len(shown) != 1:
-        said = "\n\n".join(text_of(block.get("text")) or bytes(raw(block)).decode() for block in shown)
-        shown = [_text(said)]
+        text = "\n\n".join(text_of(block.get("text")) or bytes(raw(block)).decode() for block in shown)
+        shown = [_text(text)]
     return {**answer, "content": raw(shown[0])}
 
 

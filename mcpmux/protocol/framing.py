@@ -72,19 +72,19 @@ class LineDecoder:
 
     def feed(self, chunk: bytes) -> list[Line]:
         """Add the next bytes. Return the lines that they complete."""
-        found: list[Line] = []
+        lines: list[Line] = []
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:  # faster than `split` when lines are long
             raw = chunk[start:end]
             if self._size:
                 self._keep(raw)
-                found += self.close()
+                lines += self.close()
             elif line := self._cut(raw):
-                found.append(line)
+                lines.append(line)
             start = end + 1
         if start < len(chunk):
             self._keep(chunk[start:])
-        return found
+        return lines
 
     def close(self) -> list[Line]:
         """End the stream. Return its last line, if a newline did not end it."""
@@ -117,14 +117,14 @@ def read_batch(data: bytes) -> list[Message | BadMessage]:
     members = split_batch(data)
     if len(members) > BATCH_LIMIT:
         raise BadMessage(INVALID_REQUEST, f"Invalid request: a batch of more than {BATCH_LIMIT} messages")
-    found: list[Message | BadMessage] = []
+    messages: list[Message | BadMessage] = []
     for member in members:
         try:
-            found.append(decode_message(member))
+            messages.append(decode_message(member))
         except BadMessage as bad:
             forget_frames(bad)  # its traceback holds the whole batch
-            found.append(bad)
-    return sorted(found, key=lambda message: isinstance(message, Reply | ErrorReply))
+            messages.append(bad)
+    return sorted(messages, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 
 def join_batch(answers: list[bytes]) -> bytes | None:

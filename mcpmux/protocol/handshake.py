@@ -83,8 +83,8 @@ def read_initialize_result(result: Fields) -> ServerFacts:
     if version is None:
         raise RemoteProtocolError("it answered `initialize` without a protocolVersion")
     if version not in LEGACY:
-        known = ", ".join(LEGACY)
-        raise RemoteProtocolError(f"it speaks revision {version!r}; mcpmux knows {known} and {NEWEST}")
+        revisions = ", ".join(LEGACY)
+        raise RemoteProtocolError(f"it speaks revision {version!r}; mcpmux knows {revisions} and {NEWEST}")
     try:
         return _facts(version, result, result.get("serverInfo"))
     except ValueError:
@@ -143,8 +143,8 @@ def _supported(error: RpcError) -> list[str]:
 
 
 def _listed(error: RpcError) -> list[str]:
-    said = value_at(data_of(error), ("supported",))
-    return [version for version in said if isinstance(version, str)] if isinstance(said, list) else []
+    versions = value_at(data_of(error), ("supported",))
+    return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []
 
 
 class ClientFacts(msgspec.Struct, frozen=True, dict=True):

@@ -144,9 +144,11 @@ def check_request(headers: dict[str, str], call: Call) -> None:
         _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
     if key is not None:
-        said, name = headers.get(NAME_HEADER), call.text(key)
-        plain = said is not None and said.isascii() and said.isprintable() and not said.startswith(_PACKED)
-        if name is None or said != name or not plain or " " in name:
+        field, name = headers.get(NAME_HEADER), call.text(key)
+        plain = (
+            field is not None and field.isascii() and field.isprintable() and not field.startswith(_PACKED)
+        )
+        if name is None or field != name or not plain or " " in name:
             _expect(headers, NAME_HEADER, name, encoded=True)
     elif call.method in _NAMED_TASKS and NAME_HEADER in headers:
         _expect(headers, NAME_HEADER, call.text("taskId"), encoded=True)
@@ -159,14 +161,14 @@ def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: 
     if value == body and not value.startswith(_PACKED) and _is_plain(value):
         return
     value = value.strip(_WHITESPACE)
-    said = decode_value(value) if encoded else _plain(value)
-    if said != body:
-        raise HeaderMismatch(f"{_SHOWN[header]} header value {said!r} does not match body value {body!r}")
+    stated = decode_value(value) if encoded else _plain(value)
+    if stated != body:
+        raise HeaderMismatch(f"{_SHOWN[header]} header value {stated!r} does not match body value {body!r}")
 
 
 def header_params(schema: Any) -> dict[str, Path]:
     """Return header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     used: set[str] = set()
     for path, inner in _schemas(schema):
         if "x-mcp-header" not in inner:
@@ -183,8 +185,8 @@ def header_params(schema: Any) -> dict[str, Path]:
         if header.lower() in used:
             raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
         used.add(header.lower())
-        found[header] = path
-    return found
+        paths[header] = path
+    return paths
 
 
 def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
@@ -228,14 +230,14 @@ def check_param_headers(headers: Mapping[str, str], params: Mapping[str, Path], 
     for header, path in params.items():
         value = value_at(arguments, path)
         spelled = _spell(value)
-        said = headers.get(PARAM_PREFIX + header.lower())
+        field = headers.get(PARAM_PREFIX + header.lower())
         if spelled is None:
-            if said is not None:
+            if field is not None:
                 raise HeaderMismatch(f"Mcp-Param-{header} is given, but the body has no such argument")
             continue
-        if said is None:
+        if field is None:
             raise HeaderMismatch(f"the Mcp-Param-{header} header is missing")
-        text = decode_value(said.strip(_WHITESPACE))
+        text = decode_value(field.strip(_WHITESPACE))
         if text != spelled and not _same_number(text, value):
             raise HeaderMismatch(f"Mcp-Param-{header} does not match the body")
 
@@ -393,8 +395,8 @@ class OriginPolicy:
 
     def _grant(self, origin: str) -> Headers:
         # Browsers compare the origin as it was sent. `*` would let pages of every origin in.
-        known = origin.lower()
-        if known not in self._origins and not _LOCAL_PAGE.fullmatch(known):
+        lowered = origin.lower()
+        if lowered not in self._origins and not _LOCAL_PAGE.fullmatch(lowered):
             return ()
         return (ALLOW_ORIGIN, origin), ("Access-Control-Expose-Headers", _EXPOSED), ("Vary", "Origin")
 
@@ -409,8 +411,8 @@ class OriginPolicy:
             return None
         if self.refuses(headers.get("host", ""), origin) is not None:
             return None
-        asked = headers.get("access-control-request-headers", "").lower().split(",", ASKED_FIELDS)
-        names = [name.strip() for name in asked[:ASKED_FIELDS]]
+        fields = headers.get("access-control-request-headers", "").lower().split(",", ASKED_FIELDS)
+        names = [name.strip() for name in fields[:ASKED_FIELDS]]
         sane = [name for name in names if len(name) <= ASKED_CHARACTERS and _TOKEN.fullmatch(name)]
         return (
             ("Access-Control-Allow-Methods", _METHODS),
@@ -429,8 +431,8 @@ class OriginPolicy:
 
 def _name(host: str) -> str:
     """Return the host name in a Host header, see `_normal`, without port; "" when it is invalid."""
-    found = _HOST.fullmatch(host)
-    return _normal("".join(filter(None, found.groups()))) if found is not None else ""
+    match = _HOST.fullmatch(host)
+    return _normal("".join(filter(None, match.groups()))) if match is not None else ""
 
 
 def _normal(host: str) -> str:

@@ -160,11 +160,11 @@ def visits_in(error: RpcError) -> dict[str, Fields]:
 
 def url_questions(visits: dict[str, Fields]) -> Fields:
     """Return the result that asks a modern client to have URLs visited."""
-    asked = {
+    questions = {
         key: {"method": m.ELICIT, "params": {k: v for k, v in visit.items() if k != ELICITATION_ID}}
         for key, visit in visits.items()
     }
-    return {"resultType": raw("input_required"), "inputRequests": raw(asked)}
+    return {"resultType": raw("input_required"), "inputRequests": raw(questions)}
 
 
 def _visit_answers(call: Call) -> dict[str, str | None]:
@@ -194,8 +194,8 @@ def after_visits(call: Call) -> Call:
 def elicitation_ids(result: Fields) -> list[str]:
     """Return the ids of the URL elicitations in an `input_required` result for a legacy client."""
     wishes = wishes_in(result) or {}
-    found = [text_of(wish.params.get(ELICITATION_ID)) for wish in wishes.values() if wish.method == m.ELICIT]
-    return [elicitation_id for elicitation_id in found if elicitation_id is not None]
+    ids = [text_of(wish.params.get(ELICITATION_ID)) for wish in wishes.values() if wish.method == m.ELICIT]
+    return [elicitation_id for elicitation_id in ids if elicitation_id is not None]
 
 
 def first_error(call: Call) -> RpcError | None:
@@ -203,7 +203,7 @@ def first_error(call: Call) -> RpcError | None:
     if RESPONSES not in call.params:
         return None
     try:
-        found = [read_response(response) for response in decode_fields(call.params[RESPONSES]).values()]
+        responses = [read_response(response) for response in decode_fields(call.params[RESPONSES]).values()]
     except ValueError:
         return None  # malformed: the server's own error is better
-    return next((error for error in found if isinstance(error, RpcError)), None)
+    return next((error for error in responses if isinstance(error, RpcError)), None)

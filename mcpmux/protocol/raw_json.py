@@ -166,15 +166,15 @@ def repaired(data: bytes) -> bytes:
         position = position if sound is None else sound.end()
         if position == len(text):
             break
-        found = text[position]
-        if found == _QUOTE:
+        byte = text[position]
+        if byte == _QUOTE:
             inside = not inside
             position += 1
             continue
         start, length = position, 1
         if inside:
-            length = _HALF_BYTES if found == _BACKSLASH else 1
-            stand_in = rb"\ufffd" if found == _BACKSLASH else rb"\u%04x" % found
+            length = _HALF_BYTES if byte == _BACKSLASH else 1
+            stand_in = rb"\ufffd" if byte == _BACKSLASH else rb"\u%04x" % byte
         elif (name := _NO_NUMBER.match(text, position)) is not None:
             length, stand_in = len(name[0]), b"null"
             start -= text[position - 1 : position] == b"-"

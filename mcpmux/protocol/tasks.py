@@ -86,8 +86,8 @@ def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[s
     old = [facts.capabilities["tasks"] for facts in able if not is_modern(facts.revision)]
     if not old:
         return {}
-    found = [key for key in ("list", "cancel") if any(isinstance(own.get(key), dict) for own in old)]
-    options: dict[str, Any] = {key: {} for key in found}
+    keys = [key for key in ("list", "cancel") if any(isinstance(own.get(key), dict) for own in old)]
+    options: dict[str, Any] = {key: {} for key in keys}
     return {"tasks": {**options, "requests": {"tools": {"call": {}}}}}
 
 
@@ -152,8 +152,8 @@ def waiting(task: Fields, requests: Fields) -> Fields:
 
 def error_in(task: Fields) -> RpcError:
     """Return the error in a failed task."""
-    found = value_of(task.get("error"))
-    body: dict[str, Any] = found if isinstance(found, dict) else {}
+    members = value_of(task.get("error"))
+    body: dict[str, Any] = members if isinstance(members, dict) else {}
     code = body.get("code")
     message = body.get("message") or text_of(task.get("statusMessage")) or "the task failed"
     return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(message), body.get("data"))
@@ -161,10 +161,10 @@ def error_in(task: Fields) -> RpcError:
 
 def poll_seconds(task: Fields) -> float:
     """Return the seconds to wait before asking again."""
-    wanted = value_of(task.get("pollIntervalMs"))
+    interval = value_of(task.get("pollIntervalMs"))
     low, high = _POLL_BOUNDS_MS
-    known = isinstance(wanted, int | float) and not isinstance(wanted, bool)
-    return min(max(wanted if known else _DEFAULT_POLL_MS, low), high) / 1000
+    is_number = isinstance(interval, int | float) and not isinstance(interval, bool)
+    return min(max(interval if is_number else _DEFAULT_POLL_MS, low), high) / 1000
 
 
 def related_task(params: Fields) -> str | None:

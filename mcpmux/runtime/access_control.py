@@ -85,10 +85,10 @@ class AccessControl:
 
     def adopt(self, policy: Policy | None, shown: Shown) -> frozenset[str]:
         """Put rules and views into force. Return the names of the views in which something has changed."""
-        before, views, common, overrides = self._shown, shown.views, shown.common, shown.naming.overrides
-        names = {"", *before.views, *views}
-        is_other = policy is not self.policy or common != before.common
-        is_other = is_other or overrides.get("") != before.naming.overrides.get("")
+        old, views, common, overrides = self._shown, shown.views, shown.common, shown.naming.overrides
+        names = {"", *old.views, *views}
+        is_other = policy is not self.policy or common != old.common
+        is_other = is_other or overrides.get("") != old.naming.overrides.get("")
         self._has_views = self._has_views or bool(views)
         self.is_open = not (policy or common or overrides or self._has_views)
         self.policy, self.views, self._shown = policy, views, shown
@@ -97,12 +97,12 @@ class AccessControl:
         self._decisions = new_decisions()
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, view in views.items() if view.admits(ANYONE)}
-        learned = next((view.hints for view in before.views.values()), {})  # all views know the same
+        learned = next((view.hints for view in old.views.values()), {})  # all views know the same
         for name, selection in views.items():
             for upstream, hints in learned.items():
                 selection.learn(upstream, hints)
             self._in_force[name] = InForce((*whole, selection), selection, overrides.get(name))
-        return frozenset(name for name in names if is_other or before.views.get(name) != views.get(name))
+        return frozenset(name for name in names if is_other or old.views.get(name) != views.get(name))
 
     @property
     def naming(self) -> Naming:
@@ -116,19 +116,19 @@ class AccessControl:
 
     def _narrowed(self, view: str) -> InForce:
         """Return the rules of a view that a client has narrowed; a view that has gone contains nothing."""
-        if (found := self._narrowings.get(view)) is not None:
-            return found
+        if (in_force := self._narrowings.get(view)) is not None:
+            return in_force
         name, _, narrowing = view.partition(NARROWED)
         whole = self._in_force.get(name)
         if not narrowing or whole is None:
             return InForce((NOTHING,))
         naming, views = self._shown.naming, list(views_of(narrowing))
-        selections = [Selection(f"views.{view}", each, naming, name) for each in views]
-        found = InForce((*whole.rules, *selections), whole.selection, whole.overrides)
+        selections = [Selection(f"views.{view}", narrowed, naming, name) for narrowed in views]
+        in_force = InForce((*whole.rules, *selections), whole.selection, whole.overrides)
         globs = sum(len(view.include) for view in views)
         size = globs * max(1, len(naming.namespace.spaces)) * GLOB_BYTES
-        self._narrowings.keep(view, found, size)
-        return found
+        self._narrowings.keep(view, in_force, size)
+        return in_force
 
     # Overrides of what upstreams say
 
@@ -162,9 +162,9 @@ class AccessControl:
         """Return whether an upstream's tools are known as far as a judge goes by them; take them over."""
         if not judge.goes_by_tools(upstream.name):
             return True
-        if (known := known_listing(upstream, m.TOOLS_LIST)) is None:
+        if (listing := known_listing(upstream, m.TOOLS_LIST)) is None:
             return False
-        self._learn(upstream, known)
+        self._learn(upstream, listing)
         return True
 
     async def learn_tools(self, upstream: Upstream, call: Call) -> None:

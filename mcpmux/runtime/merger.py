@@ -91,7 +91,7 @@ def _told(result: Fields, key: str, what: Mapping[str, object]) -> Fields:
 def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: object) -> RpcError:
     """Return the error for an incomplete answer. `what`: the beginning of its message. `more`: its data."""
     missing = describe(registry, reasons)
-    sentences = "; ".join(each["reason"] for each in missing.values())
+    sentences = "; ".join(entry["reason"] for entry in missing.values())
     return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
 
 
@@ -201,24 +201,24 @@ class Merger:
 
     async def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
         """Return the problems of a list that the client may know of, by upstream."""
-        told: dict[str, list[dict[str, object]]] = {}
+        by_upstream: dict[str, list[dict[str, object]]] = {}
         method = call.method
         for name in self._registry if method in LISTS else ():
             upstream = self._registry[name]
             report(upstream, method, walk.problems.get(name, ()))
-            found = [*parts.problems.get(name, ()), *walk.problems.get(name, ())]
-            shown = await self._access.shown(call, name, upstream.key, [problem.name for problem in found])
-            found = [problem for problem, is_shown in zip(found, shown, strict=True) if is_shown]
-            if found:
-                told[name] = [
+            problems = [*parts.problems.get(name, ()), *walk.problems.get(name, ())]
+            shown = await self._access.shown(call, name, upstream.key, [problem.name for problem in problems])
+            problems = [problem for problem, is_shown in zip(problems, shown, strict=True) if is_shown]
+            if problems:
+                by_upstream[name] = [
                     {
                         **self._shown_name(call, upstream, problem.name),
                         "problem": problem.text,
                         "leftOut": problem.left_out,
                     }
-                    for problem in some_of(found, TOLD_LIMIT)
+                    for problem in some_of(problems, TOLD_LIMIT)
                 ]
-        return told
+        return by_upstream
 
     def _shown_name(self, call: Call, upstream: Upstream, own: str | None) -> dict[str, str]:
         """Return {"item": the client's name or URI of an item}; {} for None, a problem of the whole list."""
@@ -260,14 +260,14 @@ class Merger:
                 await in_task()
                 with limited(deadline):
                     await upstream.appear()
-            found = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
+            cached = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
         except RpcError as error:
             walk.take_failure(position, error.message)
         except Overdue:
             upstream.failed()
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
-            page = sifted(walk, position, found.page)
+            page = sifted(walk, position, cached.page)
             items, names = page.items, page.texts
             judge = self._access.of(call.principal)
             if not judge.is_open or of_tasks:
@@ -286,9 +286,9 @@ class Merger:
                 judge = self._access.of(call.principal)  # other names may be in force by now
             if judge.overrides is not None:
                 names, items = judge.overridden(call.method, upstream.space, names, items)
-            parts.take(found, for_all=upstream.config.session == "shared")
+            parts.take(cached, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
-            hidden = 0 if items is found.page.items else len(found.page.items) - len(items)
+            hidden = 0 if items is cached.page.items else len(cached.page.items) - len(items)
             walk.take_page(position, items, page.following, limit, names=names, hidden=hidden)
             parts.freshness.take(page.result)
             if page.problems:

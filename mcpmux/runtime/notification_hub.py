@@ -116,8 +116,8 @@ class Personal:
 
     def outbox_of_task(self, upstream: str, task_id: str) -> ClientOutbox | None:
         """Return the outbox of the client of a task, None when there is none."""
-        found = self.tasks.find(upstream, task_id)
-        return self._outboxes.get(found[0]) if found is not None else None
+        maker = self.tasks.find(upstream, task_id)
+        return self._outboxes.get(maker[0]) if maker is not None else None
 
     def leave(self, client: object) -> None:
         """Forget a client that has gone, with its tasks and elicitations."""
@@ -152,20 +152,20 @@ class Personal:
             self._completion = trio.Event()
             return
         task_id = (text_of(params.get(TASK_ID)) if method == m.TASK_STATUS else related_task(params)) or ""
-        found = self.tasks.find(upstream, task_id)
+        maker = self.tasks.find(upstream, task_id)
         if method == m.PROGRESS:  # of a task: it keeps the token of the call that made the task
-            if found is not None and found[1] is not None:
-                said = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: found[1]}
-                self._put(found[0], Event(method, said))
-        elif found is not None:
-            self._put(found[0], Event(method, rewrite.expose_task(params, space)))
+            if maker is not None and maker[1] is not None:
+                progress = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: maker[1]}
+                self._put(maker[0], Event(method, progress))
+        elif maker is not None:
+            self._put(maker[0], Event(method, rewrite.expose_task(params, space)))
         else:
             self._unclaimed.keep((upstream, task_id), Event(method, params), weigh(params))
 
     async def completed(self, upstream: str, elicitation_ids: frozenset[str]) -> None:
         """Wait until the upstream has reported each of these as completed. The caller owns the deadline."""
-        wanted = {(upstream, elicitation_id) for elicitation_id in elicitation_ids}
-        while not all(each in self._completed for each in wanted):
+        elicitations = {(upstream, elicitation_id) for elicitation_id in elicitation_ids}
+        while not all(elicitation in self._completed for elicitation in elicitations):
             await self._completion.wait()
 
     def _put(self, client: object, event: Event) -> None:
@@ -339,8 +339,8 @@ class NotificationHub:
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """Move all subscriptions of the session with key `upstream` to `other`. Return the moved URIs."""
         waiting, self._updates = self._updates, {}
-        for (owner, uri), said in waiting.items():
-            self._updates[other if owner == upstream else owner, uri] = said
+        for (owner, uri), update in waiting.items():
+            self._updates[other if owner == upstream else owner, uri] = update
         return self.subscriptions.move(upstream, other)
 
     def forget(self, upstream: str) -> None:
@@ -365,8 +365,8 @@ class NotificationHub:
             if (uri := text_of(params.get("uri"))) is not None:
                 self.tell_update(upstream, uri)
         elif method == WITHDRAWN:
-            found = read_response(raw(params))
-            error = found if isinstance(found, RpcError) else None
+            response = read_response(raw(params))
+            error = response if isinstance(response, RpcError) else None
             self.personal.end_question(text_of(params.get(STATE)) or "", error)
         elif method in PERSONAL:
             space = self._space_of(upstream)
@@ -427,21 +427,21 @@ class NotificationHub:
             """Return one event for all clients that use the same spelling, so that it is encoded once."""
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
-        usual, told = event_of(uri, False), 0
+        usual, clients = event_of(uri, False), 0
         restricted, raw_of = not self._access.is_open, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
             if outbox.is_replica and outbox.since > said:  # the replica relied on another outbox then
                 continue
-            told += 1
+            clients += 1
             said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
             if subscribed == uri:
                 outbox.put(event_of(uri, said_raw) if said_raw else usual)
             else:
                 outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
         for subscribed in set(audience.values()):
-            self._note_told((upstream, subscribed), told)
+            self._note_told((upstream, subscribed), clients)
 
     def _note_told(self, subject: ResourceKey, clients: int) -> None:
         self.told[subject] = Told(trio.current_time(), clients)
@@ -535,12 +535,12 @@ class NotificationHub:
     def _tell_list(self, method: str, upstreams: Collection[str] | None) -> None:
         """Deliver a list change to all clients that see it."""
         # Not in `_tell_lists`: its frame would keep the last outbox alive while it waits.
-        event, told = Event(method, {}), 0
+        event, clients = Event(method, {}), 0
         for outbox in self.listening_to(method):
             if self._access.of(outbox.principal).sees_change(method, upstreams):
                 outbox.put(event)
-                told += 1
-        self._note_told(("", method), told)
+                clients += 1
+        self._note_told(("", method), clients)
 
 
 def upstream_of(key: str) -> str:

@@ -76,17 +76,17 @@ class Resolver:
 
     async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         judge = self._access.of(call.principal)
-        found = self.namespace.resolve_uri(uri)
-        own = uri if found is None else found[1]
+        resolved = self.namespace.resolve_uri(uri)
+        own = uri if resolved is None else resolved[1]
         target = Target(own, is_template=True) if use == m.COMPLETE else own
-        if found is not None:
-            rule = judge.refused_by(found[0], use, target)
+        if resolved is not None:
+            rule = judge.refused_by(resolved[0], use, target)
             if rule is not None:
                 raise as_refused(no_resource(uri), rule)
-            return (*found, {})
+            return (*resolved, {})
         # Only upstreams of which the client may use the URI: the others are not even asked.
-        asked = [each for each in self._registry if judge.may(each, use, target)]
-        owners = await self._owners_of(uri, call, asked)
+        candidates = [name for name in self._registry if judge.may(name, use, target)]
+        owners = await self._owners_of(uri, call, candidates)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
 
@@ -120,30 +120,34 @@ class Resolver:
         namespace, access = self.namespace, self._access
         judge = access.of(call.principal)
         listed = m.TOOLS_LIST if use == m.TOOLS_CALL else m.PROMPTS_LIST
-        found = namespace.resolve_name(name)
-        if found is None:
+        resolved = namespace.resolve_name(name)
+        if resolved is None:
             if use == m.TOOLS_CALL:
                 await self._learn_all(call)
-            owns = {each: judge.own_name(use, each, name) for each in self._registry}
-            asked = [each for each, own in owns.items() if own is not None and judge.may(each, use, own)]
-            owners = await self._owners_of(name, call, asked, listed, partial(judge.own_name, use))
+            owns = {upstream: judge.own_name(use, upstream, name) for upstream in self._registry}
+            candidates = [
+                upstream
+                for upstream, own in owns.items()
+                if own is not None and judge.may(upstream, use, own)
+            ]
+            owners = await self._owners_of(name, call, candidates, listed, partial(judge.own_name, use))
             owner = self._sole(owners, name, no_item(NOUNS[use], name), Space.expose_name)
             return owner, owns[owner] or name, owners.missing
-        if not judge.may(found[0], use, SOME):
+        if not judge.may(resolved[0], use, SOME):
             raise as_refused(no_item(NOUNS[use], name), NO_RULE)
         if namespace.is_shortened(name):
-            own = await self._long_name(name, found[0], listed, call)
+            own = await self._long_name(name, resolved[0], listed, call)
         else:
-            own = judge.own_name(use, *found)
+            own = judge.own_name(use, *resolved)
         if own is None:
             raise no_item(NOUNS[use], name)
-        found = found[0], own
+        resolved = resolved[0], own
         if use == m.TOOLS_CALL:
-            await access.learn_tools(self._registry.for_call(found[0], call), call)
-        rule = judge.refused_by(found[0], use, found[1])
+            await access.learn_tools(self._registry.for_call(resolved[0], call), call)
+        rule = judge.refused_by(resolved[0], use, resolved[1])
         if rule is not None:
             raise as_refused(no_item(NOUNS[use], name), rule)
-        return (*found, {})
+        return (*resolved, {})
 
     async def _long_name(
         self, name: str, owner: str, list_method: str, call: Call, *, anew: bool = False
@@ -211,8 +215,8 @@ class Resolver:
         judge, access = self._access.of(call.principal), self._access
         if judge.is_plain:
             return
-        asked = [self._registry.for_call(name, call) for name in self._registry if judge.goes_by_tools(name)]
-        unknown = [upstream for upstream in asked if not access.knows_tools(judge, upstream)]
+        judged = [self._registry.for_call(name, call) for name in self._registry if judge.goes_by_tools(name)]
+        unknown = [upstream for upstream in judged if not access.knows_tools(judge, upstream)]
 
         async def learn(upstream: Upstream) -> None:
             with suppress(RpcError):  # an upstream that cannot be learned is left out by the view

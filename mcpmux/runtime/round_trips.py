@@ -125,23 +125,23 @@ class RoundTrips:
         # The session of a legacy client asks the questions itself, in this process: it sends no state back.
         if call.legacy:
             return result
-        given, principal, mark = result.copy(), call.principal.key, self._marks.current
+        sealed, principal, mark = result.copy(), call.principal.key, self._marks.current
         is_anywhere = mark != "" and _is_anywhere(upstream)
         if is_anywhere:
             mark = ANYWHERE
-        state = text_of(given[STATE]) if STATE in given else None
+        state = text_of(sealed[STATE]) if STATE in sealed else None
         if state is not None:
-            given[STATE] = raw(mark + (self._state_seal.seal(principal, state) if principal else state))
-        task_id = text_of(given[TASK_ID]) if TASK_ID in given else None
+            sealed[STATE] = raw(mark + (self._state_seal.seal(principal, state) if principal else state))
+        task_id = text_of(sealed[TASK_ID]) if TASK_ID in sealed else None
         if task_id is not None:
-            given[TASK_ID] = raw(mark + (self._write_task(task_id, principal) if is_anywhere else task_id))
-        if mark and not is_anywhere and "inputRequests" in given and STATE not in given:
-            given[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
-        return given
+            sealed[TASK_ID] = raw(mark + (self._write_task(task_id, principal) if is_anywhere else task_id))
+        if mark and not is_anywhere and "inputRequests" in sealed and STATE not in sealed:
+            sealed[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
+        return sealed
 
     def _write_task(self, exposed: str, principal: str) -> str:
-        found = self._resolver.namespace.resolve_task(exposed)
-        tool = self._access.tool_of(*found) if found is not None else None
+        resolved = self._resolver.namespace.resolve_task(exposed)
+        tool = self._access.tool_of(*resolved) if resolved is not None else None
         return self._task_seal.seal(principal, encode((exposed, tool)).decode())
 
     def _read_task(self, sealed: str, principal: str) -> str:
@@ -153,9 +153,9 @@ class RoundTrips:
             exposed, tool = _decode_task(self._task_seal.open(principal, sealed))
         except ForeignState:
             raise no_task() from None
-        found = self._resolver.namespace.resolve_task(exposed)
-        if found is not None:
-            self._access.tasks.note(*found, principal, tool)
+        resolved = self._resolver.namespace.resolve_task(exposed)
+        if resolved is not None:
+            self._access.tasks.note(*resolved, principal, tool)
         return exposed
 
 

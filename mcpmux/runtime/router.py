@@ -317,10 +317,10 @@ class Router:
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         # Without a coroutine for the common case; with a policy, `_find_and_read` judges the URI.
         uri = call.text("uri") or call.required("uri")
-        found = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
-        if found is None:
+        resolved = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
+        if resolved is None:
             return self._find_and_read(uri, call, notify)
-        owner, own = found  # as `Resolver.resolve_uri` does it
+        owner, own = resolved  # as `Resolver.resolve_uri` does it
         if not self.access.is_open:
             rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
             if rule is not None:
@@ -345,17 +345,17 @@ class Router:
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
         namespace = self.resolver.namespace
-        found = namespace.resolve_name(name) if self.access.policy is None else None
-        if found is None or (len(name) == namespace.name_limit and namespace.is_shortened(name)):
+        resolved = namespace.resolve_name(name) if self.access.policy is None else None
+        if resolved is None or (len(name) == namespace.name_limit and namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
-        owner, own = found
+        owner, own = resolved
         if not self.access.is_open:
             judge = self.access.of(call.principal)
             if not judge.is_plain:
-                known = judge.own_name(call.method, owner, own)
-                if known is None:
+                renamed = judge.own_name(call.method, owner, own)
+                if renamed is None:
                     return self._refuse(no_item(NOUNS[call.method], name), name, call, KIND_OF[call.method])
-                own = known
+                own = renamed
                 # `for_call` may open a private session: not for a client that may not see the upstream.
                 if judge.may(owner, call.method, SOME) and not self.access.knows_tools(
                     judge, self._registry.for_call(owner, call)
@@ -400,10 +400,10 @@ class Router:
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.resolver.namespace
-        found = namespace.resolve_task(call.required(TASK_ID))
-        if found is None:
+        resolved = namespace.resolve_task(call.required(TASK_ID))
+        if resolved is None:
             raise no_task()
-        owner, own = found
+        owner, own = resolved
         judge = self.access.of(call.principal)
         if not judge.may(owner, m.TOOLS_CALL, SOME):
             raise as_refused(no_task(), NO_RULE)

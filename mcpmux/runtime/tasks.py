@@ -223,17 +223,21 @@ class Tasks:
 
     async def _waiting(self, upstream: Upstream, task_id: str, task: Fields, call: Call) -> Fields:
         key = (upstream.key, task_id)
-        asked = self._asked.get(key)
-        if asked is None:
+        questions = self._asked.get(key)
+        if questions is None:
             result: Fields = {}
             # A server may have no question after all, and answers only when the task ends.
             with trio.move_on_after(QUESTION_SECONDS):
                 result = await _ask(upstream, m.TASKS_RESULT, task_id, call)
             if STATE not in result:
                 return tasks.completed(task, result) if result else tasks.running(task)
-            asked = TaskQuestions(text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {})
-            self._asked[key] = asked
-        open_ones = {name: value for name, value in asked.requests.items() if name not in asked.responses}
+            questions = TaskQuestions(
+                text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {}
+            )
+            self._asked[key] = questions
+        open_ones = {
+            name: value for name, value in questions.requests.items() if name not in questions.responses
+        }
         return tasks.waiting(task, open_ones)
 
     async def _update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
@@ -241,27 +245,29 @@ class Tasks:
         if _is_modern(upstream):
             params = {RESPONSES: call.params[RESPONSES]} if RESPONSES in call.params else {}
             return await _ask(upstream, m.TASKS_UPDATE, task_id, call, params)
-        asked = self._asked.get((upstream.key, task_id))
-        if asked is None:
+        questions = self._asked.get((upstream.key, task_id))
+        if questions is None:
             await _ask(upstream, m.TASKS_GET, task_id, call)  # raises if there is no such task
             return _acknowledged()
         answers = decode_fields(call.params.get(RESPONSES))
-        asked.responses.update({name: answers[name] for name in answers.keys() & asked.requests.keys()})
-        if asked.responses.keys() == asked.requests.keys():
+        questions.responses.update(
+            {name: answers[name] for name in answers.keys() & questions.requests.keys()}
+        )
+        if questions.responses.keys() == questions.requests.keys():
             self._asked.discard((upstream.key, task_id))
-            params = {STATE: raw(asked.state), RESPONSES: raw(asked.responses)}
+            params = {STATE: raw(questions.state), RESPONSES: raw(questions.responses)}
             await upstream.reply(_about(m.TASKS_RESULT, task_id, call, params))
         else:
-            self._asked[upstream.key, task_id] = asked  # again, as its size has changed
+            self._asked[upstream.key, task_id] = questions  # again, as its size has changed
         return _acknowledged()
 
     async def _cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         try:
             await _ask(upstream, m.TASKS_CANCEL, task_id, call)
         finally:
-            asked = self._asked.pop((upstream.key, task_id))
-            if asked is not None and upstream.connection is not None:
-                upstream.connection.abandon(asked.state)
+            questions = self._asked.pop((upstream.key, task_id))
+            if questions is not None and upstream.connection is not None:
+                upstream.connection.abandon(questions.state)
         return _acknowledged()
 
     # Calls that wait for tasks, of clients that know no tasks. The task is polled at the interval that its
@@ -275,8 +281,8 @@ class Tasks:
         wait.watching.cancel(reason="its client is back")
         wait.call = call
         answers = call.params.get(RESPONSES, EMPTY_OBJECT)
-        given = call.with_params({RESPONSES: answers}) if members_of(answers) else None
-        return await self._follow(wait, notify, given)
+        answered_call = call.with_params({RESPONSES: answers}) if members_of(answers) else None
+        return await self._follow(wait, notify, answered_call)
 
     def abandon(self, state: str) -> bool:
         """Give up the wait with that state, whose client has gone. Return False when there is none."""
@@ -310,8 +316,8 @@ class Tasks:
                     raise tasks.error_in(task)
                 if status == "cancelled":
                     raise RpcError(INTERNAL_ERROR, text_of(task.get("statusMessage")) or "task cancelled")
-                if status == "input_required" and (asked := decode_fields(task.get("inputRequests"))):
-                    result = self._park(wait, asked)
+                if status == "input_required" and (requests := decode_fields(task.get("inputRequests"))):
+                    result = self._park(wait, requests)
                     parked_or_done = True
                     return result
                 await _tell_progress(wait, task, notify)
@@ -390,8 +396,8 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
         return
     wait.message = message
     wait.told += 1
-    said = {PROGRESS_TOKEN: token, "progress": raw(wait.told), "message": raw(message)}
-    await notify(Event(m.PROGRESS, said))
+    progress = {PROGRESS_TOKEN: token, "progress": raw(wait.told), "message": raw(message)}
+    await notify(Event(m.PROGRESS, progress))
 
 
 async def _support_of(upstream: Upstream, call: Call) -> str | None:

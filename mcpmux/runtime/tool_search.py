@@ -105,24 +105,24 @@ class ToolSearch:
 
         await walk_pages(call.on_behalf(m.TOOLS_LIST, {}), self._list_tools, see)
         tools, index = await self._index(pages)
-        found = [tools[place] for place in index.find(query, limit)]
-        said: dict[str, Any] = {"tools": found}
-        if not found:
-            said["hint"] = (
+        matches = [tools[place] for place in index.find(query, limit)]
+        answer: dict[str, Any] = {"tools": matches}
+        if not matches:
+            answer["hint"] = (
                 f"None of {len(tools)} tools has one of these words. Try others, in English if you can."
             )
         if missing:
-            said["notSearched"] = missing
-        result = {**_told(encode(said).decode()), "structuredContent": raw(said)}
+            answer["notSearched"] = missing
+        result = {**_told(encode(answer).decode()), "structuredContent": raw(answer)}
         return {**result, META: raw({LEFT_OUT: missing})} if missing else result
 
     async def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
         """Return (all tools, their index), made anew when the list has changed."""
         # By the content: the list itself may be cached or not, and one principal's may be like another's.
         key = sha256(b"\n".join(pages)).digest()
-        known = self._indexes.get(key)
-        if known is None:
-            known = tools, index = [], Index()
+        indexed = self._indexes.get(key)
+        if indexed is None:
+            indexed = tools, index = [], Index()
             await in_task()
             for page in pages:
                 size = 0
@@ -135,8 +135,8 @@ class ToolSearch:
                         await trio.lowlevel.checkpoint()
                         size = 0
                 index.add(tools[len(index) :])
-            self._indexes.keep(key, known, INDEX_SHARE * sum(map(len, pages)))
-        return known
+            self._indexes.keep(key, indexed, INDEX_SHARE * sum(map(len, pages)))
+        return indexed
 
 
 def _readable(tool: Fields) -> dict[str, Any]:

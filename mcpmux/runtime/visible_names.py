@@ -84,8 +84,8 @@ class VisibleNames:
         near = None
         with trio.move_on_after(HINT_SECONDS):
             owner = next(filter(None, (self._naming.owner_of(text, kind) for kind in kinds)), None)
-            asked = self._registry if owner is None else [owner]
-            names, _ = await self._look(call, kinds, asked, connected=True)
+            upstreams = self._registry if owner is None else [owner]
+            names, _ = await self._look(call, kinds, upstreams, connected=True)
             view = call.principal.view_name
             find = partial(self._naming.nearest, text, kinds, names, view, with_own=False)
             near = await search(find, names, self._searches)
@@ -103,23 +103,23 @@ class VisibleNames:
 
         `connected`: for a hint: upstreams without a connection and names past CANDIDATES_LIMIT are left out.
         """
-        found: dict[str, dict[str, Sequence[str]]] = {}
+        by_name: dict[str, dict[str, Sequence[str]]] = {}
         is_whole = True
 
         async def look(name: str, kind: str) -> None:
             nonlocal is_whole
             EXCHANGE.set(0)  # these requests are mcpmux's own, not part of the refused exchange
-            asked = call.on_behalf(_LIST_OF[kind], {})
+            list_call = call.on_behalf(_LIST_OF[kind], {})
             try:
-                upstream = self._registry.for_call(name, asked)
+                upstream = self._registry.for_call(name, list_call)
                 if connected and upstream.connection is None:
                     return
-                names, _ = await names_of(upstream, asked.method, asked)
+                names, _ = await names_of(upstream, list_call.method, list_call)
                 texts = list(names)[: CANDIDATES_LIMIT if connected else None]
-                if asked.method == m.TOOLS_LIST:
-                    await self._access.learn_tools(upstream, asked)
-                shown = await self._access.shown(asked, name, upstream.key, texts)
-                found.setdefault(name, {})[kind] = list(compress(texts, shown))
+                if list_call.method == m.TOOLS_LIST:
+                    await self._access.learn_tools(upstream, list_call)
+                shown = await self._access.shown(list_call, name, upstream.key, texts)
+                by_name.setdefault(name, {})[kind] = list(compress(texts, shown))
             except RpcError:
                 is_whole = False
 
@@ -127,7 +127,7 @@ class VisibleNames:
             for kind in kinds:
                 for name in self._access.of(call.principal).visible(_LIST_OF[kind], upstreams):
                     nursery.start_soon(look, name, kind)
-        return found, is_whole
+        return by_name, is_whole
 
     # Queries
 

@@ -126,8 +126,8 @@ async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.Socke
         raise cannot_listen(host, port, error) from None
     for listener in listeners:  # accepted sockets inherit it: a peer that lost its network is noticed one day
         listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found: int = listeners[0].socket.getsockname()[1]
-    return found, listeners
+    port_number: int = listeners[0].socket.getsockname()[1]
+    return port_number, listeners
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> TransportError:

@@ -213,12 +213,12 @@ def holder_of(certificate: Mapping[str, Any] | None) -> str:
     like), an e-mail address or a DNS name of its subjectAltName, the common name of its subject. The prefix
     keeps a name of one kind from passing for one of another.
     """
-    known = certificate or {}
-    names = [(word, kind, known.get("subjectAltName", ())) for kind, word in _KINDS.items()]
-    names += [("cn", "commonName", part) for part in known.get("subject", ())]
-    for word, wanted, pairs in names:
+    facts = certificate or {}
+    names = [(word, kind, facts.get("subjectAltName", ())) for kind, word in _KINDS.items()]
+    names += [("cn", "commonName", part) for part in facts.get("subject", ())]
+    for word, attribute, pairs in names:
         for kind, value in pairs:
-            if kind == wanted and is_name(value):
+            if kind == attribute and is_name(value):
                 return f"{word}:{value}"
     return ""
 
@@ -251,8 +251,8 @@ class TlsContexts:
 
         Upstreams with the same settings share one: a store of authorities is large.
         """
-        known = (each for each in self._served if isinstance(tls, ClientTls) and each.tls == tls)
-        if (served := next(known, None)) is not None:
+        contexts = (context for context in self._served if isinstance(tls, ClientTls) and context.tls == tls)
+        if (served := next(contexts, None)) is not None:
             return served.current
         mark, context = await trio.to_thread.run_sync(_read_files, where, tls)
         served = _Served(where, tls, context, mark)
@@ -262,7 +262,9 @@ class TlsContexts:
     def keep(self, towards: Collection[ClientTls]) -> None:
         """Keep only these settings of upstreams; files of others are not read again."""
         self._served = [
-            each for each in self._served if isinstance(each.tls, ServerTls) or each.tls in towards
+            context
+            for context in self._served
+            if isinstance(context.tls, ServerTls) or context.tls in towards
         ]
 
     async def renew(self) -> tuple[str, ...]:

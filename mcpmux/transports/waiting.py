@@ -115,17 +115,17 @@ class ReadinessPoller:
                 self._waits += 1
                 if self._waits % COUNTED_WAITS == 0:
                     self._busy.clear()
-                told = self._tell_ready(epoll)
-                while told < MOST_LINGERED and not self._gives_way and self._linger(epoll):
-                    told += self._tell_ready(epoll)
+                count = self._tell_ready(epoll)
+                while count < MOST_LINGERED and not self._gives_way and self._linger(epoll):
+                    count += self._tell_ready(epoll)
 
     def _tell_ready(self, epoll: select.epoll) -> int:
         """Serve ready descriptors until none is left or other tasks must have a turn; return the number."""
-        told = 0
-        while told < MOST_AT_ONCE and (ready := epoll.poll(0, MOST_AT_ONCE - told)):
-            told += len(ready)
+        count = 0
+        while count < MOST_AT_ONCE and (ready := epoll.poll(0, MOST_AT_ONCE - count)):
+            count += len(ready)
             self._tell(ready)
-        return told
+        return count
 
     def _tell(self, ready: Sequence[tuple[int, int]]) -> None:
         for descriptor, _ in ready:

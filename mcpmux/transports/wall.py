@@ -20,7 +20,7 @@ async def walled(work: Awaitable[None], kind: type[Exception], tell: TakeErrors)
 
 def leaves_of(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """Return the errors in a group and in its nested groups."""
-    found: list[BaseException] = []
+    leaves: list[BaseException] = []
     for error in group.exceptions:
-        found.extend(leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
+        leaves.extend(leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return leaves

@@ -192,12 +192,12 @@ async def _send_once(request: httpx.Request, transport: Transport, where: str) -
 
 def _read_url(url: str) -> httpx.URL:
     try:
-        found = httpx.URL(url)
+        parts = httpx.URL(url)
     except httpx.InvalidURL:
-        found = httpx.URL()
-    if found.scheme not in ("http", "https") or not found.host or found.userinfo or (found.port or 0) > 65535:
+        parts = httpx.URL()
+    if parts.scheme not in ("http", "https") or not parts.host or parts.userinfo or (parts.port or 0) > 65535:
         raise RemoteProtocolError("what should be the URL of a server is none")
-    return found
+    return parts
 
 
 def _is_address(host: str) -> bool:

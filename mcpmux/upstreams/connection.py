@@ -69,8 +69,8 @@ class Connection:
         """
         if RESPONSES in call.params and (error := first_error(call)) is not None:
             raise error
-        said = call.meta
-        complete = isinstance(said, Meta) and said.complete
+        meta = call.meta
+        complete = isinstance(meta, Meta) and meta.complete
         leg = call if complete else call.with_meta(modern_meta(call, self._client_info))
         if call.method == m.TOOLS_LIST:
             return self._list_tools(leg, notify, deadline)
@@ -286,18 +286,18 @@ async def _initialize(
     Raises the first refusal if the server accepts none.
     """
     result = None
-    asked, first = [revision or NEWEST_LEGACY], None
+    revisions, first = [revision or NEWEST_LEGACY], None
     while result is None:
-        call = handshake.initialize_call(client_info, capabilities, asked[-1])
+        call = handshake.initialize_call(client_info, capabilities, revisions[-1])
         try:
             result = await channel.exchange(call, ignore_event)
         except (RpcError, HttpStatusError) as refusal:
             first = first or refusal
-            following = handshake.next_revision(refusal, asked) if revision is None else None
+            following = handshake.next_revision(refusal, revisions) if revision is None else None
             if following is None or (isinstance(refusal, HttpStatusError) and refusal.status in (401, 403)):
                 raise first from None  # it names the reason; the later refusals are about our guesses
-            log.info("revision refused, another one is tried", revision=asked[-1], following=following)
-            asked.append(following)
+            log.info("revision refused, another one is tried", revision=revisions[-1], following=following)
+            revisions.append(following)
     facts = handshake.read_initialize_result(result)
     channel.settle(facts)
     await channel.notify(m.INITIALIZED)

@@ -53,9 +53,9 @@ async def find_page(
 
     async def fetch() -> Page:
         params = {} if cursor is None else {"cursor": raw(cursor)}
-        asked = call.with_params(params) if params or call.params else call
+        list_call = call.with_params(params) if params or call.params else call
         try:
-            result = await upstream.exchange(asked, ignore_event, deadline)
+            result = await upstream.exchange(list_call, ignore_event, deadline)
             listed = expose_list(method, result[kind.items], upstream.space)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
@@ -90,10 +90,10 @@ async def find_page(
 def report(upstream: Upstream, method: str, problems: Iterable[Problem]) -> None:
     """Log each problem of a list once."""
     for problem in problems:
-        told = method, problem
-        if told in upstream.reported or len(upstream.reported) >= REPORTED_LIMIT:
+        entry = method, problem
+        if entry in upstream.reported or len(upstream.reported) >= REPORTED_LIMIT:
             continue
-        upstream.reported.add(told)
+        upstream.reported.add(entry)
         what = "item of a list left out" if problem.left_out else "list mended"
         if upstream.space.transparent:
             what = "list passed on with a mistake"
@@ -139,9 +139,9 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
     again = False
     while not steps.done:
         [position] = steps.wanted
-        found = await find_page(upstream, call, position.cursor, None, anew=anew)
-        again = again or found.again
-        page = sifted(steps, position, found.page)
+        cached = await find_page(upstream, call, position.cursor, None, anew=anew)
+        again = again or cached.again
+        page = sifted(steps, position, cached.page)
         steps.take_page(position, page.items, page.following, limit)
         steps.end_round()
         room = limit - position.items

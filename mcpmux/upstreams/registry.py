@@ -128,12 +128,12 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 
     def become(self, shared: Mapping[str, Upstream]) -> None:
         """Set the shared upstreams, in this order. Sessions that stay are not touched."""
-        before, self._shared = self._shared, dict(shared)
-        for name, upstream in before.items():
+        former, self._shared = self._shared, dict(shared)
+        for name, upstream in former.items():
             if shared.get(name) is not upstream:
                 self._retire(name)
         for name, upstream in shared.items():
-            if before.get(name) is not upstream and self._nursery is not None:
+            if former.get(name) is not upstream and self._nursery is not None:
                 upstream.left_out()  # clients have lists without it: they are notified once it is connected
                 self._start(upstream)
             self._by_key[name] = upstream
@@ -151,8 +151,8 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         """Keep a session connected until its scope is cancelled."""
         assert self._nursery is not None
         key = upstream.key
-        before, self._by_key[key] = self._by_key.get(key, upstream), upstream
-        self._nursery.start_soon(self._keep, upstream, before, name=f"upstream {key}")
+        former, self._by_key[key] = self._by_key.get(key, upstream), upstream
+        self._nursery.start_soon(self._keep, upstream, former, name=f"upstream {key}")
         return upstream
 
     async def _keep(self, upstream: Upstream, before: Upstream) -> None:

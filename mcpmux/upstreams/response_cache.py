@@ -170,8 +170,8 @@ class ResponseCache:
         elif method == m.TASK_STATUS:
             self._generations.act(self._name)  # the task may have ended, and changed something
         elif method == m.RESOURCE_UPDATED:
-            known = self._cache.knows(self.key)
-            self.updated(text_of(members_of(notification.params).get("uri")) if known else None)
+            is_kept = self._cache.knows(self.key)
+            self.updated(text_of(members_of(notification.params).get("uri")) if is_kept else None)
 
     def updated(self, uri: str | None) -> None:
         """Drop a resource that may have changed; None: one of which no answer is kept."""
@@ -228,10 +228,10 @@ class ResponseCache:
 
         seconds = upstream.patience(call.method)
         try:
-            found = await self.page(call, cursor, fetch, Deadline(seconds, 0.0, seconds))
+            cached = await self.page(call, cursor, fetch, Deadline(seconds, 0.0, seconds))
         except Overdue:
             raise upstream.late(call.method, seconds) from None
-        return dict(found.page.result)
+        return dict(cached.page.result)
 
     def read(
         self, call: Call, uri: str, ask: AskServer, notify: Notify, upstream: AskedUpstream
@@ -357,7 +357,7 @@ class ResponseCache:
             return CachedPage(await ask(), None, True)
         key = CacheKey(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
         generation = self._generations.of(self._name)
-        found: CachedPage | None
+        cached: CachedPage | None
         # A public page first: it serves everyone, a personal one only clients like this.
         kept_for = EVERYBODY if who is None else (None, who)
         entry = self._cache.find(key, kept_for, trio.current_time(), generation)
@@ -372,14 +372,14 @@ class ResponseCache:
         if (key, generation, audience) in self._cache.joinable:
             await in_task()
             with limited(deadline):
-                found, _ = await self._join(key, generation, audience, call)
-            if found is not None:
+                cached, _ = await self._join(key, generation, audience, call)
+            if cached is not None:
                 self.counts.shared += 1
-                return found
+                return cached
             generation = self._generations.of(self._name)  # it may have changed while this call waited
         fetch = self._cache.begin(key, generation, audience, call)
         try:
-            fetch.outcome = found = self._take_page(fetch, who, await ask())
+            fetch.outcome = cached = self._take_page(fetch, who, await ask())
         except RpcError as error:
             fetch.fail(error)
             if cursor is not None:  # the list may have changed, so that its cursors are not valid any more
@@ -388,7 +388,7 @@ class ResponseCache:
         finally:
             self._cache.end(fetch)
         self.counts.misses += 1
-        return found
+        return cached
 
     def _take_page(self, fetch: Fetch, who: Audience, page: Page) -> CachedPage:
         method, config = fetch.key.method, self._store.config

@@ -382,8 +382,8 @@ class Upstream(UpstreamStatus):
                 self._renewals.begin(trio.current_time())
                 opening = self._nursery.start(self._stay, [], connection, name=f"session {self.key}")
                 await walled(opening, McpmuxError, failures.extend)
-                known = [failure for failure in failures if isinstance(failure, McpmuxError)]
-                reason = "; ".join(each.in_full for each in known)
+                own_failures = [failure for failure in failures if isinstance(failure, McpmuxError)]
+                reason = "; ".join(failure.in_full for failure in own_failures)
                 if failures:
                     log.warning(
                         "session refused, and no other to be had", refusal=error.in_full, reason=reason
@@ -447,13 +447,13 @@ class Upstream(UpstreamStatus):
             self.turned()
             log.warning("upstream down", reason=self.trouble, state=self.state)
             await trio.sleep_forever()
-        told = ""
+        logged = ""
         while True:
             self._retry_at, self._finished = None, False
             eras = self._eras
             held, died = await self._attempt()
             if held is not None:
-                told = ""
+                logged = ""
             # A server that exits after its work has not failed. With subscriptions it has to run anyway.
             if self._finished and not self.subscriber.is_needed:
                 await self._rest()
@@ -475,14 +475,14 @@ class Upstream(UpstreamStatus):
                 if self._gone:
                     self._on_change(self.name, self._gone)
                     self._gone = ()
-            if reason != told or self._comeback.looping is not looping:
+            if reason != logged or self._comeback.looping is not looping:
                 log.warning(
                     "upstream down",
                     reason=self.trouble_in_full,
                     state=self.state,
                     retry_seconds=round(wait, 1),
                 )
-            told = reason
+            logged = reason
             await trio.sleep(wait)
 
     async def run_while_it_lasts(self) -> None:
@@ -503,8 +503,8 @@ class Upstream(UpstreamStatus):
         errors: list[BaseException] = []
         await walled(self._connect_and_stay(began), McpmuxError, errors.extend)  # the wall around one attempt
         if errors:
-            known = [error for error in errors if isinstance(error, McpmuxError)]
-            self.explain("; ".join(map(str, known)), "".join(error.quoted for error in known))
+            own_errors = [error for error in errors if isinstance(error, McpmuxError)]
+            self.explain("; ".join(map(str, own_errors)), "".join(error.quoted for error in own_errors))
         if not began:
             return None, any(isinstance(error, TransportClosed) for error in errors)
         return trio.current_time() - began[0], True

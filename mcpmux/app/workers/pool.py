@@ -170,7 +170,9 @@ class WorkerPool:
         self._counters = open_counters(self.count)
         try:
             numbers = range(1, self.count + 1)
-            self._rows = {each: map_counters(os.dup(self._counters), each, self.count) for each in numbers}
+            self._rows = {
+                number: map_counters(os.dup(self._counters), number, self.count) for number in numbers
+            }
             yield
         finally:
             os.close(self._counters)

@@ -35,12 +35,12 @@ class SupervisorStore:
 
     async def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         self.commands += 1
-        asked = trio.current_time()
+        began = trio.current_time()
         try:
             answer = await self._control.ask(STORE, method, arguments, named, seconds=STORE_SECONDS)
         except TransportClosed as error:
             raise StoreAway(f"the supervisor: {error}") from None
-        self.lag = trio.current_time() - asked
+        self.lag = trio.current_time() - began
         return answer
 
 

@@ -79,11 +79,11 @@ class SharedUpstream:
                 task_status.started()
 
     async def _tell_when_ready(self, mux: Mux) -> None:
-        told = None
+        announced = None
         while True:
             connection = mux.upstreams[self.name].connection
-            if connection is not None and connection is not told:
-                told = connection
+            if connection is not None and connection is not announced:
+                announced = connection
                 self.on_ready(self.name)
                 await connection.closed.wait()
             await trio.sleep(CHECK_SECONDS)

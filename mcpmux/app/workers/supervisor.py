@@ -166,11 +166,11 @@ class Supervisor:
 
     def share(self) -> list[SharedUpstream]:
         """Follow the shared upstreams of the configuration. Return the new ones, to be started."""
-        wanted = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
-        for name in self._shared.keys() - wanted.keys():
+        upstreams = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
+        for name in self._shared.keys() - upstreams.keys():
             self._shared.pop(name).scope.cancel(reason="it is not shared any more")
         added = []
-        for name, upstream in wanted.items():
+        for name, upstream in upstreams.items():
             config = shared_config(self.config, upstream)
             if name in self._shared:
                 self._shared[name].apply(config)
@@ -254,8 +254,10 @@ class Supervisor:
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts
-        told = {(key, starts[key]): found for key, found in (await self.pool.ask("metrics")).items()}
-        return self._totals.add_up(told, starts.items())
+        snapshots = {
+            (key, starts[key]): snapshot for key, snapshot in (await self.pool.ask("metrics")).items()
+        }
+        return self._totals.add_up(snapshots, starts.items())
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -290,11 +292,11 @@ WorkerStates = Mapping[int, Sequence[UpstreamState]]
 
 def merge_upstreams(said: WorkerStates, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
     """Return one state for each upstream, in the order in which the workers have them."""
-    found: dict[str, dict[int, UpstreamState]] = {}
+    by_name: dict[str, dict[int, UpstreamState]] = {}
     for worker, states in said.items():
         for state in states:
-            found.setdefault(state.name, {})[worker] = state
-    return [_merge(states, shared.get(name)) for name, states in found.items()]
+            by_name.setdefault(state.name, {})[worker] = state
+    return [_merge(states, shared.get(name)) for name, states in by_name.items()]
 
 
 def worst(states: Iterable[str]) -> str:
@@ -303,11 +305,11 @@ def worst(states: Iterable[str]) -> str:
 
 def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) -> UpstreamState:
     several = list(states.values())
-    state = worst(each.state for each in several)
+    state = worst(state_there.state for state_there in several)
     cache: Counter[str] = Counter()
-    for each in several:
-        cache.update(each.cache or {})
-    example = next(each for each in several if each.state == state)
+    for state_there in several:
+        cache.update(state_there.cache or {})
+    example = next(candidate for candidate in several if candidate.state == state)
     merged = msgspec.structs.replace(
         example,
         trouble=_trouble(states, state),
@@ -317,13 +319,15 @@ def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) ->
             for worker, of in states.items()
             for session in of.sessions
         ],
-        **{name: sum(getattr(each, name) for each in several) for name in _SUMMED},
+        **{name: sum(getattr(state_there, name) for state_there in several) for name in _SUMMED},
     )
     return merged if shared is None else _merge_shared(merged, several, shared)
 
 
 def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
-    there = {worker: each.trouble for worker, each in states.items() if each.state == state}
+    there = {
+        worker: state_there.trouble for worker, state_there in states.items() if state_there.state == state
+    }
     trouble = next((text for text in there.values() if text), None)
     if trouble is None or len(there) == len(states):
         return trouble
@@ -339,11 +343,11 @@ def _merge_shared(
         listeners[told["uri"]] += told["listeners"]
     sessions = []
     for session in shared.sessions:
-        heard = [
+        subscriptions = [
             {**subscription, "listeners": listeners.get(subscription["uri"], subscription["listeners"])}
             for subscription in session.subscriptions
         ]
-        sessions.append(msgspec.structs.replace(session, subscriptions=heard))
+        sessions.append(msgspec.structs.replace(session, subscriptions=subscriptions))
     return msgspec.structs.replace(
         shared,
         prefix=merged.prefix,

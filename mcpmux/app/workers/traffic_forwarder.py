@@ -128,14 +128,14 @@ class TrafficCollector:
 
     def take(self, worker: int, batch: TrafficBatch) -> None:
         """Put a batch of a worker into the ring."""
-        for each in batch:
-            if isinstance(each, int):
-                self._ring.cut_off(self._number(worker, each))
+        for entry in batch:
+            if isinstance(entry, int):
+                self._ring.cut_off(self._number(worker, entry))
                 continue
-            if len(each) == 2:
-                self._ring.set_view(self._number(worker, each[0]), each[1])
+            if len(entry) == 2:
+                self._ring.set_view(self._number(worker, entry[0]), entry[1])
                 continue
-            facts, size, (direction, data, at, kind, exchange, *rest, number, answers) = each
+            facts, size, (direction, data, at, kind, exchange, *rest, number, answers) = entry
             leg, exchange = self._leg(worker, facts), self._number(worker, exchange)
             seen = Observation(leg, direction, data, at - self._wall, kind, exchange, *rest)
             seen.number, seen.answers = self._number(worker, number), self._number(worker, answers)
@@ -154,10 +154,10 @@ class TrafficCollector:
         return number
 
     def _leg(self, worker: int, facts: tuple[Any, ...]) -> Leg:
-        side, peer, transport, upstream, *said = facts
+        side, peer, transport, upstream, *names = facts
         key = (worker, self._base.get(worker, 0), side, peer)
-        leg, known = self._legs.get(key) or (Leg(side, f"{worker}/{peer}", transport, upstream), ())
-        if facts != known:
-            leg.revision, leg.session, leg.name = said
+        leg, known_facts = self._legs.get(key) or (Leg(side, f"{worker}/{peer}", transport, upstream), ())
+        if facts != known_facts:
+            leg.revision, leg.session, leg.name = names
             self._legs[key] = leg, facts
         return leg

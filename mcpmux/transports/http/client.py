@@ -298,8 +298,8 @@ class HttpPool:
         self, method: str, target: str, headers: HeaderFields, length: int, more: HeaderFields
     ) -> bytes:
         # Most requests repeat the last head. `is`: comparing the fields would cost as much as looking it up.
-        asked = self._asked
-        if headers is asked[2] and target == asked[1] and method == asked[0]:
+        last_request = self._asked
+        if headers is last_request[2] and target == last_request[1] and method == last_request[0]:
             head = self._head
         elif method == "HEAD":
             raise LocalProtocolError("HEAD is not supported")

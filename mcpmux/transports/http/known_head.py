@@ -49,7 +49,7 @@ class KnownHead:
         *befores, self._end = between
         self._headers = {key: value or "" for key, value in fields}
         most = [(key, VARYING.get(key, OTHER_BYTES)) for key, value in fields if value is None]
-        self._varying = [(before, *each) for before, each in zip(befores, most, strict=True)]
+        self._varying = [(text, *limits) for text, limits in zip(befores, most, strict=True)]
         self._most = sum(map(len, between)) + sum(length for _, length in most)
 
     def varies(self, key: str, value: str) -> bool:
@@ -61,9 +61,9 @@ class KnownHead:
         text = data[: self._most].decode("latin-1")
         fields = self._headers.copy()
         position = 0
-        for before, key, most in self._varying:
-            start = position + len(before)
-            if text[position:start] != before:
+        for fixed, key, most in self._varying:
+            start = position + len(fixed)
+            if text[position:start] != fixed:
                 return None
             position = text.find(_RETURN, start, start + most)
             # Empty values, and those with spaces around them, are left to the parser.
@@ -111,6 +111,6 @@ def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None)
     between[-1] += LINE_END
     if sum(map(len, between)) > LEARNED_BYTES:
         return None
-    known = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
+    head = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
     # A head is of use only if it reads the message that it was made from.
-    return known if known.read(data) is not None else None
+    return head if head.read(data) is not None else None

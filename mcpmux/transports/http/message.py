@@ -283,9 +283,9 @@ class _MessageParser:
         self._lessons -= 1
         if self._lessons >= LESSONS or self._repeats or not is_fit:
             return False
-        known = learn(data, self.headers, self._known)
-        self._known = known or self._known
-        return known is not None
+        head = learn(data, self.headers, self._known)
+        self._known = head or self._known
+        return head is not None
 
     def _refused(self, status: int, sentence: str) -> Exception:
         raise NotImplementedError
@@ -375,8 +375,8 @@ class RequestParser(_MessageParser):
 
     def read_whole(self, data: bytes) -> HttpRequest | None:
         """Return the request if `data` is exactly one with the known head, otherwise None, without effect."""
-        known = self._known
-        if known is None or self.phase is not IDLE or (found := known.read(data)) is None:
+        head = self._known
+        if head is None or self.phase is not IDLE or (found := head.read(data)) is None:
             return None
         headers, position = found
         limits = self._limits
@@ -616,10 +616,10 @@ class ResponseParser(_MessageParser):
 
     def _take_known(self, known: KnownHead, data: bytes) -> bool:
         """Take `data` if it is one whole response with the known head; return False if not."""
-        found = known.read(data)
-        if found is None or self.complete:
+        values = known.read(data)
+        if values is None or self.complete:
             return False
-        self.headers, position = found
+        self.headers, position = values
         if position > self._head_limit:
             return False
         body = data[position:]

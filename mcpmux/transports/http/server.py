@@ -102,9 +102,9 @@ class _Server:
         swept = trio.current_time()
         while True:
             await trio.sleep(SWEEP_SECONDS)
-            before, swept = swept, trio.current_time()
+            last_swept, swept = swept, trio.current_time()
             # Time in which this process was stopped or starved does not count: clients may have been in time.
-            self.state.now += min(swept - before, LATE_SECONDS)
+            self.state.now += min(swept - last_swept, LATE_SECONDS)
             self.state.date_field = _date_field()
             for connection in self._next_turn():
                 connection.sweep()
@@ -211,25 +211,25 @@ class Room:
 
     def make_of(self, peer: str, now: float) -> ServerConnection | None:
         """Choose a guest of `peer` to leave for another of it, and take its place; None if none rests."""
-        found = self._longest(peer)
-        if found is None and now - self._looked >= LOOK_SECONDS:
+        connection = self._longest(peer)
+        if connection is None and now - self._looked >= LOOK_SECONDS:
             self._look(now)
-            found = self._longest(peer)
-        if found is not None:
-            self.go(peer, found)
-        return found
+            connection = self._longest(peer)
+        if connection is not None:
+            self.go(peer, connection)
+        return connection
 
     def make(self, peer: str, now: float) -> ServerConnection | None:
         """Choose a guest to leave for one of `peer`, and take its place; None if none can leave."""
         least = len(self._guests.get(peer, ()))
-        found = self._find(least)
-        if found is None and now - self._looked >= LOOK_SECONDS:
+        pair = self._find(least)
+        if pair is None and now - self._looked >= LOOK_SECONDS:
             self._look(now)
-            found = self._find(least)
-        if found is None:
+            pair = self._find(least)
+        if pair is None:
             return None
-        self.go(*found)
-        return found[1]
+        self.go(*pair)
+        return pair[1]
 
     def _look(self, now: float) -> None:
         self._looked = now

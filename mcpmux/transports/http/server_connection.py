@@ -775,7 +775,7 @@ class ServerConnection:
         if self._rest is None:
             return
         await in_task()
-        before = self.deadline
+        deadline = self.deadline
         try:
             while self._rest is not None:
                 # Renewed whenever the peer has read something: only a stalled one is cut off.
@@ -787,7 +787,7 @@ class ServerConnection:
             self._rest = None
             await self._lose_client()
         finally:
-            self.deadline = before
+            self.deadline = deadline
 
     async def _lose_client(self) -> None:
         self._scope.cancel(reason="the client left")

@@ -253,12 +253,12 @@ async def open_sse_client_stream(
     NoEventStream, another RemoteProtocolError for an unusable `endpoint`, TransportError. Leaving waits a
     moment for POSTs under way, then closes the stream, which ends the session.
     """
-    wanted = (*headers, ("Accept", EVENT_STREAM), ("Cache-Control", "no-store"))
+    fields = (*headers, ("Accept", EVENT_STREAM), ("Cache-Control", "no-store"))
     with ExitStack() as stack:
         with trio.move_on_after(patience) as waiting:
             if shown is not None:
-                wanted += await shown()
-            response = await pool.send("GET", target_of(url), wanted, b"", idempotent=True)
+                fields += await shown()
+            response = await pool.send("GET", target_of(url), fields, b"", idempotent=True)
             stack.callback(response.release)
             what = "no event stream there: GET was answered with"
             if response.status != 200:
