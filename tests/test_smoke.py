@@ -28,7 +28,11 @@ def served_url() -> Iterator[str]:
     """Yield the URL of a mcpmux in front of a server on the official SDK, and stop it with Ctrl-C."""
     server = shlex.join([sys.executable, str(sdk2_server.__file__), "stdio"])
     with Running("serve", "--upstream", f"sdk={server}", "--http", "127.0.0.1:0") as mux:
-        yield mux.line().strip()
+        url = mux.line().strip()
+        for _ in range(20):  # on a busy machine the server takes its time to start
+            if "sdk__echo" in run("ls", url, "tools").stdout:
+                break
+        yield url
         assert mux.stop() == 0, mux.stderr
 
 
