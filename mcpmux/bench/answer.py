@@ -23,12 +23,11 @@ from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.traffic.outcome import INPUT_REQUIRED, TOOL_ERROR
 
 WRONG = "wrong answer"
 TIMEOUT = "timeout"
 UNFINISHED = "unfinished"
-TOOL_ERROR = "tool error"
-WANTS_INPUT = "asks for input"
 COMPLETE = b'"complete"'  # the kind of nearly every result, as JSON
 MOST_KNOWN = 100_000  # first answers that are remembered; a template may make any number of subjects
 DIGEST_BYTES = 16  # enough that two different answers never look alike
@@ -72,7 +71,7 @@ def judge(result: Fields) -> str:
     kind = result.get("resultType")
     if kind is None or bytes(kind) == COMPLETE:
         return OK
-    return WANTS_INPUT if text_of(kind) == "input_required" else OK
+    return INPUT_REQUIRED if text_of(kind) == INPUT_REQUIRED else OK
 
 
 def words_of(result: Fields) -> str:

@@ -16,7 +16,7 @@ from functools import partial
 import trio
 from attrs import define, field
 
-from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
+from mcpmux.bench.answer import Answer, Chain, Follow, Judge, describe, size_of, words_of
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
 from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
@@ -35,6 +35,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.merger import walk_pages
+from mcpmux.traffic.outcome import TOOL_ERROR
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.connection import Connection, Eras, connect
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcpmux.bench import answer
-from mcpmux.bench.answer import TOOL_ERROR, WANTS_INPUT, WRONG, Chain, Checker, describe, judge, size_of
+from mcpmux.bench.answer import WRONG, Chain, Checker, describe, judge, size_of
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
@@ -15,6 +15,7 @@ from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcEr
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.traffic.outcome import INPUT_REQUIRED, TOOL_ERROR
 
 
 def fields(**members: Any) -> Fields:
@@ -36,7 +37,7 @@ def text(words: str) -> Fields:
         ({"isError": False}, OK),
         ({"isError": True}, TOOL_ERROR),
         ({"resultType": "complete"}, OK),
-        ({"resultType": "input_required"}, WANTS_INPUT),
+        ({"resultType": "input_required"}, INPUT_REQUIRED),
         ({"resultType": 5}, OK),
     ],
 )

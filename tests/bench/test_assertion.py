@@ -130,7 +130,7 @@ def test_a_condition_on_an_operation_that_is_not_there_is_refused():
 RESULTS = made(
     lambda random, at: 0.01,
     operations=("read", "list tools"),
-    outcome=lambda random: "ok" if random.random() < 0.9 else "tool error",
+    outcome=lambda random: "ok" if random.random() < 0.9 else "tool_error",
     fan_out=pushes(losses=3),
 )
 

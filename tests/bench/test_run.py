@@ -178,12 +178,12 @@ async def test_errors_are_counted_by_kind(autojump_clock) -> None:
     assert kinds == {
         "tool fine": set(),
         "tool missing": {"rpc -32602"},
-        "tool fail": {"tool error"},
-        "tool strange": {"asks for input"},
+        "tool fail": {"tool_error"},
+        "tool strange": {"input_required"},
     }
     assert results.examples == {
         "tool missing: rpc -32602": "no such tool",
-        "tool fail: tool error": "no disk, password=[redacted: password]",
+        "tool fail: tool_error": "no disk, password=[redacted: password]",
     }
 
 

@@ -98,7 +98,7 @@ def test_an_operation_that_comes_later_has_rows_for_all_of_the_time():
 asked = st.tuples(
     st.floats(0, 20),
     st.floats(1e-4, 5),
-    st.sampled_from(["ok", "timeout", "tool error"]),
+    st.sampled_from(["ok", "timeout", "tool_error"]),
     st.sampled_from("abc"),
 )
 
@@ -119,7 +119,7 @@ def test_every_request_is_in_one_operation_and_one_row(requests: list, warm_up: 
     whole = results.overall()
     assert whole.count == sum(results.series.count) == len(counted)
     assert whole.failed == sum(results.series.errors) == sum(one[2] != "ok" for one in counted)
-    assert whole.latency.count == whole.service.count == sum(one[2] != "tool error" for one in counted)
+    assert whole.latency.count == whole.service.count == sum(one[2] != "tool_error" for one in counted)
     for part in results.operations.values():
         assert sum(part.series.count) == part.count
         assert len(part.series.count) == len(results.series.count)
@@ -130,7 +130,7 @@ def test_a_request_belongs_to_the_step_in_which_it_was_meant_to_be_sent():
     tally = Tally(0.0)
     tally.begin_step(0.0, "slow", offered=2.0)
     ask(tally, 0.5, 0.1)
-    ask(tally, 0.9, 0.05, "tool error")
+    ask(tally, 0.9, 0.05, "tool_error")
     step = tally.begin_step(1.0, "fast", offered=9.0)
     ask(tally, 0.8, 0.7)
     ask(tally, 1.2, 0.4)
@@ -138,7 +138,7 @@ def test_a_request_belongs_to_the_step_in_which_it_was_meant_to_be_sent():
     step.held, step.why = False, "p99 ≥ 0.1 s"
     ask(tally, 1.9, 0.3)
     slow, fast = ended(tally, 5.0).steps
-    assert (slow.count, slow.errors, slow.latency.count, slow.arrived) == (3, {"tool error": 1}, 2, 1)
+    assert (slow.count, slow.errors, slow.latency.count, slow.arrived) == (3, {"tool_error": 1}, 2, 1)
     assert (fast.count, fast.seconds, fast.held, fast.why) == (2, 1.0, False, "p99 ≥ 0.1 s")
     assert fast.arrived == 2, "what came in its time, of whichever step; nothing after its end"
     assert fast.rate == 2.0
@@ -189,7 +189,7 @@ def test_a_snapshot_tells_how_far_it_is():
     ask(tally, 10.5, 0.1)
     assert tally.snapshot(10.9).warming
     ask(tally, 11.5, 0.1)
-    ask(tally, 11.6, 0.1, "tool error")
+    ask(tally, 11.6, 0.1, "tool_error")
     tally.begin_step(12.0, "200/s")
     seen = tally.snapshot(12.5, in_flight=7)
     assert (seen.elapsed, seen.warming, seen.in_flight, seen.step) == (2.5, False, 7, "200/s")

@@ -128,7 +128,7 @@ def test_an_answer_to_nothing_is_no_open_row():
 async def test_an_exchange_that_was_cut_off_is_cancelled():
     traffic = Traffic()
     _, exchange = traffic.begin("tools/call", {"name": "docs__find"})
-    before = traffic.ring.seq
+    before = traffic.ring.position
     with trio.CancelScope() as scope:
         scope.cancel()
         try:
@@ -184,7 +184,7 @@ def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
         assert ring.row(ring.first - 1) is None
         for row in kept:
             assert row.weight == 600 + sum(weight_of(each.observed) for each in row.messages)
-            assert [each.seq for each in row.messages] == sorted(each.seq for each in row.messages)
+            assert [each.position for each in row.messages] == sorted(each.position for each in row.messages)
     live = {row.exchange for row in kept if row.exchange} if messages else set()
     assert {key for key in ring._growing if isinstance(key, int)} == live
     assert all(row.number >= ring.first for row in ring._growing.values())
@@ -196,13 +196,13 @@ def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
     ring = traffic.ring
     first, position, missed = ring.messages_since(0, 3)
     rest, position, more_missed = ring.messages_since(position, 3)
-    assert [kept.seq for kept in first + rest] == [1, 2, 3, 4]
+    assert [kept.position for kept in first + rest] == [1, 2, 3, 4]
     assert (position, missed + more_missed) == (4, 0)
     for _ in range(RECENT // 4 + 10):
         traffic.exchange()
     found, position, missed = traffic.ring.messages_since(position, 5)
     assert missed == 40
-    assert [kept.seq for kept in found] == [45, 46, 47, 48, 49]
+    assert [kept.position for kept in found] == [45, 46, 47, 48, 49]
     assert position == 49
     assert ring.changed_since(4)[1] == 40
 

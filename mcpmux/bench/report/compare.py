@@ -152,7 +152,7 @@ def in_turns(old: Runs, new: Runs) -> bool:
 
 
 def _change(name: str, part: str | None, old: Sequence[float], new: Sequence[float], paired: bool) -> Change:
-    changes = _range(old, new, paired and len(old) == len(new), is_share=name == "errors")
+    changes = range_of(old, new, paired and len(old) == len(new), is_share=name == "errors")
     margin = ERROR_MARGIN if name == "errors" else MARGIN
     verdict: Verdict = "no difference shown"
     if min(len(old), len(new)) < RUNS:
@@ -162,7 +162,7 @@ def _change(name: str, part: str | None, old: Sequence[float], new: Sequence[flo
     return Change(part, name, median(old), median(new), changes, verdict)
 
 
-def _range(old: Sequence[float], new: Sequence[float], paired: bool, *, is_share: bool) -> Range | None:
+def range_of(old: Sequence[float], new: Sequence[float], paired: bool, *, is_share: bool) -> Range | None:
     """Return the changes from old values to new ones: relative ones, differences for shares of requests."""
     if not is_share and min(old) <= 0:
         return None

@@ -136,7 +136,7 @@ class Api:
         ring = view.ring
         bound = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
-        messages = ring.seq  # a stream goes on from here
+        messages = ring.position  # a stream goes on from here
         rows, rest = await view.find(_filter(http), bound, most)
         counts = {"first": ring.first, "last": ring.last, "messages": messages, "run": view.run}
         await http.send({"rows": rows, "before": rest, **counts})
@@ -189,15 +189,16 @@ class Api:
         """
         view, filter_ = self._view_for(http), _filter(http)
         ring = view.ring
-        position = min(whole_number(http.query, "since", 0, 2**53, ring.seq), ring.seq)  # of another run
+        since = whole_number(http.query, "since", 0, 2**53, ring.position)
+        position = min(since, ring.position)  # it may be of another run
 
         async def read_news() -> tuple[bytes, bool]:
             nonlocal position
             ring.settle()
-            if ring.seq == position:
+            if ring.position == position:
                 return b"", True
             rows, missed = ring.changed_since(position)
-            position = ring.seq
+            position = ring.position
             newest = sorted(rows, key=attrgetter("number"))[-ROWS_AT_ONCE:]
             matching = [row for row in newest if view.matches(filter_, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
@@ -209,7 +210,7 @@ class Api:
     async def _stream_traffic(self, http: HttpExchange) -> None:
         """Send events `record`: each message as in a capture. `missed`: number that a slow reader missed."""
         filter_ = _filter(http, NAMES)
-        positions = {view: view.ring.seq for view in (self._view, self._view_for(http))}
+        positions = {view: view.ring.position for view in (self._view, self._view_for(http))}
 
         async def read_news() -> tuple[bytes, bool]:
             events = []
@@ -224,12 +225,12 @@ class Api:
                         events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
                         size += len(events[-1])
                     if size > BYTES_AT_ONCE:  # a slow reader has all of it kept, beside the ring
-                        end = stored.seq
+                        end = stored.position
                         break
                     if index % BREATH == 0:
                         await trio.lowlevel.checkpoint()
                 positions[view] = end
-            is_all = all(position == view.ring.seq for view, position in positions.items())
+            is_all = all(position == view.ring.position for view, position in positions.items())
             return b"".join(events), is_all
 
         await self._stream(read_news, COMMENT, http)
@@ -355,7 +356,7 @@ def is_ready(when: str, states: Collection[str]) -> bool:
 def _rows_event(
     ring: LiveRing, rows: Sequence[dict[str, Any]] = (), gone: Sequence[int] = (), skipped: int = 0
 ) -> bytes:
-    counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
+    counts = {"first": ring.first, "last": ring.last, "messages": ring.position}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
 

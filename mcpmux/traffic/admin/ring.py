@@ -5,10 +5,10 @@ not; a message is decoded only when it is read. Messages are kept as they were o
 only through `view`, which redacts.
 
 A row is one line of the inspector's list: an exchange with all its messages on both legs, or a message that
-belongs to none, such as a notification. Rows have consecutive numbers; so have messages (`seq`). A reader
-keeps the last number that it has read, and misses what is dropped before its next read. Requests of mcpmux
-itself are in a ring of their own, with numbers of their own, so that they take no room from the exchanges of
-clients.
+belongs to none, such as a notification. Rows have consecutive numbers, and messages consecutive positions. A
+reader keeps the last position that it has read, and misses what is dropped before its next read. Requests of
+mcpmux itself are in a ring of their own, with numbers of their own, so that they take no room from the
+exchanges of clients.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ RECENT: Final = 16_384  # messages that a reader may be behind; some seconds of 
 class StoredMessage:
     """A message. `size`: on the wire; `observed.data` is empty if it was too large to keep."""
 
-    __slots__ = ("observed", "seq", "size")
+    __slots__ = ("observed", "position", "size")
 
-    def __init__(self, seq: int, size: int, observed: Observation) -> None:
-        self.seq, self.size, self.observed = seq, size, observed
+    def __init__(self, position: int, size: int, observed: Observation) -> None:
+        self.position, self.size, self.observed = position, size, observed
 
     @property
     def too_large(self) -> bool:
@@ -145,7 +145,7 @@ class LiveRing:
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
-        self.seq = 0  # number of the newest message
+        self.position = 0  # of the newest message
 
     def expect(self, settle: Callable[[], None]) -> None:
         """Remember how to settle. See BatchObserver."""
@@ -167,7 +167,7 @@ class LiveRing:
         if self.own is not None and observed.own:
             self.own.take(observed, size)
             return
-        self.seq += 1
+        self.position += 1
         size = len(observed.data) if size is None else size
         if size > self._most_bytes // SHARE // 2:
             kind, exchange, method, request_id, target, *more = observed.facts()
@@ -177,7 +177,7 @@ class LiveRing:
             )
         row = self._row_of(observed)
         weight = row.weight
-        row.add(StoredMessage(self.seq, size, observed))
+        row.add(StoredMessage(self.position, size, observed))
         self._recent.append(row.number)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_bytes // SHARE:
             row.shorten()
@@ -225,7 +225,7 @@ class LiveRing:
 
     def _tell_again(self, row: Row) -> None:
         """Have readers read a row again that has no new message."""
-        self.seq += 1
+        self.position += 1
         self._recent.append(row.number)
 
     def row(self, number: int) -> Row | None:
@@ -246,27 +246,27 @@ class LiveRing:
                 return
             yield row
 
-    def changed_since(self, seq: int) -> tuple[list[Row], int]:
-        """Return the rows with messages after `seq`, each once, and the number of missed messages."""
-        numbers, position = self._passed_since(seq)
+    def changed_since(self, since: int) -> tuple[list[Row], int]:
+        """Return the rows with messages after `since`, each once, and the number of missed messages."""
+        numbers, position = self._passed_since(since)
         rows = map(self._rows.get, dict.fromkeys(numbers))
-        return [row for row in rows if row is not None], position - seq
+        return [row for row in rows if row is not None], position - since
 
-    def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
-        """Return up to `most` messages after `seq`, the number of the last one read, and of missed ones."""
-        numbers, begin = self._passed_since(seq)
+    def messages_since(self, since: int, most: int) -> tuple[list[StoredMessage], int, int]:
+        """Return up to `most` messages after `since`, the last position, and the number of missed ones."""
+        numbers, begin = self._passed_since(since)
         news = []
         for position, number in enumerate(numbers[:most], begin + 1):
             row = self._rows.get(number)
             messages = row.messages if row is not None else []
-            index = bisect.bisect_left(messages, position, key=attrgetter("seq"))
-            news += [message for message in messages[index : index + 1] if message.seq == position]
-        return news, begin + len(numbers[:most]), begin - seq
+            index = bisect.bisect_left(messages, position, key=attrgetter("position"))
+            news += [message for message in messages[index : index + 1] if message.position == position]
+        return news, begin + len(numbers[:most]), begin - since
 
-    def _passed_since(self, seq: int) -> tuple[list[int], int]:
-        """Return the row's number for each message after `seq`, as far as known, and the one before."""
-        begin = max(seq, self.seq - len(self._recent))
-        return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
+    def _passed_since(self, since: int) -> tuple[list[int], int]:
+        """Return the number of the row of each known message after `since`, and the position before."""
+        begin = max(since, self.position - len(self._recent))
+        return list(islice(reversed(self._recent), self.position - begin))[::-1], begin
 
     def _row_of(self, observed: Observation) -> Row:
         if observed.exchange:

@@ -103,19 +103,19 @@ async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes],
 
 async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Record, None]:
     """Yield the messages of the selected rows, the oldest first; see `write_capture`."""
-    for seq, row in await _find_messages(view, wanted):
-        index = bisect_left(row.messages, seq, key=attrgetter("seq"))
-        if index < len(row.messages) and row.messages[index].seq == seq:
+    for position, row in await _find_messages(view, wanted):
+        index = bisect_left(row.messages, position, key=attrgetter("position"))
+        if index < len(row.messages) and row.messages[index].position == position:
             yield await view.read(row.messages[index])
 
 
 async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
-    """Return the number of each message of the selected rows, in order, with its row."""
+    """Return the position of each message of the selected rows, in order, with its row."""
     places: list[tuple[int, Row]] = []
     breath = time.perf_counter() + BREATH_SECONDS
     for row in view.ring.before(view.ring.last + 1):
         if view.matches(wanted, row):
-            places += [(stored.seq, row) for stored in row.messages]
+            places += [(stored.position, row) for stored in row.messages]
         if time.perf_counter() > breath:
             await trio.lowlevel.checkpoint()
             breath = time.perf_counter() + BREATH_SECONDS

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.bench.report.compare import RUNS, _range, compare_reports, compare_runs, in_turns, unmatched
+from mcpmux.bench.report.compare import (
+    RUNS,
+    compare_reports,
+    compare_runs,
+    in_turns,
+    range_of,
+    unmatched,
+)
 from mcpmux.bench.results import Results, generator_of
 from tests.bench.made import about, made, report
 
@@ -143,11 +150,11 @@ pairs = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1
 @given(pairs, st.booleans())
 def test_pairs_say_more_than_all_with_all(measured: list[tuple[float, float]], is_share: bool):
     old, new = zip(*measured, strict=True)
-    paired, mixed = (_range(old, new, of_pairs, is_share=is_share) for of_pairs in (True, False))
+    paired, mixed = (range_of(old, new, of_pairs, is_share=is_share) for of_pairs in (True, False))
     assert paired is not None and mixed is not None
     assert mixed.low <= paired.low <= paired.middle <= paired.high <= mixed.high
     assert mixed.low <= mixed.middle <= mixed.high
 
 
 def test_a_change_of_nothing_has_no_relation():
-    assert _range([0.0, 1.0], [1.0, 1.0], paired=True, is_share=False) is None
+    assert range_of([0.0, 1.0], [1.0, 1.0], paired=True, is_share=False) is None
