@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compiled import compiled_copy
+from benchmarks.compiled import BUILD_SECONDS, compiled_copy
 from tests.process.running import Running
 from tests.real.parts import pip_env
 
-pytestmark = pytest.mark.slow
+# another process may be compiling, beside all other tests, and is waited for
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * BUILD_SECONDS)]
 
 
 def run(*command: str | Path) -> str:
