@@ -1,10 +1,11 @@
-"""What all processes count together, in the store: sessions of each principal, and tokens of rate limits.
+"""Counts that all processes share through the store: sessions of each principal, and tokens of rate limits.
 
-A session that others may go on with has its place for as long as its record is kept, whoever has it then. Any
-other session has its place while the lease of its process holds. Without the store no session begins.
+A session that other replicas may go on with keeps its place for as long as its record is kept, at any
+replica. Any other session keeps its place while the lease of its process holds. Without the store no session
+begins.
 
-When the store is away each replica counts tokens for itself, in buckets of its own: limits hold less exactly
-then, and nobody is refused for that.
+When the store is away each replica counts tokens alone: limits hold less exactly then, and no client is
+refused for that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Upkeep:
     """Of one kind of things. `run` has to run.
 
     `keep` is awaited twice in `seconds`, which is `session_idle`, and `remove` soon after `remove_soon`. They
-    never run at the same time, so nothing is kept that is being removed.
+    never run at the same time, so `keep` cannot bring back a record that `remove` deletes.
     """
 
     def __init__(self, members: Membership, seconds: float, keep: Act, remove: Act) -> None:
@@ -70,11 +71,11 @@ class StoredPlaces:
     """The places of the sessions of this process. Implements SessionCount; `run` has to run."""
 
     def __init__(self, store: Store, seal: Seal, members: Membership, seconds: float) -> None:
-        """`seconds` after which a session ends that nobody uses."""
+        """Take `seconds`, after which an unused session ends."""
         self._store, self._seal, self._members = store, seal, members
         self._seconds = seconds * KEPT_LONGER
         self._here: dict[str, Place] = {}
-        self._left: set[Place] = set()  # that the store has to hear of; bounded by the sessions there were
+        self._left: set[Place] = set()  # to be reported to the store; bounded by the sessions there were
         self._upkeep = Upkeep(members, seconds, self._keep, self._leave)
         self.run = self._upkeep.run
 

@@ -1,11 +1,11 @@
-"""What another replica has to answer goes there: over HTTP the whole request, else the call in it.
+"""Hands over what another replica has to answer: over HTTP the whole request, else the call in it.
 
-Which replica that is, is told by the id in front of what a request names: a session, a parked call, a task. A
-session may have moved since: the store knows where. Nothing is asked of the store for what is here, nor for
-what is where its id says.
+A request names a session, a parked call or a task, and the id in front of that name shows its replica. A
+session may have moved since: the store knows where to. Requests for this replica, and those whose id is still
+right, need no question to the store.
 
-When a replica goes while it works on a request, the request is made again somewhere else if that changes
-nothing; if not, its client is told that it may have been carried out.
+When a replica disappears while it works on a request, another one repeats the request if it is safe to
+repeat. If it is not, the client gets an error which says that the request may have been carried out.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AnswersForOthers:
             self._change.unpark_all()
 
     async def drained(self) -> None:
-        """Wait until nothing is answered here for others. To a replica that has left nothing more comes."""
+        """Wait until no request of another replica is answered here. After `leave` no more come."""
         while self._answering:
             await self._change.park()
 
@@ -124,7 +124,7 @@ class Door(AnswersForOthers):
         return self._find_and_answer(owner, session_id, request, reply)
 
     async def deliver(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer a request that is for this replica, as another one thinks; say so if it is not."""
+        """Answer a request that another replica has handed over, or refuse it if it belongs elsewhere."""
         await in_task()
         with self.answering():
             await self._deliver(request, reply)
@@ -235,8 +235,8 @@ class Door(AnswersForOthers):
 class HandedCalls(AnswersForOthers):
     """Calls of clients whose connection stays here: WebSocket, TCP, Unix sockets, standard input and output.
 
-    Who the client is, the other replica believes. Everything else is its own affair: access rules, limits,
-    and records of the exchange. `attach` has to follow before anything is answered.
+    The other replica believes who the client is. It applies everything else itself: access rules, limits, and
+    records of the exchange. `attach` has to follow before anything is answered.
     """
 
     def __init__(self, members: Membership, client: ReplicaClient) -> None:
@@ -245,7 +245,7 @@ class HandedCalls(AnswersForOthers):
         self._service: MuxService
 
     def attach(self, service: MuxService) -> None:
-        """This answers calls of other replicas, and asks us about those of its own clients."""
+        """Let `service` answer calls of other replicas, and hand over calls of its own clients here."""
         self._service = service
         service.elsewhere = self._hand_over
 
@@ -265,7 +265,7 @@ class HandedCalls(AnswersForOthers):
                     return await self._client.exchange(there, call, notify)
             except (TransportError, RemoteProtocolError) as error:
                 log.info("a call was not answered", replica=there.card.name, reason=str(error))
-                if STATE in call.params and not was_unsent(error):  # with it nothing can be asked twice
+                if STATE in call.params and not was_unsent(error):  # a state can be used once
                     raise lost_with_process(done=None) from None
             await trio.sleep(members.lease / RENEWALS)
         raise Busy("the replica that has it cannot be reached", "cluster.lease")
@@ -298,7 +298,7 @@ def _id_in(request: HttpRequest) -> Id | None:
 
 
 def _is_repeatable(request: HttpRequest) -> bool:
-    """Whether a request changes nothing when it is made twice."""
+    """Return whether a request is safe to repeat."""
     message = _message_in(request)
     if isinstance(message, Request):
         return message.method in m.READ_ONLY

@@ -1,8 +1,9 @@
-"""Tells the other replicas what has changed here, before anybody here hears of it.
+"""Reports changes to the other replicas, before any client of this one learns of them.
 
-Each replica remembers answers of upstreams. What a client does at one of them ends what all replicas remember
-of that upstream before the client has its answer, and what an upstream announces ends it before clients are
-told. A replica that cannot be told for as long as a lease lasts has none any more, and remembers nothing.
+Each replica caches answers of upstreams. A call of a client that may change something clears what all
+replicas cache of that upstream before the client gets its answer. A change that an upstream announces clears
+it before the announcement is passed on. A replica that cannot be reached for the time of a lease has lost its
+lease, and caches no answers.
 
 Source: the counters of `mux/cache`, which workers of one machine share in memory.
 """
@@ -24,8 +25,8 @@ from mcpmux.transports.inline import AT_ONCE, in_task
 
 log = structlog.get_logger()
 
-AGAIN_SECONDS: Final = 0.2  # at most, until a replica is told again
-LISTS_LIMIT: Final = 1000  # changes that wait to be told; upstreams and kinds of lists are few
+AGAIN_SECONDS: Final = 0.2  # at most, until the next try to reach a replica
+LISTS_LIMIT: Final = 1000  # changes that wait to be sent; upstreams and kinds of lists are few
 
 
 class Herald:
@@ -41,11 +42,11 @@ class Herald:
         self._done = trio.lowlevel.ParkingLot()
 
     def hear(self, news: News) -> None:
-        """Another replica says what has changed."""
+        """Take in a change that another replica reports."""
         self.generations.count_elsewhere([slot for slot in news.slots if 0 <= slot < SLOTS])
 
     def list_changed(self, upstream: str, method: str) -> None:
-        """Clients of all replicas are to hear of it: a server may tell one session alone."""
+        """Report a changed list to clients of all replicas: a server may announce it to one session only."""
         if len(self._lists) < LISTS_LIMIT:
             self._lists[upstream, method] = None
             self._wish.set()

@@ -1,6 +1,6 @@
-"""What replicas say of themselves and to each other: values only.
+"""The messages of replicas to each other, as values.
 
-They are apart from those who exchange them, as a module with what msgspec decodes cannot be compiled.
+They have a module to themselves because mypyc cannot compile classes that msgspec decodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INSPECTOR: Final = -1  # instead of a listener: the request is of the inspector,
 
 
 class Card(msgspec.Struct, array_like=True, frozen=True):
-    """What a replica says of itself. `url`: of its port; `ids`: those of before, whose leases have ended.
+    """A replica's description of itself. `url`: of its port; `ids`: its former ones, whose leases have ended.
 
     `at`: its own clock when it asked for its lease, in seconds since 1970; `lease`: for so many seconds.
     """
@@ -39,7 +39,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
     lease: float = 0.0
 
     def seal(self, seal: Seal, replica: str) -> bytes:
-        """As it lies in the store, for the id `replica`."""
+        """Return it encrypted, as the store keeps it for the id `replica`."""
         return seal.seal("replica", replica, msgspec.msgpack.encode(self))
 
     @classmethod
@@ -65,7 +65,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     took for its last answer. `events_waiting`: of streams, for the store. `lease_seconds`: that its lease
     still holds. `others`: replicas that it knows to be there. All counts are since the start.
 
-    Of a silent one only `name`, `id`, `url` and `version` are known, and the numbers mean nothing.
+    Of a silent one only `name`, `id`, `url` and `version` are known, and the numbers have no meaning.
     """
 
     name: str
@@ -129,14 +129,14 @@ class HandedCall(msgspec.Struct, array_like=True, tag="call", frozen=True):
 
 
 class News(msgspec.Struct, array_like=True, tag="news", frozen=True):
-    """What has changed. `slots`: of generations, see `mux/cache`; `lists`: (upstream, notification) pairs."""
+    """Changes. `slots`: of generations (`mux/cache`); `lists`: pairs (upstream, notification)."""
 
     slots: list[int]
     lists: list[tuple[str, str]]
 
 
 class StateWanted(msgspec.Struct, array_like=True, tag="state", frozen=True):
-    """How are you?"""
+    """A question for the ReplicaState of the reader."""
 
 
 class ListenWanted(msgspec.Struct, array_like=True, tag="listen", frozen=True):

@@ -1,13 +1,13 @@
 """One subscription at an upstream for all replicas: each upstream has an owner, where the others listen.
 
-An owner is a member whose lease holds, and by its own list of members the one for that upstream. Nobody else
-answers a listen, so that no replica listens at one that listens elsewhere. Another replica is a client of the
-owner's hub: it hears of a change when all replicas have forgotten what they remembered.
+An owner is a member whose lease holds, and by its own list of members the one for that upstream. No other
+replica answers a listen, so none listens at a replica that listens elsewhere. Another replica is a client of
+the owner's hub: it gets a change once all replicas have cleared their caches.
 
-A stream ends when the owner's lease does, or when the upstream does not tell it any more of something that it
-honoured. When another becomes the owner it goes on for a few leases: by then the replicas listen there, and
-have heard what was still to be told here. Until then the one before goes on asking the upstream itself. A
-stream that another one replaces tells what it has, and ends.
+A stream ends when the owner's lease does, or when the upstream stops reporting something that the owner has
+honoured. When another replica becomes the owner the stream goes on for a few leases: by then the others
+listen at the new owner, and have got what was still to be sent here. Until then the former owner keeps its
+subscription at the upstream. A stream that another one replaces sends what it has, and ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mcpmux.upstreams.subscriber import REPLACES, uris_in
 from mcpmux.upstreams.upstream import Upstream
 
 NAME_BYTES: Final = 8  # of randomness in the name of a stream
-SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
+SIGNS: Final = 3  # of life within one lease; a reader that gets none for so long ends its stream
 LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end
 WEIGHT_BYTES: Final = 8
 SETTLE_LEASES: Final = 2  # until all replicas have forgotten, when one of them does not answer
@@ -65,7 +65,7 @@ class Listens:
 
     @property
     def owned(self) -> int:
-        """How many upstreams this replica subscribes at for all."""
+        """The number of upstreams at which this replica subscribes for all."""
         return sum(
             is_one_for_all(upstream.config) and self._owns(key) for key, upstream in self._registry.items()
         )
@@ -141,7 +141,7 @@ class Listens:
     async def _subscribe(
         self, outbox: ClientOutbox, upstream: Upstream, uris: Collection[str]
     ) -> frozenset[str]:
-        """What the upstream agrees to before the other replica would lose its patience."""
+        """Return the URIs to which the upstream agrees before the other replica would give up."""
         for uri in uris:
             self._hub.subscribe(outbox, upstream.key, uri, said_raw=True)
         seconds = self._members.lease * (SIGNS - 1) / SIGNS
@@ -173,7 +173,7 @@ class Listens:
             await reply.write(data)
 
     def _may_go_on(self, upstream: Upstream, honoured: frozenset[str]) -> bool:
-        """Whether this replica hears of all changes of what it has honoured."""
+        """Return whether this replica gets all changes of the URIs in `honoured`."""
         if self._registry.by_key(upstream.key) is not upstream or not honoured <= upstream.subscriber.asked:
             return False
         return self._members.is_inside or self._members.is_left

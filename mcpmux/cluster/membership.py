@@ -2,9 +2,9 @@
 
 Its states are those of MemberState, and change as the table TRANSITIONS says.
 
-A member is inside while its lease holds, and may then do what only one replica may do at a time. Whether it
-holds is a matter of its own clock, which goes on while the process is stopped: its lease is over for it no
-later than for the store.
+A member is inside while its lease holds, and may then do what only one replica may do at a time. Its own
+clock shows whether the lease holds. That clock goes on while the process is stopped, so the lease is over for
+the member no later than for the store.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ NOT_ASKED: Final = "it has not been asked yet"
 
 
 class MemberState(Enum):
-    """How far a replica is on its way into the cluster."""
+    """The stages of a replica on its way into the cluster."""
 
-    JOINING = auto()  # the store has not heard of the id in force
+    JOINING = auto()  # the store does not know the id in force yet
     RETURNING = auto()  # it has, but what is here may lie there under an id of before
     MEMBER = auto()  # it is inside while its lease holds
     LEFT = auto()  # it has ended its lease itself, and stays outside
 
 
 class MemberStep(Enum):
-    """What may happen to a replica."""
+    """The events that move a replica from one state to another."""
 
     GRANTED = auto()  # the store has given a lease to the id in force
     REFUSED = auto()  # for the store that id has ended: the replica joins again under another one
@@ -92,7 +92,7 @@ class Standing:
         return now < self._ends
 
     def is_told_of_changes(self, now: float) -> bool:
-        """Return whether all others that are inside know of this replica, so that it misses nothing."""
+        """Return whether all others that are inside know of this replica, so that it misses no change."""
         return self._known_at <= now < self._ends
 
 
@@ -147,7 +147,7 @@ def read_cards(
 
 
 async def _nothing(_ids: Collection[str]) -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 class Membership:
@@ -156,7 +156,7 @@ class Membership:
     `on_return` is awaited with the ids of before when the replica is known under another one, before it is
     inside. `on_members` is called with the number of members, this one among them, when it is another than
     before. `on_gone` is called when another replica has gone, with the seconds since when it may have, and
-    `on_loss` whenever something may have happened of which it did not hear: then, and when it was outside.
+    `on_loss` whenever this replica may have missed a change: then, and when it was outside.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Membership:
         `ids`: what they begin with. `is_told_of`: in the log.
         """
         self._store, self._seal = store, seal
-        self.card = Card(name, url, lease=lease)  # what the others are told, but for ids and the time
+        self.card = Card(name, url, lease=lease)  # what the others read, but for ids and the time
         self.lease = lease
         self._ids, self._is_told_of = ids, is_told_of
         self.marks = Marks(self._new_id())
@@ -214,7 +214,7 @@ class Membership:
 
     @property
     def seconds_left(self) -> float:
-        """Of the lease."""
+        """The seconds left of the lease."""
         return self._standing.seconds_left(self._clock())
 
     @property
@@ -268,7 +268,7 @@ class Membership:
             self.on_loss()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Renew the lease until cancelled. Started when the store was asked once, whatever it said."""
+        """Renew the lease until cancelled. Started when the store was asked once, also without an answer."""
         await self.renew()
         task_status.started()
         while not self.is_left:
@@ -383,7 +383,7 @@ class Membership:
         return self.is_inside
 
     async def leave(self) -> None:
-        """End the lease: others take over at once. Nothing happens when the store is away."""
+        """End the lease, so that others take over at once. Without the store the lease runs out."""
         if self.is_left:
             return
         is_known = self._standing.state is not MemberState.JOINING

@@ -1,8 +1,8 @@
 """The port at which replicas hand requests to each other, and tell each other what has changed.
 
 Everything is a POST with a letter: what it is about, for which replica, when it was written and a number that
-is used once, signed with the cluster's key. A letter that is not signed, for somebody else, old or read
-before is refused, so that nobody who only sees the network can say anything. The answer to a request that was
+is used once, signed with the cluster's key. A letter that is not signed, for another replica, old or read
+before is refused, so an attacker who only sees the network cannot send one. The answer to a request that was
 handed over is the answer itself, as it comes; cancelling is closing the connection.
 
 Where the network is not trusted, the port has TLS: what is said is signed, and not hidden.
@@ -85,7 +85,7 @@ TakeListen = Callable[[ListenWanted, HttpReply], Awaitable[None]]
 
 
 class ReplicaPort:
-    """Reads letters. `deliver` answers requests, `answer` calls; `hear` takes news, heeded when it returns.
+    """Reads letters. `deliver` answers requests, `answer` calls; `hear` takes news, applied when it returns.
 
     `describe` tells how we are; `tell` answers listens. `handed_in`: requests and calls of others so far.
     """
@@ -173,10 +173,10 @@ class ReplicaPort:
 
 
 class Outcome(Enum):
-    """What has become of a request that was handed over."""
+    """The ways in which a request ends that was handed over."""
 
     ANSWERED = auto()
-    NOT_THERE = auto()  # that replica does not have what it is about (any more), and has done nothing
+    NOT_THERE = auto()  # not carried out: that replica has no such session, call or task (any more)
     UNSENT = auto()  # it has not got it
     LOST = auto()  # it may have done something, and its answer is not complete
 
@@ -218,7 +218,7 @@ class ReplicaClient:
     async def listen(self, to: Neighbour, wanted: ListenWanted, silence: float, notify: Notify) -> None:
         """Pass on what another replica tells of resources, until it ends that.
 
-        Raises TransportError, also when nothing comes for `silence` seconds, and RemoteProtocolError.
+        Raises TransportError, also after `silence` seconds without data, and RemoteProtocolError.
         """
         with trio.move_on_after(silence) as patience:
             async with self._asked(to, wanted) as response:
@@ -315,7 +315,7 @@ class ReplicaClient:
 
 
 def _head_of(to: str, at: str, length: str) -> bytes:
-    """What is signed of the head of a large letter. No letter is encoded so."""
+    """Return the bytes to sign for the head of a large letter. No letter is encoded like that."""
     return f"head {to} {at} {length}".encode()
 
 
@@ -359,7 +359,7 @@ async def _pass_back(response: HttpResponse, reply: HttpReply) -> None:
 
 
 def port_limits(limits: Limits) -> Limits:
-    """Those of the port, which carries what came in at listeners with `limits`."""
+    """Return the limits of the port, which carries what came in at listeners with `limits`."""
     return attrs.evolve(
         limits,
         max_message_bytes=limits.max_message_bytes + LETTER_BYTES + limits.max_head_bytes,

@@ -1,4 +1,4 @@
-"""What a Redis does in one go: scripts in Lua for version 7 or newer, and the digests that call them.
+"""Atomic steps of a Redis: scripts in Lua for version 7 or newer, and the digests that call them.
 
 Keys and arguments of each are named at its top. Times come from the clock of the server. A number that is no
 integer is returned as text, since Redis cuts it.

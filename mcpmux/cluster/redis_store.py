@@ -1,9 +1,9 @@
 """A store that is a Redis or Valkey: one server, one behind Sentinels, or a Redis Cluster.
 
-Promises: opening waits for nothing, and calls work by themselves once the store is there, or there again.
-Every call returns within the timeout. Whatever goes wrong becomes StoreAway, in a sentence without passwords.
+Promises: opening does not wait, and calls work as soon as the store is there, or there again. Every call
+returns within the timeout. Every failure becomes StoreAway, in a sentence without passwords.
 
-A client of coredis has tasks of its own, and may not outlive what breaks them. So each client runs in a task
+A client of coredis has background tasks, and must end when one of them breaks. So each client runs in a task
 of ours, and as soon as a call had trouble another client is opened. Until it answers, calls use the one
 before; if it does not, they fail at once.
 
@@ -19,7 +19,7 @@ Keys, after the prefix:
     {PREFIX}:places:GROUP  places that are taken, by the millisecond in which they end
     {PREFIX.rate}:BUCKET   when the bucket is full, in seconds
 
-What is in braces decides where a Redis Cluster puts a key (its hash tag).
+The text in braces is the hash tag, by which a Redis Cluster places a key.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PAUSE: Final = 0.25  # seconds between attempts to open a client; soon enough, a
 CONNECTIONS: Final = 8  # to one server: commands share one, and while it is being opened others are
 CALLS: Final = 1000  # at once; with as many unanswered, one more would not be answered in time either
 ID_LENGTH: Final = 64  # characters of a replica's id; ours have 10 and a prefix
-STRANGE_KEPT: Final = 100  # members that are no replicas and are told apart in the log
+STRANGE_KEPT: Final = 100  # members that are no replicas, each with its own line in the log
 FOLLOW_PERIOD: Final = 0.5  # seconds between questions to Sentinels where the primary is
 BATCH: Final = 500  # sessions, or places, that are kept in one go: a millisecond of the server
 
@@ -113,10 +113,10 @@ def _read_tls(tls: ClientTls) -> ssl.SSLContext:
 async def _open_client(
     config: Cluster, url: StoreUrl, context: ssl.SSLContext | None
 ) -> AsyncIterator[Client[bytes]]:
-    """A client that answered; of a Redis Cluster one node did. Raises whatever coredis does.
+    """Yield a client that has answered; of a Redis Cluster one node did. Raises the errors of coredis.
 
-    A connection takes only a part of the timeout where others are tried after it. Nothing is repeated: what
-    got no answer may have been done.
+    A connection takes only a part of the timeout where others are tried after it. No command is
+    repeated: one without an answer may have been carried out.
     """
     locations = [TCPLocation(place.host, place.port) for place in url.places]
     named = _credentials(url.username, url.password)
@@ -160,8 +160,8 @@ async def _open_client(
 async def _follow_primary(pool: SentinelConnectionPool) -> None:
     """Have the pool leave a server as soon as Sentinels name another one.
 
-    The former primary may serve for seconds before it hears of that, and what is written there is lost. When
-    no Sentinel answers, nothing changes.
+    The former primary may serve for seconds before it learns of that, and what is written there is lost. When
+    no Sentinel answers, the pool stays at its server.
     """
     while True:
         await trio.sleep(FOLLOW_PERIOD)
@@ -171,7 +171,7 @@ async def _follow_primary(pool: SentinelConnectionPool) -> None:
 
 @asynccontextmanager
 async def _cancellable() -> AsyncIterator[None]:
-    """coredis raises errors in place of Cancelled, and tasks beside it: then only Cancelled is raised."""
+    """Raise only Cancelled where coredis raises errors instead of it, or its tasks raise some beside it."""
     try:
         yield
     except (Exception, BaseExceptionGroup):
@@ -212,7 +212,7 @@ class RedisStore:
         return f"RedisStore({self._where}, away={self.away!r}, {self._calls} calls)"
 
     async def run(self, pause: float) -> None:
-        """Keep a client open. Raises nothing; when it is cancelled, all connections are closed."""
+        """Keep a client open. Raises no error; when it is cancelled, all connections are closed."""
         async with trio.open_nursery() as nursery:
             while True:
                 opened = await self._try_to_open(nursery)
@@ -232,14 +232,14 @@ class RedisStore:
     async def _try_to_open(self, nursery: trio.Nursery) -> _Opened | None:
         try:
             return await nursery.start(self._run_client)  # type: ignore[no-any-return]
-        except Exception as error:  # coredis raises errors of its own, of anyio and of Python, and groups
+        except Exception as error:  # coredis raises its own errors, those of anyio and of Python, and groups
             self._note(error)
             return None
 
     async def _run_client(self, task_status: trio.TaskStatus[_Opened]) -> None:
         """Have a client until it is retired, and then for as long as calls may use it.
 
-        Until it answered, raises whatever coredis does, and TimeoutError.
+        Raises the errors of coredis and TimeoutError until it has answered.
         """
         opened = None
         try:
@@ -265,7 +265,7 @@ class RedisStore:
             self._trouble.set()
 
     def _note(self, error: BaseException) -> StoreAway:
-        """What to raise for an error."""
+        """Note why the store is away, and return what to raise for `error`."""
         self.away = f"the store at {self._where} {_explain(error, self._timeout)}"
         return StoreAway(self.away)
 
@@ -411,7 +411,7 @@ class RedisStore:
     async def _keep_apart(
         self, client: RedisCluster[bytes], names: Sequence[str], arguments: tuple[str, int]
     ) -> set[str]:
-        """A command for each, as none may be about several slots; each node gets all of its own in one go."""
+        """Send one command a name, as none may be about several slots; a node gets all of its own at once."""
         pool, kept = client.connection_pool, set()
         nodes = defaultdict(list)
         for name in names:
@@ -442,7 +442,7 @@ class RedisStore:
     async def _read_events(self, name: str, client: Client[bytes]) -> Sequence[bytes]:
         self.commands += 1
         entries = await client.xrange(self._keys(name)[1])
-        # What others have written there has no such field, and is passed over.
+        # Entries of other programs have no such field, and are skipped.
         return tuple(
             cast(bytes, entry.field_values[b"event"]) for entry in entries if b"event" in entry.field_values
         )
@@ -469,7 +469,7 @@ class RedisStore:
     ) -> None:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
-            keys, texts = [self._place_key(place) for place in batch], [_text_of(each) for each in batch]
+            keys, texts = [self._place_key(place) for place in batch], [_text_of(place) for place in batch]
             await self._run_script(client, script, keys, [*texts, expiry])
 
     def _place_key(self, place: Place) -> str:
@@ -485,7 +485,7 @@ class RedisStore:
         return f"{name} {facts[f'{name}_version']!s}"
 
     def _keys(self, name: str) -> tuple[str, str]:
-        """Those of a session and of its events."""
+        """Return the keys of a session and of its events."""
         tag = f"{{{_without_brace(name)}}}"
         return f"{self._prefix}:session:{tag}", f"{self._prefix}:events:{tag}"
 
@@ -539,7 +539,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether a server answered: another connection changes nothing."""
+    """Return whether a server answered: another connection would get the same."""
     if isinstance(error, _BadAnswer):
         return True
     cause = next(

@@ -52,7 +52,7 @@ from mcpmux.upstreams.rate_counter import RateCounter
 log = structlog.get_logger()
 
 LEAVE_SECONDS = 2.0  # to tell the store that we go
-ASK_SECONDS = 2.0  # for another replica to say how it is; somebody waits to see it
+ASK_SECONDS = 2.0  # for another replica to describe itself; a person waits for it
 NAME_BYTES = 2  # of randomness in a name that is made up
 
 
@@ -116,7 +116,7 @@ class Replica:
         return sessions
 
     def door_of(self, listener: int, endpoint: HttpEndpoint, sessions: StoredSessions) -> Door:
-        """What stands in front of the endpoint of that listener."""
+        """Return a door for the endpoint of that listener."""
         door = Door(listener, endpoint, sessions, self.members, self._store, self._client)
         self._doors[listener] = door
         return door
@@ -147,7 +147,7 @@ class Replica:
         await self._places.regain()
 
     def describe(self) -> ReplicaState:
-        """How this replica is."""
+        """Return the state of this replica."""
         members, store = self.members, self._store
         state, trouble = INSIDE, members.trouble
         if members.is_left:
@@ -176,7 +176,7 @@ class Replica:
         )
 
     async def describe_all(self) -> list[ReplicaState]:
-        """How all replicas are, this one first. Takes no longer than ASK_SECONDS."""
+        """Return the states of all replicas, this one first. Takes no longer than ASK_SECONDS."""
         states: dict[str, ReplicaState] = {}
         others = sorted(self.members.others, key=lambda each: (each.card.name, each.replica))
         async with trio.open_nursery() as nursery:

@@ -2,9 +2,9 @@
 
 It needs `cryptography`, so workers, which share a store in memory (`OpenSeal`), do not import this module.
 
-A reader of the store learns how much there is, and nothing of what it is: names are keyed hashes, values are
-encrypted (AES-256-GCM) with a key of their own kind and name. What is sealed for one principal opens for
-nobody else.
+A reader of the store learns how much there is, but not its contents: names are keyed hashes, values are
+encrypted (AES-256-GCM) with a key for each kind and name. A value that is sealed for one principal opens for
+no other.
 """
 
 from __future__ import annotations

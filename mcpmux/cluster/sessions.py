@@ -1,7 +1,7 @@
-"""Legacy sessions in the store: what they agreed, for whoever goes on with them.
+"""Legacy sessions in the store: what they agreed, for a replica that goes on with them.
 
 A session is its replica's until that has gone. Then the first replica that gets a request in it claims it;
-only one can, and whoever had it before cannot write there any more. A replica that was outside for a while
+only one can, and its former replica cannot write there any more. A replica that was outside for a while
 has its own sessions again only by the same claim; those that another one has taken are closed here.
 """
 
@@ -45,9 +45,9 @@ PAUSE_SECONDS = 0.5  # until the store is tried again
 class EventWriter:
     """Writes the events of all sessions of a listener to the store. `run` has to run.
 
-    They are there for the replica that goes on with a session; while its own lives, clients are told from its
-    memory. So nothing waits for them but a call that is about to promise its client that it can be asked for
-    later. When the store is away they wait, within bounds; beyond them the oldest are left out.
+    They serve the replica that goes on with a session; while its own lives, clients get them from its memory.
+    So only a call waits for them that is about to promise its client that the answer can be fetched later.
+    When the store is away they wait, within bounds; beyond them the oldest are left out.
     """
 
     def __init__(self, store: Store, seconds: float) -> None:
@@ -171,7 +171,7 @@ class StoredSessions:
         service: MuxService,
         seconds: float,
     ) -> None:
-        """`listener`: its number. `seconds` after which a session ends that nobody uses."""
+        """Take the number of a `listener`, and `seconds`, after which an unused session ends."""
         self._listener = listener
         self._store, self._seal, self._members, self._service = store, seal, members, service
         self._seconds = seconds
@@ -187,7 +187,7 @@ class StoredSessions:
         return len(self._here)
 
     def name_of(self, session_id: str) -> str:
-        """What the session is called in the store."""
+        """Return the name of the session in the store."""
         return self._seal.name(SESSION, f"{self._listener} {session_id}")
 
     async def begin(self, session_id: str, session: Session) -> None:
@@ -214,7 +214,7 @@ class StoredSessions:
         """Save what is known of a session. False when it is another replica's. Raises Busy."""
         sealed = self._seal.seal(SESSION, name, msgspec.msgpack.encode(facts), principal.key)
         members = self._members
-        # One that has left finishes what it has in hand: whoever claims the session later finds this, too.
+        # A replica that has left finishes what it has in hand: the next owner of the session finds this, too.
         if not await members.inside() and not members.is_left:
             raise StoreAway(members.trouble).refusal()
         try:
@@ -292,7 +292,7 @@ class StoredSessions:
             self.on_loss(session_id)
 
     async def run(self) -> None:
-        """Keep sessions in the store for as long as they are here, and remove those that have ended."""
+        """Keep the sessions of this replica in the store, and remove those that have ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.events.run, name="events to the store")
             nursery.start_soon(self._upkeep.run, name="sessions in the store")

@@ -1,13 +1,13 @@
-"""What the replicas of a cluster keep in common, and what a store has to do for that.
+"""The store that the replicas of a cluster share: its contract, and one in memory.
 
 A replica has an id, which is in force for as long as its lease is renewed. An id whose lease has ended is
 never in force again: the replica goes on under another one. So the id of an owner is a fencing token.
 
 A session is kept under a name, with the id that owns it and what is known of it. Only its owner writes there.
-`claim` gives it to another owner, if it is still that of before. What belongs to nobody any more ends by
-itself, after its time.
+`claim` gives it to another owner, if it is still that of before. A session without an owner ends after its
+time.
 
-All values are sealed by whoever has them kept; a store knows names, ids and times only. Times are in seconds,
+The caller seals all values; a store knows names, ids and times only. Times are in seconds,
 and those of one store: no clocks of replicas are compared.
 
 Here are the contracts of stores and seals, and both for what stays in the memory of mcpmux itself. Others are
@@ -28,14 +28,14 @@ from mcpmux.protocol.codes import Busy
 V = TypeVar("V")
 
 ENDED_KEPT: Final = 86_400.0  # seconds; a store remembers for a day that an id has ended, and refuses it
-SWEEP_FROM: Final = 64  # entries of a store in memory; a look at fewer saves nothing
+SWEEP_FROM: Final = 64  # entries of a store in memory; fewer are not worth a look
 
 
 class StoreAway(McpmuxError):
-    """The store did not answer in time, or could not do it. What was asked for may have been done."""
+    """The store did not answer in time, or refused. The command may have been carried out."""
 
     def refusal(self) -> Busy:
-        """Return what a client is told whose request needs the store."""
+        """Return the refusal of a request that needs the store."""
         return Busy(f"the store of the cluster is away ({self})", "cluster.url")
 
 
@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What holds of a replica, as seen from outside. `card` as in Member; `seconds`: until it ends."""
+    """A replica's lease, as seen from outside. `card` as in Member; `seconds`: until it ends."""
 
     replica: str
     card: bytes
@@ -105,19 +105,19 @@ class Store(Protocol):
         """
 
     async def members(self) -> Roll:
-        """Who is a member, for somebody who is none. Nothing is changed."""
+        """Return the members, for a caller that is none. Changes nothing."""
 
     async def leave(self, replica: str) -> None:
         """End a lease."""
 
     async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
-        """Keep a session for so long. False, and nothing is done, when another replica owns it."""
+        """Keep a session for `seconds`. Return False, and change nothing, when another replica owns it."""
 
     async def find(self, name: str) -> StoredSession | None:
         """A session, None when there is none."""
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
-        """Let `owner` have a session in place of `before`. False when that does not own it (any more)."""
+        """Give a session of `before` to `owner`. Return False when `before` does not own it (any more)."""
 
     async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
         """Keep these sessions for so long from now on. Returns those which are kept and are the owner's."""
@@ -148,7 +148,7 @@ class Store(Protocol):
         """These places are free again."""
 
     async def version(self) -> str:
-        """What the store is, for people, such as "redis 7.0.15"."""
+        """Return the store's name and version for people, such as "redis 7.0.15"."""
 
 
 class ForeignSeal(McpmuxError):
@@ -156,7 +156,7 @@ class ForeignSeal(McpmuxError):
 
 
 class Seal(Protocol):
-    """How values lie in a store: bound to what they are, under what name, and for which principal."""
+    """The encryption of values, each bound to its kind, its name and its principal."""
 
     def name(self, kind: str, text: str) -> str:
         """Return what something is called in the store."""
@@ -178,7 +178,7 @@ class Seal(Protocol):
 
 
 class OpenSeal:
-    """For workers, whose store and sockets no one else reaches: nothing is encrypted or signed."""
+    """For workers, whose store and sockets no one else reaches: it neither encrypts nor signs."""
 
     def name(self, kind: str, text: str) -> str:
         return f"{kind} {text}"
@@ -220,7 +220,7 @@ class _Expiring(Generic[V]):
             self._sweep_at = max(SWEEP_FROM, 2 * len(self._entries))
 
     def put_longer(self, name: str, value: V, ends: float, now: float) -> None:
-        """The same, but it lasts no shorter than the value of before."""
+        """Put a value as `put` does, but keep it at least as long as the former value."""
         _, former = self._entries.get(name, (None, ends))
         self.put(name, value, max(ends, former), now)
 
@@ -251,12 +251,12 @@ class _Expiring(Generic[V]):
 class MemoryStore:
     """A `Store` in the memory of this process. `clock`: seconds of any clock that never goes back.
 
-    It is never away, and nothing in it waits: its methods are async only by name. What is not kept on is
-    forgotten after its time, so memory is bounded by what is in force.
+    It is never away, and never waits: its methods are async only by name. Values that are not renewed are
+    forgotten after their time, so memory is bounded by what is in force.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.commands = 0  # nothing is sent
+        self.commands = 0  # always: no command is sent
         self.lag: float | None = 0.0
         self._clock = clock
         self._members: _Expiring[bytes] = _Expiring()
@@ -342,16 +342,16 @@ class MemoryStore:
         number = max(range(len(waits)), key=waits.__getitem__, default=None)
         if number is not None and waits[number] > 0:
             return number, waits[number]
-        for full, each in zip(full_at, buckets, strict=True):
-            self._full_at.put(each.name, full + each.interval, full + each.interval, now)
+        for full, bucket in zip(full_at, buckets, strict=True):
+            self._full_at.put(bucket.name, full + bucket.interval, full + bucket.interval, now)
         return None
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
         now = self._clock()
         taken = self._places.get(place.group, now) or {}
         if place not in taken and len(taken) >= most:
-            for each in [each for each, ends in taken.items() if self._is_free(each, ends, now)]:
-                del taken[each]
+            for free in [other for other, ends in taken.items() if self._is_free(other, ends, now)]:
+                del taken[free]
             if len(taken) >= most:
                 return False
         self._take(place, now + seconds, now)

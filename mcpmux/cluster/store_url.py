@@ -4,7 +4,7 @@
     redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB what these Sentinels call the primary of SERVICE
     redis+cluster://HOST:PORT,HOST:PORT             a Redis Cluster, some nodes of which are there
 
-With `rediss` in place of `redis` all connections are secured by TLS. Unless it is given, the port is 6379,
+With `rediss` instead of `redis` all connections are secured by TLS. Unless it is given, the port is 6379,
 that of a Sentinel 26379, and the database is 0. `USER:PASSWORD@` before the hosts is for the servers that are
 named; in a URL of Sentinels that is for them, and not for what they name.
 """
@@ -52,7 +52,7 @@ class StoreUrl(NamedTuple):
     password: Secret | None
 
     def __str__(self) -> str:
-        """Where it is, for people, without user and password."""
+        """Return the places for people, without user and password."""
         return ", ".join(map(str, self.places))
 
 

@@ -1,7 +1,7 @@
 """A look at a cluster from outside: whether its store answers, who is there, and whether all fit together.
 
-Nothing is changed, and nobody notices. Clocks are compared by that of the store: each replica has told its
-own when it asked for its lease, and the end of the lease tells when that was.
+It changes nothing, and no replica notices it. Clocks are compared by that of the store: each replica reports
+its clock when it asks for its lease, and the end of the lease shows when that was.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SeenReplica(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What was found. `store`: what it is, None when it does not answer.
+    """The findings. `store`: its name and version, None when it does not answer.
 
-    `problems` keep replicas from working together; what `warnings` tell is all right for a while.
+    `problems` keep replicas from working together; `warnings` are all right for a while.
     """
 
     store: str | None = None
@@ -104,7 +104,7 @@ def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[st
 
 
 def find_clocks_apart(clocks: Sequence[tuple[str, float]]) -> list[str]:
-    """What is wrong with the clocks: (whose it is, the seconds that it is ahead of some other clock)."""
+    """Return what is wrong with `clocks`: pairs of a name and the seconds it is ahead of another clock."""
     (slow, low), (fast, high) = min(clocks, key=itemgetter(1)), max(clocks, key=itemgetter(1))
     apart = high - low
     if apart <= FRESH_SECONDS:
@@ -116,7 +116,7 @@ def find_clocks_apart(clocks: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def find_other_versions(replicas: Sequence[SeenReplica]) -> list[str]:
-    """What is to be said of replicas that run another version than this one."""
+    """Return a warning for replicas that run another version than this one."""
     others = [
         f"{replica.name} runs {replica.version}" for replica in replicas if replica.version != __version__
     ]
