@@ -4,7 +4,7 @@
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
 mcpmux runs on trio, as a guest of the program's event loop: in the same thread, so that no locks are needed.
-There may be one such guest at a time.
+All muxes of a loop share one guest run, which lasts from the first to the last of them.
 
 Promises: cancelling an asyncio task cancels its request, and waits for the end of that. An exception of one
 side leaves unchanged on the other. Leaving the context ends everything. If mcpmux ends before, by an
@@ -14,146 +14,117 @@ error, that error leaves the context, and requests raise LocalProtocolError unti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import trio
 
 from mcpmux import library
 from mcpmux.errors import LocalProtocolError
-from mcpmux.library.client import Json, Notification, OnNotification
-from mcpmux.library.exchanges import FinishedExchange
-from mcpmux.library.mux import MOST_EXCHANGES, Source
+from mcpmux.library.mux import Source
 from mcpmux.upstreams.upstream import OpenChannel
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+V = TypeVar("V")
 
-ENDED = "mcpmux has ended"
+ENDED: Final = "mcpmux has ended"
 
 
-class LocalMux:
-    """A running mcpmux. See `open_mux`."""
+class Forwarder(Generic[S]):
+    """An object on trio, whose calls are forwarded from asyncio."""
 
-    def __init__(self, guest: Guest, mux: library.LocalMux) -> None:
+    def __init__(self, guest: Guest, target: S) -> None:
         self._guest = guest
-        self._mux = mux
+        self._target = target
 
     def __repr__(self) -> str:
-        return repr(self._mux)
+        return repr(self._target)
 
-    def absent(self) -> dict[str, str]:
-        """Return the upstreams that cannot be used, see `mcpmux.library.LocalMux`."""
-        return self._mux.absent()
 
+def awaited(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[Forwarder[S], P], Coroutine[Any, Any, T]]:
+    """Return a method that awaits `method` on trio. Functions among its arguments are called on asyncio."""
+
+    @wraps(method)
+    async def forward(self: Forwarder[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        guest = self._guest
+        values = (guest.wrapped(value) for value in args)
+        named = {name: guest.wrapped(value) for name, value in kwargs.items()}
+        return await guest.run(partial(method, self._target, *values, **named))
+
+    return forward
+
+
+def entered(
+    method: Callable[Concatenate[S, P], AbstractAsyncContextManager[V]], forwarder: Callable[[Guest, V], T]
+) -> Callable[Concatenate[Forwarder[S], P], AbstractAsyncContextManager[T]]:
+    """Return a method that enters the context of `method` on trio, and yields its value in a `forwarder`."""
+
+    @wraps(method)
     @asynccontextmanager
-    async def client(
-        self,
-        principal: str = "",
-        *,
-        scopes: Collection[str] = (),
-        view: str = "",
-        capabilities: Mapping[str, Any] | None = None,
-        name: str = "mcpmux",
-    ) -> AsyncIterator[Client]:
-        """Open a client in memory, see `mcpmux.library.LocalMux`."""
-        context = self._mux.client(principal, scopes=scopes, view=view, capabilities=capabilities, name=name)
-        async with self._guest.enter(context) as client:
-            yield Client(self._guest, client)
+    async def forward(self: Forwarder[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        async with self._guest.enter(method(self._target, *args, **kwargs)) as value:
+            yield forwarder(self._guest, value)
 
-    @asynccontextmanager
-    async def observe(self, most: int = MOST_EXCHANGES) -> AsyncIterator[Exchanges]:
-        """Observe exchanges, see `mcpmux.library.LocalMux`."""
-        async with self._guest.enter(self._mux.observe(most)) as exchanges:
-            yield Exchanges(self._guest, exchanges)
+    return forward
 
 
-class Client:
-    """One client. Any number of tasks may use it at the same time."""
-
-    def __init__(self, guest: Guest, client: library.Client) -> None:
-        self._guest = guest
-        self._client = client
-
-    def __repr__(self) -> str:
-        return repr(self._client)
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        on_notification: OnNotification | None = None,
-        log_level: str | None = None,
-    ) -> Json:
-        """Send a request, see `mcpmux.library.Client`. `on_notification` runs on asyncio."""
-        # Of the calling task, so that its context variables hold in the callback.
-        context = copy_context()
-
-        async def notify(notification: Notification) -> None:
-            assert on_notification is not None
-            await self._guest.call_back(partial(on_notification, notification), context)
-
-        hear = None if on_notification is None else notify
-        return await self._guest.run(partial(self._client.request, method, params, hear, log_level))
-
-    async def list_all(self, method: str) -> list[Json]:
-        """Return every item of a list, see `mcpmux.library.Client`."""
-        return await self._guest.run(partial(self._client.list_all, method))
-
-    @asynccontextmanager
-    async def listen(
-        self, uris: Collection[str] = (), lists: Collection[str] = ()
-    ) -> AsyncIterator[Notifications]:
-        """Listen to changes, see `mcpmux.library.Client`."""
-        async with self._guest.enter(self._client.listen(uris, lists)) as notifications:
-            yield Notifications(self._guest, notifications)
-
-
-class Exchanges:
+class Exchanges(Forwarder[library.Exchanges]):
     """See `mcpmux.library.Exchanges`."""
 
-    def __init__(self, guest: Guest, exchanges: library.Exchanges) -> None:
-        self._guest = guest
-        self._exchanges = exchanges
-
-    def __repr__(self) -> str:
-        return repr(self._exchanges)
+    __anext__ = awaited(library.Exchanges.__anext__)
 
     @property
     def dropped(self) -> int:
         """The number of exchanges that found no room."""
-        return self._exchanges.dropped
+        return self._target.dropped
 
     def __aiter__(self) -> Exchanges:
         return self
 
-    async def __anext__(self) -> FinishedExchange:
-        return await self._guest.run(self._exchanges.__anext__)
 
-
-class Notifications:
+class Notifications(Forwarder[library.Notifications]):
     """See `mcpmux.library.Notifications`."""
 
-    def __init__(self, guest: Guest, notifications: library.Notifications) -> None:
-        self._guest = guest
-        self._notifications = notifications
-        self.honoured = notifications.honoured
+    __anext__ = awaited(library.Notifications.__anext__)
 
-    def __repr__(self) -> str:
-        return repr(self._notifications)
+    @property
+    def honoured(self) -> library.Json:
+        """The granted part of what was asked for."""
+        return self._target.honoured
 
     def __aiter__(self) -> Notifications:
         return self
 
-    async def __anext__(self) -> Notification:
-        return await self._guest.run(self._notifications.__anext__)
+
+class Client(Forwarder[library.Client]):
+    """One client. Any number of tasks may use it at the same time."""
+
+    request = awaited(library.Client.request)
+    list_all = awaited(library.Client.list_all)
+    listen = entered(library.Client.listen, Notifications)
+
+
+class LocalMux(Forwarder[library.LocalMux]):
+    """A running mcpmux. See `open_mux`."""
+
+    client = entered(library.LocalMux.client, Client)
+    observe = entered(library.LocalMux.observe, Exchanges)
+
+    def absent(self) -> dict[str, str]:
+        """Return the upstreams that cannot be used, see `mcpmux.library.LocalMux`."""
+        return self._target.absent()
 
 
 @asynccontextmanager
 async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -> AsyncIterator[LocalMux]:
-    """See `mcpmux.library.open_mux`. Raises LocalProtocolError when trio runs in this thread already."""
+    """Run mcpmux, see `mcpmux.library.open_mux`. Raises LocalProtocolError inside of a program on trio."""
     async with open_guest(library.open_mux(source, open_channel=open_channel)) as (guest, mux):
         yield LocalMux(guest, mux)
 
@@ -162,38 +133,22 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
 
 
 class Guest:
-    """A trio run within the running event loop."""
+    """Does work on trio for tasks of asyncio, in one nursery."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         self._loop = asyncio.get_running_loop()
-        self._nursery: trio.Nursery | None = None  # for the work that asyncio's tasks wait for
-        self.scope = trio.CancelScope()  # around the whole run
+        self.nursery: trio.Nursery | None = nursery  # None once it has ended
 
     def __repr__(self) -> str:
-        state = "ended" if self._nursery is None else f"{len(self._nursery.child_tasks)} tasks"
-        return f"<Guest {state}>"
-
-    async def serve(
-        self, context: AbstractAsyncContextManager[T], entered: asyncio.Future[T], leaving: trio.Event
-    ) -> None:
-        """Run on trio until `leaving` is set. Raises what the context raises."""
-        with self.scope:
-            async with context as value, trio.open_nursery() as nursery:
-                self._nursery = nursery
-                entered.set_result(value)
-                try:
-                    await leaving.wait()
-                finally:
-                    self._nursery = None
-                nursery.cancel_scope.cancel(reason="the context was left")
+        return f"<Guest {'ended' if self.nursery is None else f'{len(self.nursery.child_tasks)} tasks'}>"
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work on trio for a task of asyncio. Returns and raises what the work does."""
-        if self._nursery is None:
+        if self.nursery is None:
             raise LocalProtocolError(ENDED)
         done: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
-        self._nursery.start_soon(_settle, work, done, scope)
+        self.nursery.start_soon(_settle, work, done, scope)
         try:
             # Shielded, for the work has to end on trio before its task may go on.
             return await asyncio.shield(done)
@@ -202,11 +157,17 @@ class Guest:
             await ended(done)
             raise
 
-    async def call_back(self, function: Callable[[], Awaitable[None]], context: Context) -> None:
+    def wrapped(self, value: Any) -> Any:
+        """Return a value for trio: for a function one that calls it on asyncio, with the context of now."""
+        return partial(self.call_back, value, copy_context()) if callable(value) else value
+
+    async def call_back(
+        self, function: Callable[P, Awaitable[None]], context: Context, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Call an asynchronous function on asyncio, from trio. Raises what it raises."""
 
         async def call() -> None:
-            await function()
+            await function(*args, **kwargs)
 
         # Without the loop's task factory, which may start eagerly: asyncio code would run as a trio task.
         task = asyncio.Task(call(), loop=self._loop, context=context)
@@ -251,34 +212,77 @@ async def _settle(work: Callable[[], Awaitable[T]], done: asyncio.Future[T], sco
 
 
 @asynccontextmanager
-async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[tuple[Guest, T]]:
-    """Run trio as long as the context lasts, with another context entered there."""
-    if trio.lowlevel.in_trio_run():
-        raise LocalProtocolError("trio runs in this thread already: open one mux, and share it")
-    loop = asyncio.get_running_loop()
-    guest, leaving = Guest(), trio.Event()
-    entered: asyncio.Future[T] = loop.create_future()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def finish(outcome: Any) -> None:
+async def working(context: AbstractAsyncContextManager[T]) -> AsyncIterator[tuple[Guest, T]]:
+    """Enter `context` on trio, with a guest that works inside of it."""
+    async with context as value, trio.open_nursery() as nursery:
+        guest = Guest(nursery)
         try:
-            over.set_result(outcome.unwrap())
-        except BaseException as error:
-            over.set_exception(error)
+            yield guest, value
+        finally:
+            guest.nursery = None
+        nursery.cancel_scope.cancel(reason="the context was left")
 
-    trio.lowlevel.start_guest_run(
-        guest.serve,
-        context,
-        entered,
-        leaving,
-        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
-        run_sync_soon_not_threadsafe=loop.call_soon,
-        done_callback=finish,
-        restrict_keyboard_interrupt_to_checkpoints=True,
-        host_uses_signal_set_wakeup_fd=True,
-    )
-    async with inside(entered, over, leaving.set, guest.scope.cancel) as value:
-        yield guest, value
+
+class SharedRun:
+    """The one run of trio in an event loop. `users`: the number of contexts that need it; it ends without."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.users = 0
+        self.guest: asyncio.Future[Guest] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.leaving = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<SharedRun of {self.users} contexts>"
+
+    async def serve(self) -> None:
+        """Run on trio until `leaving` is set."""
+        async with working(nullcontext()) as (guest, _):
+            self.guest.set_result(guest)
+            await self.leaving.wait()
+
+    def finish(self, outcome: Any) -> None:
+        """Note the end of the run."""
+        try:
+            self.over.set_result(outcome.unwrap())
+        except BaseException as error:
+            self.over.set_exception(error)
+
+
+_runs: dict[asyncio.AbstractEventLoop, SharedRun] = {}
+
+
+@asynccontextmanager
+async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[tuple[Guest, T]]:
+    """Enter `context` on trio, in the run that all guests of this loop share."""
+    loop = asyncio.get_running_loop()
+    while (run := _runs.get(loop)) is not None and not run.users:
+        await asyncio.wait((run.over,))  # it is ending: a thread has one run at a time
+        _runs.pop(loop, None)
+    if run is None:
+        if trio.lowlevel.in_trio_run():
+            raise LocalProtocolError("this program runs on trio: use `mcpmux.library`")
+        run = _runs[loop] = SharedRun(loop)
+        trio.lowlevel.start_guest_run(
+            run.serve,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            run_sync_soon_not_threadsafe=loop.call_soon,
+            done_callback=run.finish,
+            restrict_keyboard_interrupt_to_checkpoints=True,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+    run.users += 1
+    try:
+        root = await asyncio.shield(run.guest)
+        async with root.enter(working(context)) as entered:
+            yield entered
+    finally:
+        run.users -= 1
+        if not run.users:
+            run.leaving.set()
+            await ended(run.over)
+            _runs.pop(loop, None)
+            run.over.result()
 
 
 @asynccontextmanager

@@ -171,13 +171,40 @@ async def test_an_error_of_the_program_ends_everything_and_leaves_as_it_is():
 
 
 @on_asyncio
-async def test_one_thread_has_one_at_a_time():
-    async with open_local({"x": Worker()}):
-        with pytest.raises(LocalProtocolError, match="trio runs in this thread already"):
-            async with open_local({"x": Worker()}):
-                pytest.fail("it began")
+async def test_several_are_open_and_each_ends_for_itself():
+    async with open_local({"x": Worker()}) as (_, first):
+        async with open_local({"x": (other := Worker())}) as (_, second):
+            hanging = asyncio.create_task(call(second, "x__hang"))
+            await second._guest.run(other.hangs.wait)
+            await call(first, "x__work")
+        with pytest.raises(LocalProtocolError, match="mcpmux has ended"):
+            await hanging
+        await call(first, "x__work")
     async with open_local({"x": Worker()}) as (_, client):
         await call(client, "x__work")
+
+
+@on_asyncio
+async def test_one_is_opened_while_another_ends():
+    async def visit() -> None:
+        async with open_local({"x": Worker()}) as (_, client):
+            await call(client, "x__work")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(8):
+            tasks.create_task(visit())
+    ending = asyncio.create_task(visit())
+    while not ending.done():
+        await visit()
+
+
+async def test_a_program_on_trio_is_refused_with_advice():
+    async def visit() -> None:
+        async with open_local({"x": Worker()}):
+            pytest.fail("it began")
+
+    with pytest.raises(LocalProtocolError, match=r"use `mcpmux\.library`"):
+        asyncio.run(visit())
 
 
 @on_asyncio
