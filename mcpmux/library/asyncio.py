@@ -228,6 +228,7 @@ class SharedRun:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.users = 0
+        self._loop = loop
         self.guest: asyncio.Future[Guest] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.leaving = trio.Event()
@@ -248,6 +249,11 @@ class SharedRun:
         except BaseException as error:
             self.over.set_exception(error)
 
+    def forget(self) -> None:
+        """Make room for another run, unless another task has started one already."""
+        if _runs.get(self._loop) is self:
+            del _runs[self._loop]
+
 
 _runs: dict[asyncio.AbstractEventLoop, SharedRun] = {}
 
@@ -258,7 +264,7 @@ async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[t
     loop = asyncio.get_running_loop()
     while (run := _runs.get(loop)) is not None and not run.users:
         await asyncio.wait((run.over,))  # it is ending: a thread has one run at a time
-        _runs.pop(loop, None)
+        run.forget()
     if run is None:
         if trio.lowlevel.in_trio_run():
             raise LocalProtocolError("this program runs on trio: use `mcpmux.library`")
@@ -281,7 +287,7 @@ async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[t
         if not run.users:
             run.leaving.set()
             await ended(run.over)
-            _runs.pop(loop, None)
+            run.forget()
             run.over.result()
 
 

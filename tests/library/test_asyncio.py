@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from mcpmux.library import LocalProtocolError, Notification, RpcError
-from mcpmux.library.asyncio import Client, LocalMux, open_guest, open_mux
+from mcpmux.library.asyncio import Client, LocalMux, _runs, open_guest, open_mux
 from tests.library.servers import DONE, Worker, config_of
 from tests.peers.revision import MODERN
 from tests.peers.subscribable import Subscribable
@@ -196,6 +196,18 @@ async def test_one_is_opened_while_another_ends():
     ending = asyncio.create_task(visit())
     while not ending.done():
         await visit()
+
+
+@on_asyncio
+async def test_two_are_opened_while_the_last_one_ends():
+    async def visit() -> None:
+        async with open_local({"x": Worker()}) as (_, client):
+            await call(client, "x__work")
+
+    last = asyncio.create_task(visit())
+    while not (run := _runs.get(asyncio.get_running_loop())) or not run.leaving.is_set():  # noqa: ASYNC110 - `leaving` is an event of trio
+        await asyncio.sleep(0)
+    await asyncio.gather(last, visit(), visit())
 
 
 async def test_a_program_on_trio_is_refused_with_advice():
