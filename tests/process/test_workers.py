@@ -174,6 +174,15 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield Served(mux, mux.line().strip(), tmp_path)
 
 
+def test_it_serves_where_the_folder_for_temporary_files_has_a_long_path(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    place = {"TMPDIR": str(deep)}
+    with Running("serve", str(write_config(tmp_path)), "--workers", "2", env=place) as mux:
+        assert mux.line().startswith("http://")
+        assert mux.stop() == 0
+
+
 def post(
     connection: HTTPConnection, message: dict[str, Any], path: str = "/mcp", **headers: str
 ) -> HTTPResponse:

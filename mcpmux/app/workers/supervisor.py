@@ -7,6 +7,7 @@ workers, the second cancels. Only the supervisor reads the configuration; each w
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import socket
 import tempfile
@@ -16,6 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -51,6 +53,7 @@ from mcpmux.transports.tls import TlsContexts
 log = structlog.get_logger()
 
 FULL_SECONDS = 0.1  # until the next accept when there are too many open files
+SOCKET_FOLDER_BYTES: Final = 80  # of the folder above ours: with our names, a socket's path may have 107
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
@@ -60,6 +63,12 @@ CLUSTER = (
     "behind a load balancer; configs/cluster has files for that"
 )
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
+
+
+def folder_for_sockets() -> str:
+    """Return the folder for temporary files, or /tmp when sockets in that one would have too long paths."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= SOCKET_FOLDER_BYTES else "/tmp"
 
 
 async def serve_workers(
@@ -85,7 +94,9 @@ async def serve_workers(
             await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     stopping = trio.Event()
     async with AsyncExitStack() as ends, trio.open_nursery() as signals:
-        folder = tempfile.TemporaryDirectory(prefix="mcpmux-", ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(
+            prefix="mcpmux-", dir=folder_for_sockets(), ignore_cleanup_errors=True
+        )
         ends.enter_context(folder)
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with trio.open_nursery() as sharing:
