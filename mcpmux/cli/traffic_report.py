@@ -46,40 +46,48 @@ NAME_LIMIT = 50
 ROWS_LIMIT = 40
 PIPE_WIDTH = 100  # columns of a picture away from a terminal
 
-_HEADINGS = ["UPSTREAM", "METHOD", "ANSWERS", "ERRORS", "OPEN", "P50", "P90", "P99", "MAX", "SIZE", "LATENCY"]
+_NUMBERS = ("ANSWERS", "ERRORS", "OPEN", "P50", "P90", "P99", "MAX", "SLOWEST", "SIZE")
 
 
 @click.command(epilog=filter_help())
 @where_argument
+@click.option(
+    "--by",
+    type=click.Choice(["method", "name"]),
+    default="method",
+    help="A row for each method, or for each tool, prompt or resource, the slowest first.",
+)
 @json_option(help="Print all groups and the timeline as one JSON object.")
 @quiet_option
-def stats(where: tuple[str, ...], as_json: bool) -> None:
+def stats(where: tuple[str, ...], by: str, as_json: bool) -> None:
     """Count messages, errors and latencies for each upstream and method.
 
     Rows of (clients) show the latency for clients, rows of an upstream the latency of the upstream alone.
     Errors are JSON-RPC errors, tool results with isError, and HTTP statuses from 400. Percentiles are at most
-    0.1% off. OPEN counts requests whose response is not in the capture.
+    0.1% off. OPEN counts requests whose response is not in the capture. SLOWEST is the number of the exchange
+    that took longest; `mcpmux traffic show` shows it.
 
     \b
     Examples:
       mcpmux traffic stats
       mcpmux traffic stats captures/ 'method=resources/read since=1h'
+      mcpmux traffic stats --by name method=tools/call
       mcpmux traffic stats --json leg=upstream | jq '.groups[] | {upstream, method, latencyMs}'
     """
     source = CaptureFiles(where)
-    counts = Stats()
+    counts = Stats(by_name=by == "name")
     for record in source.wanted():
         counts.add(record)
     if as_json:
         click.echo(json.dumps(counts.as_json()))
     else:
-        _show(counts)
+        _show(counts, by)
     if not counts.messages:
         source.tell_nothing_fits()
     source.check_read()
 
 
-def _show(found: Stats) -> None:
+def _show(found: Stats, by: str) -> None:
     overview = "no messages"
     if found.messages:
         span = f"{format_time(found.first or '')} to {format_time(found.last or '')} UTC"
@@ -89,7 +97,7 @@ def _show(found: Stats) -> None:
     groups = found.groups()
     if groups:
         click.echo()
-        show_table(_HEADINGS, map(row_of, groups[:ROWS_LIMIT]), right_aligned=_HEADINGS[2:-1])
+        show_table(headings(by), (row_of(group, by) for group in groups[:ROWS_LIMIT]), right_aligned=_NUMBERS)
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
     upstreams = found.latency(CLIENTS).count == 0
@@ -104,17 +112,24 @@ def _show(found: Stats) -> None:
         show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
-def row_of(group: Group) -> tuple[Any, ...]:
-    """The last cell shows the distribution of latencies."""
+def headings(by: str) -> tuple[str, ...]:
+    """Return the headings of the columns of `row_of`."""
+    return "UPSTREAM", by.upper(), *_NUMBERS, "LATENCY"
+
+
+def row_of(group: Group, by: str) -> tuple[Any, ...]:
+    """Return the cells of a row; the last one shows the distribution of latencies."""
     rate = group.error_rate
+    what = group.method if by == "method" or group.name is None else group.name
     errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else None
     return (
         (group.upstream[:NAME_LIMIT], "dim" if group.upstream == CLIENTS else ""),
-        group.method[:NAME_LIMIT],
+        what[:NAME_LIMIT],
         group.answers or group.notifications,
         (errors, "red" if group.failures else ""),
         group.open or None,
         *map(time_text, group.latency.percentiles((*PERCENTILES, 100))),
+        None if group.slowest is None else f"#{group.slowest}",
         bytes_text(group.bytes),
         spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
     )

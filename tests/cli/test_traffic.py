@@ -200,6 +200,15 @@ def test_stats_have_a_row_for_each_leg_and_method(invoke: Invoke, folder: str):
     assert any("█" in line for line in lines)
 
 
+def test_stats_by_name_have_a_row_for_each_name_with_its_slowest_exchange(invoke: Invoke, folder: str):
+    lines = invoke("traffic", "stats", "--by", "name", folder).stdout.splitlines()
+    assert lines[2].split()[:3] == ["UPSTREAM", "NAME", "ANSWERS"]
+    slowest = lines[3].split()
+    assert slowest[:2] == ["(clients)", "docs+file:///a.md"]
+    (number,) = (word for word in slowest if word.startswith("#"))
+    assert "docs+file:///a.md" in invoke("traffic", "show", number, folder).stdout
+
+
 def test_stats_of_one_upstream_are_its_own(invoke: Invoke, folder: str):
     stdout = invoke("traffic", "stats", folder, "upstream=git").stdout
     assert "(clients)" not in stdout

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from mcpmux.traffic.outcome import ERROR, TOOL_ERROR
 from mcpmux.traffic.reading import stats
 from mcpmux.traffic.reading.stats import CLIENTS, HTTP, OTHERS, SLOTS, Stats, Timeline
+from mcpmux.traffic.reading.summary import Targets
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
 
 
-def counted(records: list[Record]) -> Stats:
-    found = Stats()
+def counted(records: list[Record], *, by_name: bool = False) -> Stats:
+    found = Stats(by_name=by_name)
     for each in records:
         found.add(each)
     return found
@@ -49,6 +50,20 @@ def test_each_leg_and_method_is_counted():
     assert found.latency("git").count == 1
     assert found.latency(CLIENTS).count == 12
     assert found.bytes == sum(each.size for each in play.records)
+
+
+def test_names_have_their_own_rows_with_the_slowest_exchange_first():
+    play = Play()
+    for seconds in (0.1, 0.3, 0.2):
+        play.read(seconds=seconds)
+    play.call()
+    groups = counted(list(map(Targets().fill, play.records)), by_name=True).groups()
+    names = [(group.upstream, group.method, group.name, group.slowest) for group in groups]
+    assert names[:2] == [
+        (CLIENTS, "resources/read", "docs+file:///a.md", 2),
+        (CLIENTS, "tools/call", "find", 4),
+    ]
+    assert ("docs", "resources/read", "file:///a.md", 2) in names
 
 
 def test_answers_to_clients_make_the_timeline():

@@ -1,4 +1,4 @@
-"""Count traffic, error rates and latencies, per upstream and method. Pure; memory is bounded.
+"""Count traffic, error rates and latencies, per upstream and method, or name. Pure; memory is bounded.
 
 Answers are counted where they were measured: on the clients' leg (what clients waited, mcpmux included)
 and on that of each upstream. A request is `open` when its answer was not among the messages read.
@@ -61,7 +61,7 @@ def _in_pairs(counts: Counter[int]) -> Counter[int]:
     return pairs
 
 
-GROUPS_LIMIT = 1000  # pairs of upstream and method; peers may invent methods
+GROUPS_LIMIT = 1000  # peers may invent methods and names
 OTHERS = "(others)"
 CLIENTS = "(clients)"
 PERCENTILES = (50, 90, 99)
@@ -69,14 +69,16 @@ HTTP = "http"
 
 
 class Group:
-    """The counts of one method on one leg. `upstream` is CLIENTS on that of the clients.
+    """The counts of one method, or of one name or URI, on a leg. `upstream` is CLIENTS on the clients' leg.
 
-    `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP.
+    `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP. `slowest`: number of an exchange.
     """
 
-    def __init__(self, upstream: str, method: str) -> None:
+    def __init__(self, upstream: str, method: str, name: str | None = None) -> None:
         self.upstream = upstream
         self.method = method
+        self.name = name
+        self.slowest: int | None = None
         self.requests = self.answers = self.notifications = 0
         self.failed: Counter[str] = Counter()
         self.asked_bytes = self.bytes = 0
@@ -109,6 +111,7 @@ class Group:
             return False
         self.answers += 1
         if record.ms is not None:
+            self.slowest = record.exchange if record.ms / 1000 > self.latency.most else self.slowest
             self.latency.record(record.ms / 1000)
         status = statuses_of(record)[0]
         if status != OK:
@@ -119,6 +122,8 @@ class Group:
         return {
             "upstream": None if self.upstream == CLIENTS else self.upstream,
             "method": self.method,
+            "name": self.name,
+            "slowest": self.slowest,
             "requests": self.requests,
             "answers": self.answers,
             "open": self.open,
@@ -148,10 +153,11 @@ def percentiles_of(latency: Histogram) -> dict[str, float | None]:
 
 
 class Stats:
-    """The counts of all messages that were added."""
+    """The counts of all messages that were added. `by_name`: a group for each name or URI, not a method."""
 
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], Group] = {}
+    def __init__(self, *, by_name: bool = False) -> None:
+        self._by_name = by_name
+        self._groups: dict[tuple[str, str, str | None], Group] = {}
         self.messages = 0
         self.bytes = 0
         self.invalid = 0
@@ -177,11 +183,15 @@ class Stats:
             timeline.add(at, failed)
 
     def groups(self) -> list[Group]:
-        """Return the groups, the clients' first, then those of each upstream; the busiest first."""
+        """Return the groups, the clients' first, then those of each upstream.
+
+        Within these the busiest methods are first, or the names with the slowest answer.
+        """
 
         def place(group: Group) -> tuple[Any, ...]:
             busy = group.answers + group.notifications + group.open
-            return group.upstream != CLIENTS, group.upstream, -busy, group.method
+            slow = group.latency.most if self._by_name else 0.0
+            return group.upstream != CLIENTS, group.upstream, -slow, -busy, group.method, group.name or ""
 
         return sorted(self._groups.values(), key=place)
 
@@ -214,8 +224,8 @@ class Stats:
 
     def _group(self, record: Record) -> Group:
         upstream = CLIENTS if record.leg == "client" else record.upstream or record.peer or OTHERS
-        key = (upstream, record.method or "(unknown)")
+        key = (upstream, record.method or "(unknown)", record.target if self._by_name else None)
         if key not in self._groups:
-            key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS)
+            key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS, None)
             self._groups.setdefault(key, Group(*key))
         return self._groups[key]
