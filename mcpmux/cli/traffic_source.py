@@ -56,6 +56,7 @@ def filter_help() -> str:
     lines += [
         "a|b: one of them. * stands for any text; ~ ignores case and also finds a part.",
         '"quotes": blanks, | and *. key= is absent, key!= is there. !term is its opposite.',
+        "A word alone is searched for in bodies, methods, names and URIs. #17: exchange 17. -32602: a code.",
     ]
     return "\n".join(lines)
 
@@ -84,7 +85,7 @@ class CaptureFiles:
             if not path.exists():
                 hint = "`capture.level` in the configuration makes mcpmux write them"
                 problem = f"{path}: there is no such file or folder; name a capture file or folder; {hint}"
-                raise Mistake(problem)
+                raise Mistake(problem + self._no_paths())
 
     def files(self) -> list[Path]:
         """The files to read. Raises Mistake."""
@@ -132,8 +133,12 @@ class CaptureFiles:
     def tell_nothing_fits(self) -> None:
         """Say that nothing fits the filter, if there is one, and the names that may have been meant."""
         if self.filter:
-            advice = self._sightings.advice()
-            tell(f"no message fits the filter{advice}")
+            tell(f"no message fits the filter{self._sightings.advice()}{self._no_paths()}")
+
+    def _no_paths(self) -> str:
+        """Return a hint that words of the filter are no files, as one may have been meant as such."""
+        words = ", ".join(map(printable, self.filter.searched))
+        return f"; there is no file or folder {words} either" if words else ""
 
     def check_read(self) -> None:
         """Raises ClickException at the end if nothing could be read of one of the files."""

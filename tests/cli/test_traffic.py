@@ -305,7 +305,7 @@ MISTAKES = {
     "no such folder": (["grep", "x", "captures/"], "captures: there is no such file or folder"),
     "no default": (["stats"], "mcpmux-capture: there is no such file or folder"),
     "typing error": (["stats", "faild"], "did you mean `failed`?"),
-    "a folder that is not there": (["stats", "nodir"], "Nor is there a file or folder of that name: nodir"),
+    "a folder that is not there": (["stats", "nodir"], "there is no file or folder nodir either"),
     "pattern": (["grep", "a(b", "."], "a(b\n   ^"),
     "number": (["show", "x"], "expected the number of an exchange"),
     "nothing to show": (["show"], "name an exchange by its number"),

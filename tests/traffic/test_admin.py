@@ -184,7 +184,7 @@ BAD = [
     ("/api/exchanges?limit=9999", "limit"),
     ("/api/exchanges?before=-1", "before"),
     ("/api/exchanges?filter=metod%3Dx", "method"),
-    ("/api/exchanges/stream?filter=%28", "filter"),
+    ("/api/exchanges/stream?filter=%3D", "filter"),
     ("/api/exchanges/nothing", "row"),
     ("/api/stats?window=0", "window"),
     ("/api/stats?slots=100000", "slots"),

@@ -290,6 +290,10 @@ FILTERS = [
     ("client=example-client", [1, 2, 3]),
     ("leg=upstream kind=notification", [4]),
     ("text~needle", [3]),
+    ("needle", [3]),
+    ("tools/call !needle", [1]),
+    ("a.md -32602", [2]),
+    ("#2", [2]),
     ("exchange=2", [2]),
 ]
 

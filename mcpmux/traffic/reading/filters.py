@@ -3,7 +3,7 @@
     method=resources/read upstream=docs status!=ok duration>200ms uri~*.md
 
     filter       = terms, all of which must hold, with blanks between them
-    term         = ["!"] key operator value { "|" value }  |  ["!"] flag
+    term         = ["!"] key operator value { "|" value }  |  ["!"] flag  |  ["!"] value
     operator     = "="  "!="  "~"  "!~"  ">"  ">="  "<"  "<="
     value        = text with `*` for any text; in "quotes" blanks, `|` and `*` stand for themselves, and `\"`
                    and `\\` for the quote and the backslash; a number may have its unit behind a blank
@@ -14,7 +14,8 @@ without an upstream, `upstream!=` those that have one.
 
 `=` respects case, `~` ignores it; `~` without a star also fits a part. `text~word` searches
 bodies as they were sent and with escapes decoded; for an exchange it holds when it holds for one of
-its messages.
+its messages. A term that is only a value searches bodies, methods, names and URIs like that. `#17` is the
+exchange of that number, and `-32602` the error code.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-from attrs import define
+from attrs import define, evolve
 
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.naming import likely_own, likely_shown
 from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
+from mcpmux.protocol.method import KNOWN
 from mcpmux.traffic.outcome import BAD_HTTP, CANCELLED, MESSAGE_WORDS, OK, OPEN, http_words, statuses_of
 from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import Record
@@ -49,6 +51,8 @@ _TERM = re.compile(
 )
 _PIECE = re.compile(r'[^"|*]+|\*+|\||"(?P<quoted>(?:[^"\\]|\\.)*)"', re.DOTALL)
 _WORD = re.compile(r"\S+")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_OPERATOR = re.compile(r"[=~<>]|^\||!$")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -64,7 +68,7 @@ class FilterError(McpmuxError):
 
 
 class Term(NamedTuple):
-    """One condition, and its place in the text. A flag has no operator and no values."""
+    """One condition, and its place in the text. A flag or a searched word has no operator."""
 
     key: str
     operator: str | None
@@ -89,7 +93,8 @@ def _read_term(found: re.Match[str]) -> Term:
     text, start, end = found.string, *found.span()
     key, sign, values = found["key"], found["sign"], found["values"]
     unclosed = text[end : end + 1] == '"'
-    if not key or (sign is None and (values or unclosed)):
+    searched = _read_values(key + values) if sign is None and values and _is_searched(key + values) else ()
+    if not searched and not unclosed and (not key or (sign is None and values)):
         problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
         word = _WORD.match(text, start)
         raise FilterError(problem, text, start, word.end() if word is not None else end)
@@ -97,8 +102,15 @@ def _read_term(found: re.Match[str]) -> Term:
         raise FilterError("this quotation mark has no second one", text, end, end + 1)
     if sign is None and (number := _EXCHANGE.fullmatch(key)) is not None:
         return Term("exchange", "=", ((number[1],),), bool(found["not"]), found)
-    globs = _read_values(values) if sign is not None else ()
+    if sign is None and _CODE.fullmatch(key):
+        return Term("code", "=", ((key,),), bool(found["not"]), found)
+    globs = _read_values(values) if sign is not None else searched
     return Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]), found)
+
+
+def _is_searched(text: str) -> bool:
+    """Return whether a term without an operator is text to search for."""
+    return text.strip("*|") not in ("", '""') and _OPERATOR.search(_QUOTED.sub("", text)) is None
 
 
 def _read_values(text: str) -> tuple[Glob, ...]:
@@ -276,6 +288,10 @@ def body_texts(record: Record) -> tuple[str, ...]:
         return (wire,)
 
 
+def _searched_texts(record: Record) -> tuple[str, ...]:
+    return (*body_texts(record), record.method or "", *_spellings(record))
+
+
 def _strings_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -318,6 +334,9 @@ _TABLE = (
     Key("run", (), "text", "name of the run", lambda s: s.run),
 )
 
+SEARCH = Key("", (), "body", "text anywhere in the message, its method, name or URI", _searched_texts)
+"""The key of a term that is only a value."""
+
 KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
 NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
 """Keys by their names and aliases."""
@@ -353,12 +372,10 @@ _CONNECTIVES = {
 
 
 def may_be_term(word: str) -> bool:
-    """Return whether a word is a term of a filter, or was perhaps meant to be one."""
-    if any(operator in word for operator in OPERATORS) or " " in word or _hint_for(word) is not None:
+    """Return whether a word is a term of a filter; else it is a path: with a slash, but no URI or method."""
+    if any(operator in word for operator in OPERATORS) or " " in word:
         return True
-    if _EXCHANGE.fullmatch(word):
-        return True
-    return bool(difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1))
+    return "/" not in word.replace("\\", "/") or "://" in word or word in KNOWN
 
 
 def _hint_for(word: str) -> str | None:
@@ -368,8 +385,6 @@ def _hint_for(word: str) -> str | None:
         return _CONNECTIVES[lowered].format(word)
     if lowered in MESSAGE_WORDS:
         return f"did you mean `status={lowered}`?"
-    if _CODE.fullmatch(word):
-        return f"did you mean `code={word}`?"
     if _CLOCK.fullmatch(word) or _DATE.fullmatch(word):
         return f"did you mean `since={word}`?"
     key, colon, value = word.partition(":")
@@ -395,11 +410,13 @@ class Filter:
     """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges.
 
     `name_tests`: the terms that ask for a name, which Sightings compares with the names that there are.
+    `searched`: the terms that are only a value.
     """
 
     _tests: Sequence[Test]
     body_tests: Sequence[Test]
     name_tests: Sequence[NameTest] = ()
+    searched: Sequence[str] = ()
 
     def __bool__(self) -> bool:
         """Return whether it has any terms."""
@@ -415,7 +432,7 @@ class Filter:
     def with_body_test(self, holds: Callable[[Record], bool]) -> Filter:
         """Return this filter with one more condition: a message for which the test holds."""
         test = body_test(holds)
-        return Filter((*self._tests, test), (*self.body_tests, test), self.name_tests)
+        return evolve(self, tests=(*self._tests, test), body_tests=(*self.body_tests, test))
 
 
 def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> Filter:
@@ -426,18 +443,23 @@ def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> 
     tests: list[Test] = []
     body_tests: list[Test] = []
     name_tests: list[NameTest] = []
+    searched: list[str] = []
     for term in split_terms(text):
         key = _key_of(term, names)
+        if key is SEARCH:
+            term = term._replace(operator="~", values=term.values or ((term.key,),))
+            searched.append(term.found[0])
         test = _test_of(key, term, now)
         if key.sort == "body":
             body_tests.append(test)
         if key.sort == "text" and term.operator in ("=", "~") and not term.opposite:
             name_tests.append(NameTest(key, term, test))
         tests.append(partial(_fails, test) if term.opposite else test)
-    return Filter(tests, body_tests, name_tests)
+    return Filter(tests, body_tests, name_tests, searched)
 
 
 NEAR = 0.5  # similarity from which a name is suggested
+NEAR_FLAG = 0.8  # similarity from which a word is a misspelt flag, and no text to search for
 NAMES_LIMIT = 1000  # different names under one key that are remembered; a capture may have any number
 TOLD_NAMES = 5  # that are listed when none is similar to the wanted one
 
@@ -486,18 +508,20 @@ def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
     key = names.get(name.lower())
     if key is not None:
         return key
-    close = difflib.get_close_matches(name.lower(), names, n=1)
     if term.operator is None:
+        flags = [flag for flag, key in names.items() if key.sort == "flag"]
+        close = difflib.get_close_matches(name.lower(), flags, n=1, cutoff=NEAR_FLAG)
         if (near := _hint_for(name)) is not None:
             problem = f"this is no key=value; {near}"
         elif close:
-            problem = f"no such flag; did you mean `{_example(names[close[0]], close[0])}`?"
+            problem = f"no such flag; did you mean `{close[0]}`?"
+        elif "text" in names:
+            return SEARCH
         else:
-            find = f"to find the word anywhere: text~{name}; " if "text" in names else ""
-            problem = f'no such flag; expected key=value; {find}blanks in a value need "quotes"'
+            problem = 'no such flag; expected key=value; blanks in a value need "quotes"'
     else:
-        other = OTHER_NAMES.get(name.lower())
-        close = [other] if other in names else close
+        other = OTHER_NAMES.get(name.lower(), "")
+        close = [other] if other in names else difflib.get_close_matches(name.lower(), names, n=1)
         hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(names))
         problem = f"no such key; {hint}"
     raise term.error(problem, "key")
