@@ -22,6 +22,7 @@ from mcpmux.app.mux import config_naming
 from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
+from mcpmux.cli.arguments import Arguments, parse_arguments, types_of
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
@@ -37,19 +38,21 @@ from mcpmux.cli.options import (
     upstream_json_option,
     upstream_option,
 )
-from mcpmux.cli.process import run
+from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.questions import CAPABILITIES, answer_all, has_person
 from mcpmux.config import Config, Http, Stdio, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import SAFE_VARIABLES, Target, transport_of
-from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
 from mcpmux.mux.view import Selection, selection_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, META, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, decode_items, decode_list, raw, text_of
+from mcpmux.protocol.input_requests import repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import ITEMS, LEFT_OUT
@@ -324,9 +327,6 @@ COLUMNS: Columns = {
 }
 
 
-INPUT_REQUIRED = "input_required"
-
-
 @asynccontextmanager
 async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterator[Mux]:
     """The mux once every upstream is ready or has failed. Raises TransportError when none is ready.
@@ -353,28 +353,60 @@ def _hint_at(target: Target) -> str:
     return f"most servers have a path in their URL, such as {parts.scheme}://{parts.netloc.rpartition('@')[2]}/mcp"
 
 
-async def ask(config: Config, call: Call, activity: str, hint: str) -> Fields:
-    """Send one request and show its progress. `hint` follows the error if what it names does not exist.
+class Visit:
+    """One client at the servers of a configuration, for requests one after the other."""
 
-    Raises RpcError, and RemoteProtocolError if the server asks the user for something first.
-    """
-    async with console.show_activity(activity) as report, open_visit(config) as mux:
+    def __init__(self, mux: Mux, activity: console.Activity) -> None:
+        self._mux, self._activity = mux, activity
 
-        async def notify(event: Event) -> None:
-            if event.method == m.PROGRESS:
-                progress, total = (_number(event.params, key) for key in ("progress", "total"))
-                report(progress or 0, total, text_of(event.params.get("message")) or "")
+    async def exchange(self, method: str, params: Fields, hint: str = "") -> Fields:
+        """Send a request and return its result. A person at the terminal answers what the server asks.
 
+        `hint` follows the error if what the request names does not exist. Raises RpcError, and
+        RemoteProtocolError for a question without a person.
+        """
+        meta, may_ask = {PROGRESS_TOKEN: raw("progress")}, has_person()
+        if may_ask:
+            meta[CLIENT_CAPABILITIES] = CAPABILITIES
+        call = Call(method, params, meta, self)
         try:
-            result = await mux.router.exchange(call, notify)
+            result = await self._mux.router.exchange(call, self._show_progress)
+            while (wishes := wishes_in(result)) is not None:
+                if not may_ask:
+                    problem = (
+                        "the server asks for input, which a person can give at a terminal, or in a host app"
+                    )
+                    raise RemoteProtocolError(problem)
+                with self._activity.paused():
+                    responses = await answer_all(wishes)
+                result = await self._mux.router.exchange(
+                    repeated(call, result, responses), self._show_progress
+                )
         except RpcError as error:
-            if error.code != INVALID_PARAMS:
+            if error.code != INVALID_PARAMS or not hint:
                 raise
             joint = " " if error.message.endswith("?") else "; "
             raise RpcError(error.code, f"{error.message}{joint}{hint}", error.data) from None
-    if text_of(result.get("resultType")) == INPUT_REQUIRED:
-        raise RemoteProtocolError("the server asks for the user's input, which only a host app can give")
-    return result
+        return result
+
+    async def find(self, method: str, name: str) -> Fields | None:
+        """Return the item of this name in a list, None when it is not there or the list cannot be had."""
+        with suppress(RpcError, RemoteProtocolError):
+            items = await list_all(self._mux, method, {})
+            return next((item for item in items if text_of(item.get("name")) == name), None)
+        return None
+
+    async def _show_progress(self, event: Event) -> None:
+        if event.method == m.PROGRESS:
+            progress, total = (_number(event.params, key) for key in ("progress", "total"))
+            self._activity.report(progress or 0, total, text_of(event.params.get("message")) or "")
+
+
+@asynccontextmanager
+async def open_client(config: Config, activity: str) -> AsyncIterator[Visit]:
+    """Visit the servers, with a progress bar about `activity`. Raises TransportError when none is ready."""
+    async with console.show_activity(activity) as shown, open_visit(config) as mux:
+        yield Visit(mux, shown)
 
 
 def _number(params: Fields, key: str) -> float | None:
@@ -516,8 +548,14 @@ def render_block(block: dict[str, Any]) -> str:
         content = decode_content({key: raw(value) for key, value in block["resource"].items()})
         return f"[{content.uri}]\n{content.as_text}"
     if kind in ("image", "audio"):
-        return f"[{kind}, {block.get('mimeType')}; --json has its data]"
+        return f"[{kind}, {block.get('mimeType')}; -o FILE writes it to a file]"
     return bytes(raw(block)).decode()
+
+
+async def read_resource(config: Config, uri: str, hint: str) -> Fields:
+    """Return the result of `resources/read`. Raises McpmuxError."""
+    async with open_client(config, f"reading {uri}") as client:
+        return await client.exchange(m.RESOURCES_READ, {"uri": raw(uri)}, hint)
 
 
 @click.command()
@@ -539,9 +577,8 @@ def read(target: str, uri: str, output: BinaryIO | None, credentials: Credential
       mcpmux read mcpmux.toml 'library+book:///cover' -o cover.png
       mcpmux read mcpmux.toml 'library+book:///all' --json | jq '.contents[].uri'
     """
-    request = Call(m.RESOURCES_READ, {"uri": raw(uri)}, {})
     hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
-    result = run(ask, load_target(target, credentials), request, f"reading {uri}", hint)
+    result = run(read_resource, load_target(target, credentials), uri, hint)
     if as_json:
         console.show_json(raw(result))
         return
@@ -559,70 +596,146 @@ def read(target: str, uri: str, output: BinaryIO | None, credentials: Credential
             console.show_text(content.as_text + hint)
 
 
-def parse_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
-    """The arguments of a tool, out of pairs or one JSON object. Raises ConfigError with all mistakes."""
-    if whole is not None:
-        if pairs:
-            raise ConfigError(["use either --args or key=value pairs, not both"])
-        try:
-            value = decode_any(whole.encode(errors="replace"))
-        except ValueError as error:
-            raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
-        if not isinstance(value, dict):
-            raise ConfigError(["--args: expected a JSON object"])
-        return value
-    arguments: dict[str, Any] = {}
-    problems: list[str] = []
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        is_json, key = key.endswith(":"), key.removesuffix(":")
-        problem = "" if equals and key else "expected key=text or key:=JSON"
-        if key in arguments:
-            problem = problem or "it is given twice"
-        try:
-            arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
-        except ValueError:
-            problem = problem or f"expected JSON after `:=`; for text write `{key}={text}`"
-        if problem:
-            problems.append(f"argument `{pair}`: {problem}")
-    if problems:
-        raise ConfigError(problems)
-    return arguments
+async def call_tool(config: Config, tool: str, arguments: Arguments, hint: str) -> Fields:
+    """Return the result of `tools/call`, with arguments as the tool's schema has them.
+
+    Raises ConfigError for arguments that the tool does not take, and McpmuxError.
+    """
+    async with open_client(config, f"calling {tool}") as client:
+        item = None if arguments.is_whole else await client.find(m.TOOLS_LIST, tool)
+        values = arguments.unread if item is None else arguments.read_by(_decoded(item, "inputSchema", dict))
+        return await client.exchange(m.TOOLS_CALL, {"name": raw(tool), "arguments": raw(values)}, hint)
 
 
-@click.command()
-@target_argument
-@click.argument("tool", shell_complete=complete_tool)
-@click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
-@click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
+async def find_tool(config: Config, tool: str) -> Fields | None:
+    """Return the tool as it is listed; None when it is not there. Raises TransportError."""
+    async with open_client(config, f"looking for {tool}") as client:
+        return await client.find(m.TOOLS_LIST, tool)
+
+
+def show_tool(item: Fields) -> None:
+    """Print what a tool is for, and what it takes."""
+    schema = _decoded(item, "inputSchema", dict)
+    console.show_line(_member("name")(item))
+    console.show_text(text_of(item.get("description")) or "")
+    properties, required = schema.get("properties"), schema.get("required")
+    needed = required if isinstance(required, list) else []
+    rows = [
+        (name, "|".join(types_of(field)) or "any", "yes" if name in needed else "no", _about(field))
+        for name, field in (properties.items() if isinstance(properties, dict) else ())
+    ]
+    if rows:
+        click.echo()
+        console.show_table(["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"], rows)
+
+
+def _about(field: object) -> str:
+    if not isinstance(field, dict):
+        return ""
+    default = f"default {bytes(raw(field['default'])).decode()}" if "default" in field else ""
+    values = field.get("enum")
+    choices = f"one of {', '.join(map(str, values))}" if isinstance(values, list) else ""
+    return "; ".join(filter(None, (str(field.get("description", "")), choices, default)))
+
+
+def with_timeout(config: Config, seconds: float | None) -> Config:
+    """Return the configuration with this time for requests."""
+    if seconds is None:
+        return config
+    timed = [
+        attrs.evolve(upstream, request_timeout=seconds, timeouts={**upstream.timeouts, m.TOOLS_CALL: seconds})
+        for upstream in config.upstreams
+    ]
+    return attrs.evolve(config, upstreams=tuple(timed))
+
+
+@click.command(context_settings={"help_option_names": []})
+@click.argument("target", required=False, metavar="TARGET", shell_complete=complete_file)
+@click.argument("tool", required=False, metavar="TOOL", shell_complete=complete_tool)
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE | KEY:=JSON]...")
+@click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object, sent unread.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Time for the call, without progress. Default: `timeouts` of the configuration, or 5 minutes.",
+)
+@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
 @credentials_options
 @json_option(help="Print the whole result as JSON, with structured content.")
 @quiet_option
+@click.option(
+    "-h",
+    "--help",
+    "wants_help",
+    is_flag=True,
+    help="Show this message and exit; after a TARGET and a TOOL, what that tool takes.",
+)
+@click.pass_context
 def call(
-    target: str, tool: str, pairs: tuple[str, ...], whole: str | None, credentials: Credentials, as_json: bool
+    context: click.Context,
+    target: str | None,
+    tool: str | None,
+    pairs: tuple[str, ...],
+    whole: str | None,
+    timeout: float | None,
+    output: BinaryIO | None,
+    credentials: Credentials,
+    as_json: bool,
+    wants_help: bool,
 ) -> None:
     """Call a tool and print its result.
 
     TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration file.
-    Arguments are text after =, or any JSON value after :=. The exit code is 1 if the tool fails.
+    VALUE is read as the tool's schema has it, and JSON as any value. When the server asks something, you
+    answer at the terminal. The exit code is 1 if the tool fails.
 
     \b
     Examples:
       mcpmux call http://127.0.0.1:8484/mcp clock__now zone=Europe/Paris
-      mcpmux call http://127.0.0.1:8484/mcp library__build_index seconds:=3
+      mcpmux call http://127.0.0.1:8484/mcp library__build_index seconds=3
+      mcpmux call http://127.0.0.1:8484/mcp library__build_index --help
       mcpmux call "uvx mcp-server-time" get_current_time --args '{"timezone": "UTC"}' --json
     """
-    params = {"name": raw(tool), "arguments": raw(parse_arguments(pairs, whole))}
-    request = Call(m.TOOLS_CALL, params, {PROGRESS_TOKEN: raw("progress")})
-    hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    result = run(ask, load_target(target, credentials), request, f"calling {tool}", hint)
+    if wants_help and (target is None or tool is None):
+        click.echo(context.get_help())
+        return
+    if target is None:
+        raise click.UsageError("Missing argument 'TARGET'.", context)
+    listed = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
+    if tool is None:
+        raise click.UsageError(f"Missing argument 'TOOL'; {listed}.", context)
+    arguments = parse_arguments(pairs, whole)
+    config = with_timeout(load_target(target, credentials), timeout)
+    if wants_help:
+        item = run(find_tool, config, tool)
+        if item is None:
+            raise Mistake(f"there is no tool `{printable(tool)}`; {listed}")
+        show_tool(item)
+        return
+    result = run(call_tool, config, tool, arguments, listed)
     if as_json:
         console.show_json(raw(result))
     else:
         blocks = decode_any(result.get("content", b"null"))
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise RemoteProtocolError("the answer to tools/call has no content in it")
-        for block in blocks:
+        if output is not None:
+            output.write(b"".join(map(block_bytes, blocks)))
+        for block in () if output is not None else blocks:
             console.show_text(render_block(block).removesuffix("\n") + "\n")
     if decode_any(result.get("isError", b"false")) is True:
         raise click.ClickException(f"the tool `{tool}` reported an error")
+
+
+def block_bytes(block: dict[str, Any]) -> bytes:
+    """Return a block for a file: the bytes of an image, a sound or a resource, or its text."""
+    resource = block.get("resource")
+    if isinstance(resource, dict):
+        return decode_content({key: raw(value) for key, value in resource.items()}).as_bytes
+    if block.get("type") in ("image", "audio"):
+        try:
+            return base64.b64decode(str(block.get("data")), validate=True)
+        except binascii.Error:
+            raise RemoteProtocolError(f"the {block['type']} of the result is not base64") from None
+    return f"{render_block(block)}\n".encode(errors="replace")

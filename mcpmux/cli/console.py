@@ -10,8 +10,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TextIO
 
 import click
@@ -193,26 +193,54 @@ ReportProgress = Callable[[float, float | None, str], None]
 """Shows (progress, total, message) at once, in the server's own units and words."""
 
 
-@asynccontextmanager
-async def show_activity(text: str) -> AsyncIterator[ReportProgress]:
-    """Show a progress bar on a terminal's stderr once it takes longer than PATIENCE_SECONDS."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
-    bar = Progress(*columns, console=ERR, transient=True, disable=not sys.stderr.isatty())
-    task = bar.add_task(printable(text), total=None)
+class Activity:
+    """A progress bar about `text` on a terminal's stderr."""
 
-    def report(progress: float, total: float | None, message: str) -> None:
-        bar.start()
+    def __init__(self, text: str) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
+        self._bar = Progress(*columns, console=ERR, transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task(printable(text), total=None)
+        self._is_paused = False
+
+    def start(self) -> None:
+        """Show the bar, unless it is paused."""
+        if not self._is_paused:
+            self._bar.start()
+
+    def report(self, progress: float, total: float | None, message: str) -> None:
+        """Show how far the activity is, and `message`, unless it is empty."""
+        self.start()
         description = printable(message) if message else None  # None leaves it as it is
-        bar.update(task, completed=progress, total=total, description=description)
+        self._bar.update(self._task, completed=progress, total=total, description=description)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the bar, so that a person can be asked something."""
+        self._is_paused = True
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
+@asynccontextmanager
+async def show_activity(text: str) -> AsyncIterator[Activity]:
+    """Show a progress bar on a terminal's stderr once it takes longer than PATIENCE_SECONDS."""
+    activity = Activity(text)
 
     async def start_later() -> None:
         await trio.sleep(PATIENCE_SECONDS)
-        bar.start()
+        activity.start()
 
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(start_later)
-            yield report
+            yield activity
             nursery.cancel_scope.cancel()
     finally:
-        bar.stop()
+        activity.stop()

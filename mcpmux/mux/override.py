@@ -316,8 +316,6 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
     """Return a sentence about what is wrong with a value, and where; None when the schema takes it.
 
     No reference is fetched: one to another document cannot be understood. Raises NotJudged.
-
-    Nothing is fetched: a reference to somewhere else cannot be understood. Raises NotJudged.
     """
     # Not at the top: few need it, and it is large.
     from jsonschema.exceptions import UnknownType, best_match

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mcpmux.cli.client import parse_arguments
+from mcpmux.cli.arguments import parse_arguments
 from mcpmux.cli.options import Credentials, load_config, load_targets, pairs_of
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Secret
@@ -28,11 +28,11 @@ from mcpmux.errors import ConfigError
     ],
 )
 def test_pairs_become_an_object(pairs: list[str], expected: dict[str, object]) -> None:
-    assert parse_arguments(pairs, None) == expected
+    assert parse_arguments(pairs, None).unread == expected
 
 
 def test_one_json_object_is_taken_whole() -> None:
-    assert parse_arguments([], '{"a": {"b": 1}}') == {"a": {"b": 1}}
+    assert parse_arguments([], '{"a": {"b": 1}}').unread == {"a": {"b": 1}}
 
 
 @pytest.mark.parametrize("whole", ["", "[]", "7", "null", "{", "{'a': 1}"])
@@ -154,3 +154,63 @@ def test_two_tokens_at_once_are_a_mistake() -> None:
 )
 def test_an_address_is_the_url_of_the_mux_there(target: str, url: str) -> None:
     assert load_config(target).upstreams[0].target.display == url
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "share": {"type": "number"},
+        "is_on": {"type": "boolean"},
+        "names": {"type": "array"},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "text": {"type": ["string", "integer"]},
+        "any": {},
+    },
+    "required": ["count"],
+}
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("share=2", 2),
+        ("share=2.5", 2.5),
+        ("is_on=true", True),
+        ('names=["a"]', ["a"]),
+        ("either=null", None),
+        ("either=3", 3),
+        ("text=3", "3"),
+        ("any=3", "3"),
+        ("any:=3", 3),
+    ],
+)
+def test_a_text_is_read_as_the_schema_has_it(pair: str, value: object) -> None:
+    name = pair.partition("=")[0].removesuffix(":")
+    read = parse_arguments(["count=2.0", pair], None).read_by(SCHEMA)
+    assert read == {"count": 2, name: value}
+    assert type(read[name]) is type(value)
+
+
+def test_arguments_that_a_tool_does_not_take_are_named_at_once() -> None:
+    arguments = parse_arguments(["cuont=1", "is_on=yes", "share=much", "either=x"], None)
+    with pytest.raises(ConfigError) as caught:
+        arguments.read_by(SCHEMA)
+    assert caught.value.problems == [
+        "argument `is_on`: expected boolean, got `yes`",
+        "argument `share`: expected number, got `much`",
+        "argument `either`: expected integer or null, got `x`",
+        "argument `cuont`: there is none of this name; did you mean `count`?",
+        "argument `count`: it is required",
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"properties": {"a": {}}, "additionalProperties": True}, {"patternProperties": {"x": {}}}]
+)
+def test_a_tool_that_takes_any_argument_gets_it(schema: dict[str, object]) -> None:
+    assert parse_arguments(["b=1"], None).read_by(schema) == {"b": "1"}
+
+
+def test_one_json_object_is_sent_unread() -> None:
+    assert parse_arguments([], '{"b": "two"}').read_by(SCHEMA) == {"b": "two"}

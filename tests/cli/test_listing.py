@@ -114,7 +114,7 @@ def test_result_without_contents_is_the_servers_fault(result: str) -> None:
         ({"type": "text", "text": "hello"}, "hello"),
         (
             {"type": "image", "mimeType": "image/png", "data": "AA=="},
-            "[image, image/png; --json has its data]",
+            "[image, image/png; -o FILE writes it to a file]",
         ),
         ({"type": "resource_link", "uri": "a:b", "name": "n", "title": "T"}, "[link] a:b T"),
         ({"type": "resource_link", "uri": "a:b"}, "[link] a:b"),
