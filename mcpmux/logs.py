@@ -87,25 +87,59 @@ class _AcceptErrors(logging.Handler):
         )
 
 
+_STYLES = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "31"}
+"""Levels and their looks on a terminal (parameters of SGR)."""
+
+
+class _TerminalLines:
+    """Renders events for a person: time of day, level, server, event and reason, then the rest."""
+
+    def __init__(self, *, has_colours: bool) -> None:
+        self._has_colours = has_colours
+
+    def __call__(self, _logger: Any, _name: str, event: EventDict) -> str:
+        time, level, exception = event.pop("timestamp"), event.pop("level"), event.pop("exception", None)
+        texts = [event.pop(key, None) for key in ("upstream", "event", "reason", "problem", "note", "line")]
+        rest = " ".join(f"{key}={value!r}" for key, value in event.items() if value is not None)
+        parts = [
+            self._paint(time, "2"),
+            self._paint(f"{level:<7}", _STYLES.get(level, "")),
+            ": ".join(str(text) for text in texts if text),
+            self._paint(rest, "2"),
+        ]
+        line = "  ".join(filter(None, parts))
+        return line if exception is None else f"{line}\n{exception}"
+
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{style}m{text}\x1b[0m" if self._has_colours and text and style else text
+
+
 def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> None:
     """Write events of at least `level` to stderr. `style` is `console` for lines, or `json` for objects.
+
+    On a terminal a line has the local time to the second, elsewhere UTC to the microsecond.
 
     `redactor` says what to redact. Without one the built-in rules apply.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
-    for_people = style != "json"
+    for_people, is_terminal = style != "json", sys.stderr.isatty()
+    render: Processor
+    if not for_people:
+        render = structlog.processors.JSONRenderer()
+    elif is_terminal:
+        render = _TerminalLines(has_colours=not os.environ.get("NO_COLOR"))
+    else:
+        render = structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        )
+    is_short = for_people and is_terminal
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_short else "iso", utc=not is_short),
         structlog.processors.format_exc_info if number <= logging.DEBUG else _summarize_exception,
         _Texts(redactor or Redactor(), for_people),
-        structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-        if for_people
-        else structlog.processors.JSONRenderer(),
+        render,
     ]
     structlog.configure(
         processors=processors,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.examples import examples
 SECRET = "zQ17x7hGk2Lp97hGk2Lp9"
 FORGED = "\n2026-01-01T00:00:00Z [info     ] all is well\x1b[2J\u202e"
 
+STYLES = ["console", "terminal", "json"]
 SHAPES = {
     "text": lambda text: text,
     "list": lambda text: ["x", text],
@@ -40,14 +43,18 @@ def _logging_again() -> Iterator[None]:
 def said(
     capsys: pytest.CaptureFixture[str], style: str, redactor: Redactor | None = None, **facts: Any
 ) -> str:
+    """Return what one event writes. `style` may also be "terminal"."""
     capsys.readouterr()
-    configure_logs("debug", style, redactor)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.stderr, "isatty", lambda: style == "terminal")
+        patch.setenv("NO_COLOR", "1")
+        configure_logs("debug", style if style == "json" else "console", redactor)
     structlog.get_logger().warning("it happened", **facts)
     return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("style", ["console", "json"])
+@pytest.mark.parametrize("style", STYLES)
 def test_a_secret_in_an_event_is_taken_out_whatever_holds_it(capsys, style, shape):
     text = said(capsys, style, told=shape(f"Authorization: Bearer {SECRET}"))
     assert SECRET not in text
@@ -55,7 +62,7 @@ def test_a_secret_in_an_event_is_taken_out_whatever_holds_it(capsys, style, shap
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("style", ["console", "json"])
+@pytest.mark.parametrize("style", STYLES)
 def test_an_event_is_one_line_without_anything_that_steers(capsys, style, shape):
     text = said(capsys, style, told=shape(FORGED))
     assert text.count("\n") == 1
@@ -67,6 +74,13 @@ def test_an_event_is_one_line_without_anything_that_steers(capsys, style, shape)
 @given(st.recursive(st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
 def test_any_value_is_shown_on_one_line(capsys, value):
     assert said(capsys, "console", told=value).count("\n") == 1
+
+
+def test_a_terminal_shows_the_time_of_day_the_server_and_the_reason_first(capsys):
+    text = said(capsys, "terminal", state="down", reason="it has gone", upstream="docs", port=None)
+    time, rest = text[:8], text[8:]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
+    assert rest == "  warning  docs: it happened: it has gone  state='down'\n"
 
 
 def test_a_traceback_keeps_its_lines_and_only_these(capsys):
