@@ -384,17 +384,21 @@ class HttpEndpoint:
         else:
             await self._serve_entered(request, reply)
 
-    def _serve_entered(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Serve a request whose principal has entered its view."""
+    def _serve_entered(
+        self, request: HttpRequest, reply: HttpReply, *, is_recovered: bool = False
+    ) -> Handling:
+        """Serve a request whose principal has entered its view.
+
+        `is_recovered`: its session was taken over, if there is one to take over.
+        """
         if request.path != self._path:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
             return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
-        if self._recoveries is not None and self._lacks_session(request):
-            return self._recover(self._recoveries, request, reply)
-        return self._answer(request, reply)
-
-    def _answer(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        if self._recoveries is not None and not is_recovered:
+            session_id = request.headers.get(SESSION_HEADER)
+            if session_id is not None and session_id not in self.sessions:  # its process may have gone
+                return self._recover(self._recoveries, request, reply)
         if request.method == "POST":
             return self._post(request, reply)
         if request.method == "GET" and SESSION_HEADER in request.headers:
@@ -402,10 +406,6 @@ class HttpEndpoint:
         if request.method == "DELETE":
             return self._delete(request, reply)
         return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
-
-    def _lacks_session(self, request: HttpRequest) -> bool:
-        session_id = request.headers.get(SESSION_HEADER)
-        return session_id is not None and session_id not in self.sessions
 
     async def _recover(self, recoveries: Recoveries, request: HttpRequest, reply: HttpReply) -> None:
         """Answer a request in a session of a process that has gone, after taking the session over."""
@@ -417,7 +417,7 @@ class HttpEndpoint:
             # A new exception: the one object is shared by all requests that waited for the recovery.
             raise MovedElsewhere(str(trouble))
         else:
-            await self._answer(request, reply)
+            await self._serve_entered(request, reply, is_recovered=True)
 
     def _go_on(self, session_id: str, principal: Principal, recovered: Recovered) -> None:
         self._service.session_counter.go_on(session_id, principal)

@@ -213,9 +213,6 @@ class LegacySession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if call.method in _MODERN_ONLY or (call.method in _TASKS and not self.knows_tasks):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
-        return await self._forward(call, notify, ask)
-
-    async def _forward(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         notify = with_logs_of(lambda: self._client.log_level, notify)
         try:
             result = await self._router.exchange(call, notify)

@@ -95,6 +95,7 @@ class AccessControl:
         whole = tuple(rules for rules in (policy, common) if rules is not None)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._decisions = new_decisions()
+        self._open_judge = Judge(ANYONE, InForce(()), self._decisions)
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, view in views.items() if view.admits(ANYONE)}
         learned = next((view.hints for view in old.views.values()), {})  # all views know the same
@@ -111,6 +112,9 @@ class AccessControl:
 
     def of(self, principal: Principal) -> Judge:
         """Return the judge of what a principal may see and use now."""
+        # Most configurations have neither rules nor views: one judge serves all clients.
+        if self.is_open and not principal.view:
+            return self._open_judge
         in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
         return Judge(principal, in_force, self._decisions)
 

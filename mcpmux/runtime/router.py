@@ -102,8 +102,7 @@ class Router:
         return self._check(call, notify)
 
     async def _count_and_settle(self, call: Call, notify: Notify, settle: Settle | None) -> Fields:
-        if self._rates.counts_requests:
-            await self.count(call)
+        await self.count(call)
         try:
             result = await self._check(call, notify)
         except BaseException as error:  # a call that failed, or was cancelled, may have changed something too
@@ -116,7 +115,8 @@ class Router:
 
     async def count(self, call: Call) -> None:
         """Count a request of a client. Raises Busy when it has too many."""
-        await self._rates.begin(call)
+        if self._rates.counts_requests:
+            await self._rates.begin(call)
 
     def _check(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer a call after unsealing its state and task id and checking the spelling of its members."""

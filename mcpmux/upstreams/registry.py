@@ -218,7 +218,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         if shared is None or not is_one_for_all(shared.config):
             return None
         if key != name:
-            self._open_era_session(shared)
+            self._for_legacy(shared)
         session = self._by_key.get(key)
         return session if session is not None and session.connection is not None else None
 
@@ -253,22 +253,22 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return self._for_legacy(shared) if call.legacy else shared
 
     def _for_legacy(self, shared: Upstream) -> Upstream:
-        session = self._of_era.get(shared.name)
-        if session is None:
-            self._open_era_session(shared)
-        return session if session is not None and session.connection is not None else shared
+        """Return the session for legacy clients: the era session once it is connected, until then `shared`.
 
-    def _open_era_session(self, shared: Upstream) -> None:
-        """Start an era session, unless there is one, the server cannot have one, or it refused one lately."""
-        facts, name = shared.facts, shared.name
-        if name in self._of_era or self._nursery is None or facts is None:
-            return
-        may_have_one = is_modern(facts.revision) and mirrors(shared.config)
-        if may_have_one and trio.current_time() >= self._not_before.get(name, 0):
-            key = era_session_key(name)
-            session = self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
+        An era session is started, unless the server cannot have one, or refused one lately.
+        """
+        name = shared.name
+        if (session := self._of_era.get(name)) is not None:
+            return session if session.connection is not None else shared
+        connection = shared.connection
+        if connection is None or self._nursery is None or not mirrors(shared.config):
+            return shared
+        is_due = trio.current_time() >= self._not_before.get(name, 0)
+        if is_due and is_modern(connection.facts.revision):
+            session = self._make(name, era_session_key(name), SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
             session.reported = shared.reported
             self._of_era[name] = self._start(session)
+        return shared
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
         """Return the sessions to ask for a client's updates: the one that serves it, then the shared one.
@@ -294,7 +294,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         with suppress(RpcError):  # late: clients are served without it, and notified when it comes
             await upstream.appear()
         if legacy:
-            self._open_era_session(upstream)
+            self._for_legacy(upstream)
             if (session := self._of_era.get(upstream.name)) is not None:
                 with suppress(RpcError):
                     await session.appear()
