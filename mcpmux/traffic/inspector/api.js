@@ -1,5 +1,26 @@
 // Requests to the admin listener. Numbers that JavaScript cannot hold keep their digits.
 
+import { parse } from "./json.js";
+
+/**
+ * An exchange, as the list has it.
+ * @typedef {{
+ *   row: number, exchange?: number, at: number, ms?: number, status: string, code?: number, method?: string,
+ *   target?: string, leg: string, peer: string, client?: string, view?: string, upstreams?: string[],
+ *   transport?: string, revision?: string, messages: number, left_out?: number, http?: number, size?: number,
+ *   marked?: boolean, note?: string, parts?: [name: string, after: number, ms: number][],
+ * }} Row
+ */
+/**
+ * A message of an exchange. `cut`: it is longer; `gone`: it was too large to be kept.
+ * @typedef {{
+ *   at: number, cut?: boolean, gone?: boolean, record: {
+ *     seq: number, leg: string, direction: string, peer: string, kind: string, method?: string, id?: unknown,
+ *     answers?: number, failed?: boolean, code?: number, size: number, redacted?: number, message?: any, text?: string,
+ *   },
+ * }} Message
+ */
+
 const EVERY_MS = 2000;
 
 export class Problem extends Error {
@@ -9,33 +30,14 @@ export class Problem extends Error {
   }
 }
 
-/** A number whose digits would be lost. */
-export class Exact {
-  constructor(source) {
-    this.source = source;
-  }
-
-  toJSON() {
-    return JSON.rawJSON(this.source);
-  }
-}
-
-export function parse(text) {
-  if (!/\d{16}/.test(text)) return JSON.parse(text); // which is several times as fast
-  return JSON.parse(text, (_key, value, context) => {
-    if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
-    const source = context?.source;
-    return source !== undefined && String(value) !== source && !/[.eE]/.test(source) ? new Exact(source) : value;
-  });
-}
-
-export async function get(path, parameters, signal) {
-  const query = new URLSearchParams(parameters ?? {}).toString();
+/** @param {AbortSignal} [signal] */
+export async function get(path, parameters = {}, signal) {
+  const query = new URLSearchParams(parameters).toString();
   let response;
   try {
     response = await fetch(query ? `${path}?${query}` : path, { signal, headers: { Accept: "application/json" } });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     throw new Problem(0, "mcpmux does not answer. Is it still running?");
   }
   const text = await response.text();
@@ -49,19 +51,26 @@ export async function get(path, parameters, signal) {
   throw new Problem(response.status, message);
 }
 
+/** @type {any} */
 let known = null; // of this run of mcpmux
 
 /** How it is controlled: the `key` that a change needs besides the cookie, and the `endpoint` of clients. */
-export const control = async () => (known ??= await get("/api/control"));
+export async function control() {
+  const told = (known ??= await get("/api/control"));
+  // All addresses, of which the one of this page is one.
+  const endpoint = told.endpoint?.replace(/(?<=\/\/)(0\.0\.0\.0|\[::\])(?=[:/])/, location.hostname);
+  return { ...told, endpoint };
+}
 
 /** Something that changes mcpmux, or asks upstreams. Says what is wrong by throwing a Problem. */
+/** @param {AbortSignal} [signal] */
 async function send(path, body, signal) {
   const { key } = await control();
   let response;
   try {
     response = await fetch(path, { method: "POST", body: JSON.stringify(body), signal, headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     throw new Problem(0, "mcpmux does not answer. Is it still running?");
   }
   if (response.ok) return response;
@@ -80,7 +89,7 @@ async function send(path, body, signal) {
 export const post = async (path, body = {}) => parse(await (await send(path, body)).text());
 
 /** Sends a request (`method`, `params`, `view`) as a client. `hear` gets what comes before the answer: event, data. */
-export async function call(request, signal, hear = () => {}) {
+export async function call(request, signal, hear = (_event, _data) => {}) {
   const response = await send("/api/calls", request, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -88,7 +97,7 @@ export async function call(request, signal, hear = () => {}) {
     const { value, done } = await reader.read();
     if (done) throw new Problem(0, "The connection has ended without an answer.");
     const events = (text + value).split("\n\n");
-    text = events.pop();
+    text = events.pop() ?? "";
     for (const each of events) {
       const lines = each.split("\n");
       const [event] = lines.filter((line) => line.startsWith("event: ")).map((line) => line.slice(7));
@@ -118,6 +127,8 @@ export class Stream {
 
 /** A page that loads anew every two seconds while it is shown. */
 export class Polled {
+  load() {}
+
   start() {
     this.stop();
     this.load();

@@ -3,8 +3,9 @@
 import { call, get } from "./api.js";
 import { compare } from "./compare.js";
 import { h, setText } from "./dom.js";
-import { Form, isObject, readJson } from "./form.js";
+import { Form, readJson } from "./form.js";
 import * as format from "./format.js";
+import { isObject } from "./json.js";
 import { Run } from "./run.js";
 import { expand, variables } from "./template.js";
 
@@ -146,7 +147,7 @@ export class Client {
     const words = this.search.value.trim().toLowerCase();
     const prefix = this.prefixes?.[this.upstream.value];
     const found = (all ?? []).filter((item) => (!prefix || isOf(prefix, id(item))) && (!words || `${id(item)} ${item.title ?? ""} ${item.name} ${item.description ?? ""}`.toLowerCase().includes(words)));
-    setText(this.count, all ? format.plural(found.length, "item", "items") : "Loading …");
+    setText(this.count, all ? format.plural(found.length, "item") : "Loading …");
     const focused = this.items.contains(document.activeElement);
     this.items.replaceChildren(...found.slice(0, SHOWN).map((item) => this.option(item, id(item), id(item) === chosen)),
       found.length > SHOWN ? h("p", { class: "hint" }, `${format.count(found.length - SHOWN)} more; search for them`) : "");

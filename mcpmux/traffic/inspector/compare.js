@@ -1,16 +1,24 @@
 // Where two JSON values differ: a mark for each path, `changed` or `only`, and a sign on the way to each of them.
 
-import { Exact } from "./api.js";
+import { Exact, isContainer } from "./json.js";
+
+/** @typedef {Map<string, string | true>} Marks of one value, by path; true: a mark is somewhere below */
 
 const LIMIT = 50_000; // values that are compared; beyond that nothing is marked
 
 export const below = (path, name) => `${path}/${String(name).replaceAll("~", "~0").replaceAll("/", "~1")}`;
 
-/** Marks for both values. A path with a NUL behind it has a mark somewhere below. */
+/** The key of Marks that says whether something is marked below a path. */
+export const inside = (path) => `${path}\u0000`;
+
+/**
+ * Mark both values where they differ.
+ * @returns {[Marks, Marks]}
+ */
 export function compare(left, right) {
+  /** @type {[Marks, Marks]} */
   const marks = [new Map(), new Map()];
-  const budget = { left: LIMIT };
-  walk(left, right, "", marks, budget, []);
+  walk(left, right, "", marks, { left: LIMIT }, []);
   return marks;
 }
 
@@ -24,19 +32,15 @@ function walk(left, right, path, marks, budget, above) {
       else if (!Object.hasOwn(left, name)) mark(marks[1], next, "only", way);
       else walk(left[name], right[name], next, marks, budget, way);
     }
-  } else if (!same(left, right)) {
-    marks.forEach((side) => mark(side, path, "changed", above));
+  } else if (!isSame(left, right)) {
+    for (const side of marks) mark(side, path, "changed", above);
   }
 }
 
 function mark(side, path, word, above) {
   side.set(path, word);
-  for (const each of above) side.set(`${each}\u0000`, true);
+  for (const each of above) side.set(inside(each), true);
 }
 
-const isContainer = (value) => value !== null && typeof value === "object" && !(value instanceof Exact);
-
-function same(left, right) {
-  if (left instanceof Exact && right instanceof Exact) return left.source === right.source;
-  return left === right;
-}
+const isSame = (left, right) =>
+  left === right || (left instanceof Exact && right instanceof Exact && left.source === right.source);

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { compare } from "./compare.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
+import { counterpart, firstOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { timeline } from "./timeline.js";
 import { tree } from "./tree.js";
@@ -57,7 +58,7 @@ export class Detail {
       this.data = data;
       this.tools.show(data, own);
       this.tools.element.hidden = false;
-      if (!again || !before) this.show(first(data.messages));
+      if (!again || !before) this.show(firstOf(data.messages));
       else this.grow(before);
     } catch (problem) {
       if (problem.name === "AbortError") return;
@@ -229,19 +230,3 @@ function step(message, index, begin, picked, onPick) {
 
 const way = (record) => (record.direction === "in" ? `${record.peer} → mcpmux` : `mcpmux → ${record.peer}`);
 const isBefore = (record) => record.direction === "in";
-const sort = (kind) => (kind === "error" ? "result" : kind);
-
-/** The message at the beginning: what the client asked, else whatever there is. */
-const first = (messages) => Math.max(0, messages.findIndex((message) => message.record.kind === "request"));
-
-/** The same message on the other leg: of the same sort and method, on its way through; the nearest in time. */
-export function counterpart(messages, index) {
-  const one = messages[index].record;
-  let best = null;
-  messages.forEach(({ record }, place) => {
-    if (record.leg === one.leg || record.direction === one.direction || sort(record.kind) !== sort(one.kind)) return;
-    if (record.method !== one.method) return;
-    if (best === null || Math.abs(place - index) < Math.abs(best - index)) best = place;
-  });
-  return best;
-}

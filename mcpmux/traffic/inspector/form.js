@@ -1,7 +1,7 @@
 // A form out of a JSON Schema, and the values that are in it. What no simple field can hold is typed as JSON.
 
-import { Exact, parse } from "./api.js";
 import { h } from "./dom.js";
+import { Exact, isObject, parse } from "./json.js";
 
 const TYPED_MS = 200; // after the last key suggestions are asked for
 const DEPTH = 8; // of references that are followed
@@ -121,8 +121,6 @@ const json = (type) => (input) => {
   if (type === "object" && !isObject(value)) throw new Error('This must be an object, such as {"a": 1}.');
   return value;
 };
-
-export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Exact);
 
 /** The value of a JSON text. The error that it throws says what is wrong. */
 export function readJson(source) {

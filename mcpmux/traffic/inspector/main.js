@@ -25,7 +25,7 @@ const LOST = "Not connected. mcpmux may have been started anew: open the URL tha
 const filter = byId("filter");
 const own = byId("own");
 const view = byId("view-exchanges");
-const rows = new Rows(changed, report);
+const rows = new Rows((parameters, signal) => get("/api/exchanges", parameters, signal), changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const waterfall = new Waterfall(byId("waterfall"), rows, list);
 const detail = new Detail(byId("detail"), closed, new Toolbar(mark, openClient));
@@ -39,8 +39,8 @@ function changed(count) {
   list.changed(count);
   waterfall.refresh();
   const total = rows.last - rows.first + 1;
-  setText(byId("count"), rows.filter ? `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}` : format.plural(total, "exchange", "exchanges"));
-  setText(byId("summary"), rows.messages ? format.plural(rows.messages, "message", "messages") : "");
+  setText(byId("count"), rows.filter ? `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}` : format.plural(total, "exchange"));
+  setText(byId("summary"), rows.messages ? format.plural(rows.messages, "message") : "");
   byId("paused").hidden = !rows.paused;
   setText(byId("paused").firstElementChild, `${rows.flooded ? "Paused itself: more comes in than can be read" : "Paused"} · ${format.count(rows.fresh)} new`);
   setText(byId("pause"), rows.paused ? "Resume" : "Pause");

@@ -2,9 +2,9 @@
 // Nothing of it runs: an image is in <img>, where SVG has no scripts; a page is in a sandbox without any, and the
 // policy of this page holds there, too, so that it loads nothing from elsewhere.
 
-import { parse } from "./api.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
+import { parse } from "./json.js";
 import { looksLikeMarkdown, markdown } from "./markdown.js";
 import { tree } from "./tree.js";
 

@@ -1,7 +1,8 @@
 // The list as it is known here: parts of it, newest first. Without a filter any place in it can be looked at, for
 // rows have consecutive numbers; with one it is what was found so far, and more is looked for at its end.
 
-import { get } from "./api.js";
+/** @import { Row } from "./api.js" */
+/** @typedef {{first: number, last: number, messages: number, rows: Row[]}} Part of the list */
 
 const CHUNK = 200; // rows of one question
 const AT_ONCE = 4; // questions; whoever scrolls past more has no time to read the answers
@@ -11,14 +12,24 @@ const FLOOD_MS = 2000;
 const MOST = 500_000; // rows that the list can be as long as
 
 export class Rows {
-  constructor(onChange, onProblem) {
+  /**
+   * @param {(parameters: object, signal?: AbortSignal) => Promise<Part & {before: number | null, run: string}>} request
+   * @param {(moved: number) => void} onChange is given how many rows came on top
+   * @param {(problem: Error) => void} onProblem
+   */
+  constructor(request, onChange, onProblem) {
+    this.request = request;
     this.onChange = onChange;
     this.onProblem = onProblem;
     this.filter = "";
     this.own = false; // what mcpmux has asked by itself, which has numbers of its own
     this.paused = false;
     this.flooded = false;
+    /** @type {AbortController | null} */
     this.starting = null; // ends the question for the first rows
+    this.run = ""; // of mcpmux
+    this.round = 0;
+    this.looked = [0, 0]; // places of the rows in sight
     this.reset();
   }
 
@@ -27,13 +38,19 @@ export class Rows {
     this.last = 0; // newest row that mcpmux has
     this.top = 0; // newest row that the list shows
     this.messages = 0;
+    /** @type {number} */
     this.fresh = 0; // rows that came while it was paused
+    /** @type {Map<number, Row>} */
     this.known = new Map();
+    /** @type {number[]} */
     this.found = []; // with a filter: numbers of the rows, newest first
+    /** @type {number | null} */
     this.before = null; // with a filter: where to go on looking
+    /** @type {Set<number>} */
     this.asking = new Set();
+    /** @type {[now: number, rows: number][]} */
     this.arrivals = [];
-    this.round = (this.round ?? 0) + 1;
+    this.round += 1;
   }
 
   get length() {
@@ -44,6 +61,7 @@ export class Rows {
     return !this.filter || this.before === null;
   }
 
+  /** @param {number} index */
   numberAt(index) {
     return this.filter ? this.found[index] : this.top - index;
   }
@@ -57,19 +75,22 @@ export class Rows {
     return this.known.get(this.numberAt(index));
   }
 
-  /** Starts over with another filter. Returns false if another start came in between. Throws Problem when the filter makes no sense. */
+  /**
+   * Start over with another filter. Returns false if another start came in between. Throws what is wrong with the
+   * filter.
+   */
   async start(filter, own = this.own) {
     this.starting?.abort();
     const starting = (this.starting = new AbortController());
     let part;
     try {
-      part = await get("/api/exchanges", { filter, own, limit: CHUNK }, starting.signal);
+      part = await this.request({ filter, own, limit: CHUNK }, starting.signal);
     } catch (problem) {
       if (!starting.signal.aborted) throw problem;
     } finally {
       if (this.starting === starting) this.starting = null;
     }
-    if (starting.signal.aborted) return false;
+    if (!part || starting.signal.aborted) return false;
     this.filter = filter;
     this.own = own;
     this.run = part.run;
@@ -91,7 +112,7 @@ export class Rows {
     this.before = part.before;
   }
 
-  /** Asks for what is not known of the rows from one place to another. */
+  /** Ask for what is not known of the rows from one place to another. */
   ensure(from, to) {
     if (this.filter) {
       if (this.before !== null && to >= this.found.length - 1) this.ask(this.before);
@@ -111,7 +132,7 @@ export class Rows {
     const round = this.round;
     this.asking.add(before);
     try {
-      const part = await get("/api/exchanges", { filter: this.filter, own: this.own, before, limit: CHUNK });
+      const part = await this.request({ filter: this.filter, own: this.own, before, limit: CHUNK });
       if (round !== this.round) return;
       this.first = part.first;
       this.add(part);
@@ -119,16 +140,17 @@ export class Rows {
       this.onChange(0);
     } catch (problem) {
       if (round === this.round) setTimeout(() => this.asking.delete(before), 1000);
-      this.onProblem(problem);
+      this.onProblem(/** @type {Error} */ (problem));
     }
   }
 
-  /** What the stream tells. */
+  /**
+   * Take what the stream tells.
+   * @param {Part & {gone: number[], skipped?: boolean}} event
+   */
   hear(event) {
     const arrived = event.last - this.last;
-    if (arrived < 0) { // another run
-      this.reset();
-    }
+    if (arrived < 0) this.reset(); // another run
     this.first = event.first;
     this.last = event.last;
     this.messages = event.messages;
@@ -136,9 +158,10 @@ export class Rows {
     const shownBefore = this.length;
     for (const row of event.rows) this.known.set(row.row, row);
     if (this.filter) this.hearFiltered(event);
-    this.watchForFlood(this.filter ? event.rows.filter((row) => row.row > this.top).length : arrived);
+    const fresh = this.filter ? event.rows.filter((row) => row.row > this.top).length : Math.max(0, arrived);
+    this.watchForFlood(fresh);
     if (this.paused) {
-      this.fresh += this.filter ? event.rows.filter((row) => row.row > this.top).length : Math.max(0, arrived);
+      this.fresh += fresh;
       this.onChange(0);
     } else {
       const moved = this.filter ? this.found.length - shownBefore : this.last - this.top;
@@ -153,11 +176,12 @@ export class Rows {
     if (gone.size) this.found = this.found.filter((number) => !gone.has(number));
     if (this.paused) return;
     const have = new Set(this.found.slice(0, 2000));
-    const fresh = event.rows.map((row) => row.row).filter((number) => !have.has(number) && number > (this.found.at(-1) ?? 0));
+    const oldest = this.found.at(-1) ?? 0;
+    const fresh = event.rows.map((row) => row.row).filter((number) => !have.has(number) && number > oldest);
     if (fresh.length) this.found = [...this.found, ...fresh].sort((a, b) => b - a);
   }
 
-  /** Rows changed that we were not told of: what was not over may be. */
+  /** Forget rows that were not over: some have changed, unknown which. */
   doubtOpenOnes() {
     for (const [number, row] of this.known) if (row.status === "open") this.known.delete(number);
   }
@@ -165,7 +189,7 @@ export class Rows {
   watchForFlood(arrived) {
     const now = performance.now();
     this.arrivals.push([now, arrived]);
-    while (this.arrivals.length && this.arrivals[0][0] < now - FLOOD_MS) this.arrivals.shift();
+    this.arrivals = this.arrivals.filter(([at]) => at >= now - FLOOD_MS);
     const total = this.arrivals.reduce((sum, [, number]) => sum + number, 0);
     if (!this.paused && total > FLOOD_ROWS) {
       this.paused = this.flooded = true;
@@ -186,7 +210,7 @@ export class Rows {
 
   forget() {
     if (this.known.size <= KEPT) return;
-    const [from, to] = this.looked ?? [0, 0];
+    const [from, to] = this.looked;
     const near = new Map();
     for (let index = Math.max(0, from - 2000); index < to + 2000 && index < this.length; index++) {
       const row = this.at(index);

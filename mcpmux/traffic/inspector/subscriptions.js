@@ -46,7 +46,7 @@ export class Subscriptions extends Polled {
     const { clients, more_clients: more } = subscription;
     const key = subscription.uri ?? subscription.list;
     const details = h("details", { open: this.open.has(key) },
-      h("summary", { "data-action": `clients ${key}` }, format.plural(clients.length + more, "client", "clients")),
+      h("summary", { "data-action": `clients ${key}` }, format.plural(clients.length + more, "client")),
       h("ul", {}, clients.map((client) => h("li", {}, this.client(client, key))), more ? h("li", {}, `and ${format.count(more)} more`) : ""));
     details.addEventListener("toggle", () => this.open[details.open ? "add" : "delete"](key));
     return details;

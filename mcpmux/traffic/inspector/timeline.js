@@ -2,6 +2,7 @@
 
 import { svg } from "./dom.js";
 import * as format from "./format.js";
+import { lanesOf } from "./legs.js";
 
 const LANE = 26;
 const LABEL = 96;
@@ -19,7 +20,7 @@ export function timeline(messages, picked, onPick, width) {
   const x = (at) => LABEL + ((at - begin) / (end - begin)) * (width - LABEL - RIGHT);
   const drawing = svg("svg", {
     class: "timeline", viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `Timeline: ${format.plural(messages.length, "message", "messages")} in ${format.duration(end - begin)}`,
+    "aria-label": `Timeline: ${format.plural(messages.length, "message")} in ${format.duration(end - begin)}`,
   });
   for (let tick = 0; tick < TICKS; tick++) {
     const at = begin + ((end - begin) * tick) / (TICKS - 1);
@@ -48,30 +49,6 @@ export function timeline(messages, picked, onPick, width) {
     }
   });
   return drawing;
-}
-
-/** The lanes of all peers, in the order in which they first said something. */
-export function lanesOf(messages) {
-  const lanes = new Map();
-  const end = messages.at(-1).at;
-  messages.forEach((message, index) => {
-    const { peer, leg, kind, seq, answers, method } = message.record;
-    if (!lanes.has(peer)) lanes.set(peer, { name: peer, side: leg, bars: [], marks: [], open: new Map() });
-    const lane = lanes.get(peer);
-    if (kind === "request") {
-      const bar = { begin: message.at, end, from: index, to: null, method: method ?? kind, status: "open" };
-      lane.bars.push(bar);
-      lane.open.set(seq, bar);
-    } else if (kind === "result" || kind === "error") {
-      const bar = lane.open.get(answers);
-      lane.open.delete(answers);
-      if (bar) Object.assign(bar, { end: message.at, to: index, status: message.record.failed ? "tool_error" : kind === "result" ? "ok" : "error" });
-      else lane.marks.push({ at: message.at, index, method: method ?? kind });
-    } else {
-      lane.marks.push({ at: message.at, index, method: method ?? kind });
-    }
-  });
-  return [...lanes.values()];
 }
 
 function pickable(element, onPick) {

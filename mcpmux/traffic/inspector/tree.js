@@ -1,8 +1,8 @@
 // JSON as a tree that opens and closes. Children are made when they are first looked at.
 
-import { Exact } from "./api.js";
+import { below, inside } from "./compare.js";
 import { h } from "./dom.js";
-import { below } from "./compare.js";
+import { Exact } from "./json.js";
 
 const OPEN_DEPTH = 3; // levels that are open at first
 const CHILDREN = 100; // shown at once; the rest on demand
@@ -38,7 +38,7 @@ function branch(key, value, path, marks, depth) {
     fill(children, entries, path, marks, depth, 0);
   };
   details.addEventListener("toggle", make);
-  details.open = depth < OPEN_DEPTH && (depth < 1 || entries.length <= OPEN_ITEMS) || Boolean(marks?.has(`${path}\u0000`));
+  details.open = depth < OPEN_DEPTH && (depth < 1 || entries.length <= OPEN_ITEMS) || Boolean(marks?.has(inside(path)));
   make();
   return details;
 }

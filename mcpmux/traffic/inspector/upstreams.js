@@ -73,7 +73,7 @@ export class Upstreams extends Polled {
   subscriptions(upstream, number) {
     const all = upstream.sessions.flatMap((session) => session.subscriptions.map((each) => ({ ...each, key: session.key })));
     const details = h("details", { class: "subscriptions", open: this.open.has(upstream.name) },
-      h("summary", {}, format.plural(number, "subscription", "subscriptions")),
+      h("summary", {}, format.plural(number, "subscription")),
       h("table", {}, h("thead", {}, h("tr", {}, ["Resource", "Session", "Listeners", "State"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, all.map((each) => h("tr", {}, h("td", { class: "uri", translate: "no" }, each.uri), h("td", {}, each.key),
           h("td", { class: "number" }, format.count(each.listeners)), h("td", {}, each.agreed ? "agreed" : "asked for"))))));

@@ -84,7 +84,7 @@ export class Views extends Polled {
 
   overrides(view) {
     const details = h("details", { class: "subscriptions", open: this.open.has(view.name) },
-      h("summary", { "data-action": `overrides ${view.name}` }, format.plural(view.overrides.length, "override", "overrides")),
+      h("summary", { "data-action": `overrides ${view.name}` }, format.plural(view.overrides.length, "override")),
       h("table", {}, h("thead", {}, h("tr", {}, ["Upstream", "Kind", "Name", "New name"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, view.overrides.map((each) => h("tr", {}, h("td", {}, each.upstream), h("td", {}, each.kind),
           h("td", { class: "uri", translate: "no" }, each.name), h("td", { class: "uri", translate: "no" }, each.rename ?? "the same"))))));

@@ -88,7 +88,7 @@ export class Waterfall {
     for (const client of clients) context.fillText(client.name, 8, client.top + 13);
     context.setTransform(sharp, 0, 0, sharp, 0, 0);
     this.drawAxis(context, width, height, colour);
-    const what = `${format.plural(this.bars.length, "exchange", "exchanges")} of ${format.plural(clients.length, "client", "clients")}`;
+    const what = `${format.plural(this.bars.length, "exchange")} of ${format.plural(clients.length, "client")}`;
     setText(this.hint, `${what}, ${format.duration(this.end - this.begin)}${this.rows.length > BARS ? `; of the newest ${format.count(BARS)}` : ""}`);
     setAttribute(this.canvas, "aria-label", `Timeline of ${what}; the list below has them, too`);
   }

@@ -1,0 +1,61 @@
+// The messages of an exchange on the legs to its client and its upstreams: what belongs together.
+
+/** @import { Message } from "./api.js" */
+
+/** @typedef {{begin: number, end: number, from: number, to: number | null, method: string, status: string}} Bar */
+/** @typedef {{name: string, side: string, bars: Bar[], marks: {at: number, index: number, method: string}[]}} Lane */
+
+const sort = (kind) => (kind === "error" ? "result" : kind);
+
+/**
+ * Return the index of the message to show at the beginning: what the client asked, else whatever there is.
+ * @param {Message[]} messages
+ */
+export const firstOf = (messages) => Math.max(0, messages.findIndex(({ record }) => record.kind === "request"));
+
+/**
+ * Return the index of the same message on the other leg: of the same sort and method, on its way through; the nearest.
+ * @param {Message[]} messages
+ * @param {number} index
+ */
+export function counterpart(messages, index) {
+  const one = messages[index].record;
+  /** @type {number | null} */
+  let best = null;
+  for (const [place, { record }] of messages.entries()) {
+    if (record.leg === one.leg || record.direction === one.direction || record.method !== one.method) continue;
+    if (sort(record.kind) !== sort(one.kind)) continue;
+    if (best === null || Math.abs(place - index) < Math.abs(best - index)) best = place;
+  }
+  return best;
+}
+
+/**
+ * Return the lanes of all peers, in the order of their first messages: a bar from a request to its answer, marks for
+ * everything else.
+ * @param {Message[]} messages
+ */
+export function lanesOf(messages) {
+  /** @type {Map<string, Lane & {open: Map<number, Bar>}>} */
+  const lanes = new Map();
+  const end = messages[messages.length - 1].at;
+  for (const [index, { at, record }] of messages.entries()) {
+    const { peer, leg, kind, seq, answers = -1, method = kind } = record;
+    if (!lanes.has(peer)) lanes.set(peer, { name: peer, side: leg, bars: [], marks: [], open: new Map() });
+    const lane = lanes.get(peer);
+    if (!lane) continue;
+    const bar = lane.open.get(answers);
+    if (kind === "request") {
+      const begun = { begin: at, end, from: index, to: null, method, status: "open" };
+      lane.bars.push(begun);
+      lane.open.set(seq, begun);
+    } else if (bar && sort(kind) === "result") {
+      lane.open.delete(answers);
+      const status = record.failed ? "tool_error" : kind === "result" ? "ok" : kind;
+      Object.assign(bar, { end: at, to: index, status });
+    } else {
+      lane.marks.push({ at, index, method });
+    }
+  }
+  return [...lanes.values()];
+}

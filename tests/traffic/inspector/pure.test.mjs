@@ -1,0 +1,89 @@
+// What the pages of the inspector compute without a browser.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { compare, inside } from "../../../mcpmux/traffic/inspector/compare.js";
+import * as copying from "../../../mcpmux/traffic/inspector/copying.js";
+import * as format from "../../../mcpmux/traffic/inspector/format.js";
+import { parse } from "../../../mcpmux/traffic/inspector/json.js";
+import { counterpart, firstOf, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
+import { expand, variables } from "../../../mcpmux/traffic/inspector/template.js";
+
+const ENDPOINT = "http://host/mcp/";
+
+test("a number of any length keeps its digits", () => {
+  const text = '{"large":12345678901234567890,"half":0.5,"small":7}';
+  assert.equal(JSON.stringify(parse(text)), text);
+});
+
+test("two values are marked where they differ and on the way there", () => {
+  const [left, right] = compare({ a: [1, { b: 1 }], gone: 1, "x/y": 1 }, { a: [1, { b: 2 }], "x/y": 2, more: 1 });
+  const way = [["", true], ["/a", true], ["/a/1", true]].map(([path, mark]) => [inside(path), mark]);
+  const changed = [["/a/1/b", "changed"], ["/x~1y", "changed"]];
+  assert.deepEqual(new Map([...changed, ["/gone", "only"], ...way]), left);
+  assert.deepEqual(new Map([...changed, ["/more", "only"], ...way]), right);
+});
+
+test("numbers of any length are compared by their digits", () => {
+  const one = () => parse("[12345678901234567890]");
+  assert.equal(compare(one(), one())[0].size, 0);
+  assert.equal(compare(one(), parse("[12345678901234567891]"))[0].get("/0"), "changed");
+});
+
+test("durations and sizes of all magnitudes are short", () => {
+  const durations = [undefined, 0, 0.0123, 1.25, 12.5, 1250, 12_500, 125_000].map(format.duration);
+  assert.deepEqual(durations, ["", "0 µs", "12 µs", "1.3 ms", "13 ms", "1.25 s", "12.5 s", "2 min 5 s"]);
+  const sizes = [undefined, 0, 1023, 1024, 102_400, 3_145_728].map(format.size);
+  assert.deepEqual(sizes, ["", "0 B", "1023 B", "1.0 KiB", "100 KiB", "3.0 MiB"]);
+});
+
+test("a URI template is expanded as RFC 6570 says", () => {
+  const values = { var: "a b/c", hello: "Hello!", x: "1" };
+  for (const [template, uri] of [
+    ["{var}", "a%20b%2Fc"], ["{+var}", "a%20b/c"], ["{#var}", "#a%20b/c"], ["{.x,hello}", ".1.Hello!"],
+    ["{/x,none}", "/1"], ["{;x}", ";x=1"], ["{?x,none,hello}", "?x=1&hello=Hello!"], ["{&x}", "&x=1"], ["{none}", ""],
+  ]) assert.equal(expand(template, values), uri, template);
+  assert.deepEqual(variables("{+a,b:3}{?a,c*}"), ["a", "b", "c"]);
+});
+
+test("a word is quoted so that a shell reads it and a terminal obeys nothing", () => {
+  assert.equal(copying.quote("a/b=c"), "a/b=c");
+  assert.equal(copying.quote("it's"), "'it'\\''s'");
+  assert.equal(copying.quote("\x1b'\\"), "$'\\033\\'\\\\'");
+});
+
+test("a command goes to the view of its client and has no option of others", () => {
+  const list = copying.command({ view: "coding?tools=a*" }, { method: "tools/list" }, ENDPOINT);
+  assert.equal(list, "mcpmux ls 'http://host/mcp/coding?tools=a*' tools");
+  const read = copying.command({}, { method: "resources/read", params: { uri: "-o/etc/x" } }, ENDPOINT);
+  assert.equal(read, "mcpmux read http://host/mcp -- -o/etc/x");
+  assert.equal(copying.command({}, { method: "prompts/get" }, ENDPOINT), null);
+});
+
+test("a name that no header can hold is sent in base64", () => {
+  const meta = { "io.modelcontextprotocol/protocolVersion": "2026-07-28" };
+  const request = { method: "tools/call", params: { name: "ü", _meta: meta } };
+  assert.match(copying.http({}, request, ENDPOINT), /Mcp-Name: =\?base64\?w7w=\?=/);
+});
+
+const message = (at, record) => ({ at, record: { kind: "request", direction: "in", ...record } });
+const CALL = [
+  message(1, { seq: 1, leg: "client", peer: "a", method: "tools/call" }),
+  message(2, { seq: 2, leg: "upstream", peer: "docs", method: "tools/call", direction: "out" }),
+  message(3, { seq: 3, leg: "upstream", peer: "docs", method: "notifications/progress", kind: "notification" }),
+  message(4, { seq: 4, leg: "upstream", peer: "docs", kind: "error", answers: 2 }),
+  message(5, { seq: 5, leg: "client", peer: "a", kind: "result", answers: 1, direction: "out" }),
+];
+
+test("a message is shown beside the same one on the other leg", () => {
+  assert.deepEqual(CALL.map((_, index) => counterpart(CALL, index)), [1, 0, null, 4, 3]);
+  assert.equal(firstOf(CALL.slice(2)), 0);
+});
+
+test("a lane has a bar from each request to its answer and marks for the rest", () => {
+  const [client, docs] = lanesOf(CALL);
+  assert.deepEqual(client.bars, [{ begin: 1, end: 5, from: 0, to: 4, method: "tools/call", status: "ok" }]);
+  assert.deepEqual(docs.bars, [{ begin: 2, end: 4, from: 1, to: 3, method: "tools/call", status: "error" }]);
+  assert.deepEqual(docs.marks, [{ at: 3, index: 2, method: "notifications/progress" }]);
+});
