@@ -33,6 +33,7 @@ from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.upstream import OpenChannel
 
 if TYPE_CHECKING:
+    from mcpmux.app.sharing import SharedMux
     from mcpmux.cluster.replica import Replica
     from mcpmux.transports.handing import HandedListener
 
@@ -55,11 +56,13 @@ async def serve(
     *,
     watch: bool = True,
     followers: Sequence[Follower] = (),
+    shared: SharedMux | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
     `announce` gets each listener's URL when it is ready. `file`: the source of the configuration; with
-    `watch` its changes are followed. `followers` get each new configuration.
+    `watch` its changes are followed. `followers` get each new configuration. `shared`: for host apps that
+    share this process.
 
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would admit
     strangers without an explicit setting. With a client on standard input, an address in use is left out.
@@ -67,7 +70,7 @@ async def serve(
     stopping = trio.Event()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
-        await serve_until(stopping, config, announce, file, watch=watch, followers=followers)
+        await serve_until(stopping, config, announce, file, watch=watch, followers=followers, shared=shared)
         signals.cancel_scope.cancel()
 
 
@@ -93,6 +96,7 @@ async def serve_until(
     *,
     watch: bool = True,
     followers: Sequence[Follower] = (),
+    shared: SharedMux | None = None,
     worker: Workplace | None = None,
 ) -> None:
     """Serve until `stopping`, then drain. See `serve`. `worker`: the place of this process among several."""
@@ -120,11 +124,11 @@ async def serve_until(
             try:
                 await clients.start(serve_address, *arguments)
             except* AddressInUse as busy:
-                # Each host app starts its own mcpmux from the same file: only the first gets the address.
-                if not config.listeners.stdio:
+                # Host apps start mcpmux from the same file: only the first process gets the address.
+                if not config.listeners.stdio and shared is None:
                     raise
                 for error in leaves_of(busy):
-                    log.warning("standard input is served without this address", reason=str(error))
+                    log.warning("host apps are served without this address", reason=str(error))
 
         control = Control(mux, file)
         ready = control.noting(announce)
@@ -152,8 +156,11 @@ async def serve_until(
         if config.admin.port is not None and worker is None:
             shown = observers.view(mux), observers.views_of(mux), observers.call_of(mux)
             metrics = observers.metrics_of(mux, replica)
-            more = mux.certificates, control, stopping, announce, replica
+            noted = announce if shared is None else shared.noting(announce)
+            more = mux.certificates, control, stopping, noted, replica
             await listen(observers.serve_admin, *shown, metrics, *more)
+        if shared is not None:
+            await clients.start(shared.serve, serving)
         if worker is None or worker.number == 1:  # all workers would log the same
             clients.start_soon(watch_names, mux, stopping)
         if worker is not None:

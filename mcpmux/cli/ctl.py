@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
@@ -30,6 +31,8 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     if url is not None:
         return AdminClient.at(url, token, ca)
     config = choose_config(config)
+    if (shared := _find_shared(config)) is not None and (token is not None or "token=" in shared):
+        return AdminClient.at(shared, token, ca)
     if config is None:
         raise Mistake(WHICH)
     admin = load_config(config).admin
@@ -45,6 +48,15 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
         )
     origin = HttpOrigin(admin.tls is not None, ANYWHERE.get(admin.host, admin.host), admin.port)
     return AdminClient.at(origin.url, token, ca or (admin.tls.certificate if admin.tls is not None else None))
+
+
+def _find_shared(config: str | None) -> str | None:
+    """Return the admin URL of the mcpmux that is shared for this file; without one, of the only one."""
+    from mcpmux.cli.shared import find_all  # not at the top: only a command without a URL needs it
+
+    file = None if config is None else os.path.realpath(config)
+    found = [mux.admin for mux in run(find_all) if mux.admin is not None and file in (None, mux.file)]
+    return found[0] if len(found) == 1 else None
 
 
 COLUMNS: Columns = {

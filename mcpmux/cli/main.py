@@ -30,6 +30,8 @@ PLACES = {
     "uninstall": "mcpmux.cli.installing:uninstall",
     "add": "mcpmux.cli.adding:add",
     "remove": "mcpmux.cli.adding:remove_command",
+    "ps": "mcpmux.cli.shared:ps",
+    "stop": "mcpmux.cli.shared:stop",
     "ctl": "mcpmux.cli.ctl:ctl",
     "top": "mcpmux.cli.top:top",
     "check": "mcpmux.cli.client:check",

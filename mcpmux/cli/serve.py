@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -9,10 +11,12 @@ from typing import Any
 
 import attrs
 import click
+import structlog
 import trio
 
-from mcpmux import app
+from mcpmux import __version__, app
 from mcpmux.app import ConfigFile
+from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, fingerprints, join, pipe
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
@@ -25,13 +29,16 @@ from mcpmux.cli.options import (
     log_level_option,
     upstream_option,
 )
-from mcpmux.cli.process import allow_clients
+from mcpmux.cli.process import allow_clients, run
 from mcpmux.config import AnyListener, Config, HttpListener, Listeners, Stdio, Upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, TransportError
 from mcpmux.logs import set_up_logs, tell_notes
 from mcpmux.mux.rewrite import WORKERS_LIMIT
+from mcpmux.transports.stdio import open_stdio
+
+log = structlog.get_logger()
 
 
 @click.command()
@@ -58,6 +65,12 @@ from mcpmux.mux.rewrite import WORKERS_LIMIT
     show_default=True,
     help="Number of worker processes.",
 )
+@click.option(
+    "--share/--no-share",
+    default=None,
+    help="With --stdio: serve all host apps of this user that start CONFIG from one process.",
+)
+@click.option("--shared", is_flag=True, hidden=True, help="Be that process.")
 @click.option("--no-watch", is_flag=True, help="Reload CONFIG only on SIGHUP, not when it changes.")
 @click.option("--log-level", type=LEVELS, help="Lowest level of log events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="Lines for people, or JSON.")
@@ -70,6 +83,8 @@ def serve(
     listen: tuple[AnyListener, ...],
     allow_anyone: bool,
     workers: int,
+    share: bool | None,
+    shared: bool,
     no_watch: bool,
     log_level: str | None,
     log_format: str | None,
@@ -94,6 +109,7 @@ def serve(
       mcpmux serve mcpmux.toml --listen ws://127.0.0.1:9000/mcp --listen unix:mcpmux.sock
       mcpmux serve mcpmux.toml --stdio              for a host app that starts its servers itself
       mcpmux serve mcpmux.toml --stdio --view coding
+      mcpmux serve mcpmux.toml --stdio --share      the same from one process for all host apps
     """
     config = choose_config(config, upstreams)
     if stdio and config == STANDARD_INPUT:
@@ -102,7 +118,7 @@ def serve(
     def load() -> Config:
         loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
         logging = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
-        listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
+        listeners = Listeners() if shared else choose_listeners(loaded.listeners, stdio, [*http, *listen])
         if view is not None and not listeners.stdio:
             raise ConfigError(["--view: it is for --stdio; clients of a listener connect to /mcp/NAME"])
         if view is not None:
@@ -110,7 +126,59 @@ def serve(
         return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **logging))
 
     file = ConfigFile(config, load) if config is not None and is_file(config) else None
-    run_server(load() if file is None else file.load(), file, watch=not no_watch, workers=workers)
+    loaded = load() if file is None else file.load()
+    is_plain = file is not None and not (upstreams or http or listen) and workers == 1
+    if shared and file is not None:
+        run_server(loaded, file, watch=not no_watch, shared=shared_mux(file.path))
+    elif (
+        file is not None
+        and is_plain
+        and loaded.listeners.stdio
+        and not loaded.listeners.bound
+        and (loaded.listeners.share if share is None else share)
+        and (place := find_shared_place(loaded, file.path)) is not None
+    ):
+        serve_through(place, loaded)
+    else:
+        run_server(loaded, file, watch=not no_watch, workers=workers)
+
+
+def find_shared_place(config: Config, file: str) -> SharedPlace | None:
+    """Return where the shared mcpmux of a file is; None, with a warning, where there can be none."""
+    set_up_logs(config)
+    try:
+        if os.name == "nt":
+            raise TransportError("this system has no Unix sockets for it")
+        return SharedPlace.of(file)
+    except TransportError as error:
+        log.warning("this host app has a mcpmux of its own", reason=str(error))
+        return None
+
+
+def shared_mux(file: str) -> SharedMux:
+    """Return the part of a process that serves other host apps' processes. Raises TransportError."""
+    place = SharedPlace.of(file)
+    return SharedMux(place, fingerprints(place.file.read_text(errors="replace"), os.environ))
+
+
+def serve_through(place: SharedPlace, config: Config) -> None:
+    """Serve the program on stdin and stdout by the shared mcpmux. Raises TransportError."""
+    environ = fingerprints(place.file.read_text(errors="replace"), os.environ)
+    hello = Hello(view=config.listeners.stdio_view or "", environ=environ)
+    command = [sys.executable, "-m", "mcpmux", "serve", str(place.file), "--shared"]
+    run(_pass_through, place, hello, command)
+
+
+async def _pass_through(place: SharedPlace, hello: Hello, command: Sequence[str]) -> None:
+    with open_stdio() as own:
+        stream, welcome = await join(place, hello, command)
+        stop = f"`mcpmux stop {shlex.quote(str(place.file))}` ends it, and the next host app starts it anew"
+        if welcome.version != __version__:
+            log.warning("the shared mcpmux has another version", version=welcome.version, advice=stop)
+        if welcome.differing:
+            log.warning("the shared mcpmux has other values", variables=welcome.differing, advice=stop)
+        if not await pipe(own, stream):
+            raise TransportError(f"the shared mcpmux has ended; its log is {place.log}")
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
@@ -120,21 +188,27 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
             key: tuple(listener for listener in chosen if isinstance(listener, kind))
             for kind, key in LISTENER_KEYS.items()
         }
-        return Listeners(stdio=stdio, **of_kind)
+        view, share = configured.stdio_view, configured.share
+        return Listeners(stdio=stdio, stdio_view=view, share=share, **of_kind)
     if configured.stdio or configured.bound:
         return configured
     return Listeners(http=(parse_http_argument(DEFAULT_ADDRESS),))
 
 
 def run_server(
-    config: Config, file: ConfigFile | None = None, *, watch: bool = True, workers: int = 1
+    config: Config,
+    file: ConfigFile | None = None,
+    *,
+    watch: bool = True,
+    workers: int = 1,
+    shared: SharedMux | None = None,
 ) -> None:
-    """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
+    """Serve until stopped, printing each URL. `file`, `shared`: see `app.serve`. Raises what that raises."""
     followers = [set_up_logs, allow_clients, tell_notes]
     for follow in followers:
         follow(config)
     announce = partial(click.echo, err=config.listeners.stdio)  # stdout then belongs to the protocol
-    serving = app.serve
+    serving = partial(app.serve, shared=shared)
     if workers > 1:
         # Not at the top: few serve from several processes.
         from mcpmux.app.workers.supervisor import serve_workers

@@ -174,6 +174,8 @@ class Listeners:
     """Serve one client on standard input and output."""
     stdio_view: Annotated[str, VIEW_NAME] | None = None
     """The view that the client on standard input and output gets. Default: everything."""
+    share: Annotated[bool, Flag()] = False
+    """With `stdio`: one mcpmux serves all host apps of this user that start it from the same file."""
     http: tuple[HttpListener, ...] = ()
     """HTTP endpoints: "HOST:PORT", or a table for more settings."""
     websocket: tuple[WebSocketListener, ...] = ()

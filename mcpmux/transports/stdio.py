@@ -100,7 +100,13 @@ async def open_stdio_stream(max_message_bytes: int) -> AsyncIterator[LineStream]
 
     The end of input is the end of the stream.
     """
-    with _private_channel() as (source, target):
-        stream = trio.StapledStream(_open_stream(target), _open_stream(source))
+    with open_stdio() as stream:
         async with open_line_stream(stream, max_message_bytes) as messages:
             yield messages
+
+
+@contextmanager
+def open_stdio() -> Iterator[trio.StapledStream[Stream, Stream]]:
+    """Open the byte stream to the process that started this one. Only one may be open at a time."""
+    with _private_channel() as (source, target):
+        yield trio.StapledStream(_open_stream(target), _open_stream(source))

@@ -13,6 +13,7 @@ TIMEOUT_SECONDS = 300  # mypy without its cache, on a slow machine
 
 LINUX_ONLY = {"mcpmux/transports/waiting.py", "mcpmux/transports/handing.py", "mcpmux/app/workers/channel.py"}
 NOT_ON_WINDOWS = LINUX_ONLY | {
+    "mcpmux/app/sharing.py",
     "mcpmux/app/workers/pool.py",
     "mcpmux/app/workers/worker.py",
     "mcpmux/transports/orphan_guard.py",

@@ -1,0 +1,385 @@
+"""One mcpmux for all host apps of a user that start it from the same file.
+
+    the process that a host app starts                     the shared process
+    connects to the socket of the file  -----------------> counts one client more
+    Hello, a line of JSON               ----------------->
+                                        <----------------- Welcome, a line of JSON
+    bytes from standard input           -----------------> messages of a client, as on standard input
+    bytes to standard output            <-----------------
+
+The first process starts the shared one, which ends LINGER_SECONDS after its last client. The socket is in a
+folder that only the user can enter, so whoever connects may do what the user may. Not on Windows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import structlog
+import trio
+from attrs import frozen
+from trio.abc import Stream
+
+from mcpmux import __version__
+from mcpmux.app.listeners import Announce, Serving
+from mcpmux.clients.stream_clients import FIRST_SECONDS, StreamClients
+from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
+from mcpmux.files import PRIVATE, PRIVATE_FOLDER
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
+
+log = structlog.get_logger()
+
+LINGER_SECONDS: Final = (
+    60.0  # until a shared mcpmux without clients ends: a host app that restarts comes back
+)
+START_SECONDS: Final = 30.0  # for the shared process to open its socket, or for another to start it
+ANSWER_SECONDS: Final = 10.0  # for a Welcome
+LOOK_SECONDS: Final = 0.05  # between two looks for a process that starts
+LINE_BYTES: Final = 256 * 1024  # of a Hello or Welcome; variables are few
+PATH_BYTES: Final = 100  # of a socket; systems allow 103 to 107
+LOG_BYTES: Final = 2**20  # of a log that the next start continues; a longer one begins anew
+QUOTED_BYTES: Final = 2000  # of the log's end, for an error
+
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?(\w+)", re.ASCII)
+
+
+class Hello(msgspec.Struct):
+    """The first line of a connection. `environ`: fingerprints of the variables that the file names."""
+
+    ask: Literal["serve", "status", "stop"] = "serve"
+    view: str = ""
+    environ: dict[str, str] = {}
+
+
+class Welcome(msgspec.Struct):
+    """The answer. `error`: why this client is not served. `differing`: variables that had other values.
+
+    `admin`: the URL of the admin listener. `started`: in seconds since 1970.
+    """
+
+    version: str
+    pid: int
+    file: str
+    started: float
+    clients: int
+    log: str
+    admin: str | None = None
+    error: str | None = None
+    differing: list[str] = []
+
+
+# Where it is.
+
+
+@frozen
+class SharedPlace:
+    """The files about the shared mcpmux of one configuration file."""
+
+    file: Path
+    socket: Path
+    log: Path
+
+    @classmethod
+    def of(cls, file: str | Path) -> SharedPlace:
+        """Return the place of a file. Makes the folders. Raises TransportError when they cannot be used."""
+        real = Path(os.path.realpath(file))
+        name = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+        logs = state_folder() / "logs"
+        for folder in (logs, socket_folder()):
+            make_private(folder)
+        return cls(real, socket_folder() / f"{name}.sock", logs / f"{name}.log")
+
+    @property
+    def lock(self) -> Path:
+        """The file that a process locks while it starts the shared one."""
+        return self.socket.with_suffix(".lock")
+
+
+def state_folder() -> Path:
+    """Return the folder of what mcpmux keeps for a user: $XDG_STATE_HOME/mcpmux or ~/.local/state/mcpmux."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
+
+
+def socket_folder() -> Path:
+    """Return the folder of sockets: $XDG_RUNTIME_DIR/mcpmux, or a short path where that is not set."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = (Path(runtime) if runtime.startswith("/") else state_folder() / "run") / "mcpmux"
+    is_short = len(os.fsencode(folder)) + len("/0123456789abcdef.sock") <= PATH_BYTES
+    return folder if is_short or sys.platform == "win32" else Path(f"/tmp/mcpmux-{os.getuid()}")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only the user can enter. Raises TransportError if it is there and is none."""
+    try:
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        there = folder.lstat()
+    except OSError as error:
+        raise TransportError(f"cannot make the folder {folder}: {error.strerror}") from None
+    is_ours = sys.platform == "win32" or there.st_uid == os.getuid()
+    if not stat.S_ISDIR(there.st_mode) or not is_ours or there.st_mode & 0o077:
+        raise TransportError(f"{folder} has to be a folder that only you can enter (mode 0700)")
+
+
+def fingerprints(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the fingerprint of each variable that a configuration names; "" of one that is not set."""
+    names = sorted(set(_VARIABLE.findall(text)))
+    return {name: _fingerprint(name, environ[name]) if name in environ else "" for name in names}
+
+
+def _fingerprint(name: str, value: str) -> str:
+    return hashlib.sha256(f"{name}\0{value}".encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+# The shared process.
+
+
+class ClientCount:
+    """The number of clients that are connected."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._change = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<ClientCount {self.number}>"
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count one more as long as the context lasts."""
+        self.number += 1
+        self._change.unpark_all()
+        try:
+            yield
+        finally:
+            self.number -= 1
+            self._change.unpark_all()
+
+    async def unused(self, seconds: float) -> None:
+        """Wait until there was no client for so long."""
+        while True:
+            with trio.move_on_after(seconds) as patience:
+                await self._change.park()
+            if patience.cancelled_caught and not self.number:
+                return
+
+
+class SharedMux:
+    """Serves the clients of the host apps' processes, and ends when it had none for LINGER_SECONDS."""
+
+    def __init__(self, place: SharedPlace, environ: Mapping[str, str]) -> None:
+        """`environ`: the fingerprints of the variables that this process has expanded."""
+        self._place, self._environ = place, environ
+        self._started = time.time()
+        self._clients = ClientCount()
+        self._admin: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<SharedMux of {self._place.file}, {self._clients.number} clients>"
+
+    def noting(self, announce: Announce) -> Announce:
+        """Return a function that announces the URL of the admin listener, which `ctl` and `top` ask for."""
+
+        def note(url: str) -> None:
+            self._admin = url
+            announce(url)
+
+        return note
+
+    async def serve(
+        self, serving: Serving, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until `stopping`, which is set when there was no client for a while.
+
+        Raises TransportError when the socket cannot be opened.
+        """
+        limits = serving.limits
+        most = min(limits.max_connections, limits.max_sessions)
+        async with (
+            open_unix_listener(str(self._place.socket), PRIVATE) as unix,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._end_unused, serving.stopping)
+            handle = partial(self._serve_one, serving)
+            await serve_streams([unix], handle, serving.stopping, most, most, None, task_status)
+            nursery.cancel_scope.cancel()
+
+    async def _end_unused(self, stopping: trio.Event) -> None:
+        await self._clients.unused(LINGER_SECONDS)
+        log.info("ending, as no host app has used this for a while", file=str(self._place.file))
+        stopping.set()
+
+    async def _serve_one(self, serving: Serving, stream: Stream, crowded: str) -> None:
+        hello = None
+        with trio.move_on_after(FIRST_SECONDS), suppress(trio.BrokenResourceError, msgspec.MsgspecError):
+            hello = msgspec.json.decode(await read_line(stream), type=Hello)
+        if hello is None:
+            return
+        welcome = self._welcome(hello)
+        if hello.ask == "stop":
+            serving.stopping.set()
+        elif hello.ask == "serve" and serving.service.enter(ANYONE, hello.view) is None:
+            welcome.error = f"there is no view {hello.view!r}"
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(msgspec.json.encode(welcome) + b"\n")
+        if hello.ask != "serve" or welcome.error is not None:
+            return
+        clients = StreamClients(
+            serving.service, serving.limits, serving.stopping, None, view=hello.view, bodies=serving.bodies
+        )
+        with self._clients.counting():
+            await clients.serve(stream, crowded)
+
+    def _welcome(self, hello: Hello) -> Welcome:
+        differing = [name for name, print_ in hello.environ.items() if self._environ.get(name, "") != print_]
+        place = self._place
+        return Welcome(
+            version=__version__,
+            pid=os.getpid(),
+            file=str(place.file),
+            started=self._started,
+            clients=self._clients.number,
+            log=str(place.log),
+            admin=self._admin,
+            differing=differing,
+        )
+
+
+async def read_line(stream: Stream) -> bytes:
+    """Return the one line that a peer sends before it waits. Raises BrokenResourceError for anything else."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        data = await stream.receive_some()
+        line += data
+        if not data or len(line) > LINE_BYTES:
+            raise trio.BrokenResourceError("the peer sent no line")
+    return bytes(line)
+
+
+# The process of a host app.
+
+
+async def reach(socket: Path, hello: Hello) -> tuple[trio.SocketStream, Welcome] | None:
+    """Connect to a shared mcpmux; None when none is there. Raises RemoteProtocolError for another program."""
+    try:
+        stream = await open_unix(str(socket))
+    except ConnectFailed:
+        return None
+    try:
+        with trio.fail_after(ANSWER_SECONDS):
+            await stream.send_all(msgspec.json.encode(hello) + b"\n")
+            welcome = msgspec.json.decode(await read_line(stream), type=Welcome)
+    except (trio.BrokenResourceError, trio.TooSlowError, msgspec.MsgspecError):
+        await trio.aclose_forcefully(stream)
+        raise RemoteProtocolError(f"what listens on unix:{socket} is no shared mcpmux, or hangs") from None
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream, welcome
+
+
+async def ask(socket: Path, what: Literal["status", "stop"]) -> Welcome | None:
+    """Ask a shared mcpmux; None when none is there. Raises RemoteProtocolError for another program."""
+    found = await reach(socket, Hello(what))
+    if found is None:
+        return None
+    await found[0].aclose()
+    return found[1]
+
+
+async def join(place: SharedPlace, hello: Hello, command: Sequence[str]) -> tuple[trio.SocketStream, Welcome]:
+    """Connect to the shared mcpmux of a file; start it by `command` when it is not there.
+
+    Raises TransportError when it cannot be started, or does not serve this client.
+    """
+    found = await reach(place.socket, hello) or await _start(place, hello, command)
+    stream, welcome = found
+    if welcome.error is not None:
+        await trio.aclose_forcefully(stream)
+        raise TransportError(f"the shared mcpmux of {place.file}: {welcome.error}")
+    return stream, welcome
+
+
+async def _start(
+    place: SharedPlace, hello: Hello, command: Sequence[str]
+) -> tuple[trio.SocketStream, Welcome]:
+    late = f"the shared mcpmux did not start within {START_SECONDS:g} s; its log is {place.log}"
+    try:
+        with trio.fail_after(START_SECONDS):
+            async with locked(place.lock):
+                if (found := await reach(place.socket, hello)) is not None:  # another process has started it
+                    return found
+                process = await trio.to_thread.run_sync(spawn, place, command)
+                while (found := await reach(place.socket, hello)) is None:
+                    if process.poll() is not None:
+                        end = place.log.read_bytes()[-QUOTED_BYTES:].decode(errors="replace").strip()
+                        raise TransportError(
+                            f"the shared mcpmux ended as it started: {end or 'no reason given'}"
+                        )
+                    await trio.sleep(LOOK_SECONDS)
+                return found
+    except trio.TooSlowError:
+        raise TransportError(late) from None
+
+
+def spawn(place: SharedPlace, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one, in the folder of the file. Its output goes to `place.log`."""
+    mode = "ab" if place.log.exists() and place.log.stat().st_size < LOG_BYTES else "wb"
+    with open(place.log, mode, opener=partial(os.open, mode=PRIVATE)) as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=place.file.parent,
+            start_new_session=True,
+        )
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[None]:
+    """Hold the lock of a file, which no other process holds at the same time."""
+    import fcntl  # Windows has none, and never comes here
+
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await trio.sleep(LOOK_SECONDS)
+        yield
+
+
+async def pipe(own: Stream, shared: trio.SocketStream) -> bool:
+    """Pass bytes on in both directions. Return whether the host app has ended it, not the shared mcpmux."""
+    has_ended = False
+
+    async def forward() -> None:
+        nonlocal has_ended
+        with suppress(trio.BrokenResourceError):
+            while data := await own.receive_some():
+                await shared.send_all(data)
+            has_ended = True
+            await shared.send_eof()
+
+    async with shared, trio.open_nursery() as nursery:
+        nursery.start_soon(forward)
+        with suppress(trio.BrokenResourceError):
+            while data := await shared.receive_some():
+                await own.send_all(data)
+        nursery.cancel_scope.cancel()
+    return has_ended

@@ -1,0 +1,171 @@
+"""Several host apps start mcpmux from one file, and share one process of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.running import COMMAND, WAIT_SECONDS, is_alive
+from tests.process.test_workers import COUNTING, META, wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no Unix sockets")
+
+
+class User:
+    """A user with a configuration file, whose host apps start mcpmux."""
+
+    def __init__(self, folder: Path, runtime: str) -> None:
+        self.folder, self.file = folder, folder / "mux.toml"
+        self.environ = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": runtime}
+        self.apps: list[subprocess.Popen[str]] = []
+        server = folder / "server.py"
+        server.write_text(COUNTING)
+        args = json.dumps([str(server), str(folder)])
+        self.file.write_text(
+            f'[upstreams.counting]\ncommand = "{sys.executable}"\nargs = {args}\n'
+            "[listeners]\nstdio = true\nshare = true\n[admin]\nport = 0\n"
+            '[views.none]\nexclude = [{ upstream = "counting" }]\n'
+        )
+
+    def open(self, *options: str, **environ: str) -> subprocess.Popen[str]:
+        """Start mcpmux as a host app does."""
+        app = subprocess.Popen(
+            [*COMMAND, "serve", str(self.file), "--stdio", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**self.environ, **environ},
+        )
+        self.apps.append(app)
+        return app
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            env=self.environ,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+
+    def shared(self) -> list[dict[str, Any]]:
+        """Return what `ps` lists."""
+        return [json.loads(line) for line in self.run("ps", "--json").stdout.splitlines()]
+
+    def count(self, what: str) -> int:
+        return len(list(self.folder.glob(f"{what}-*")))
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    runtime = tempfile.mkdtemp(prefix="mux", dir="/tmp")  # the path of a socket must be short
+    user = User(tmp_path, runtime)
+    try:
+        yield user
+    finally:
+        for app in user.apps:
+            app.kill()
+            app.communicate(timeout=WAIT_SECONDS)
+        for mux in user.shared():
+            os.kill(mux["pid"], signal.SIGKILL)
+        shutil.rmtree(runtime)
+
+
+def call(app: subprocess.Popen[str], method: str = "tools/list", **params: Any) -> dict[str, Any]:
+    """Send a request of 2026-07-28, and return its result."""
+    assert app.stdin is not None
+    assert app.stdout is not None
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META, **params}}
+    app.stdin.write(json.dumps(message) + "\n")
+    app.stdin.flush()
+    answer = json.loads(app.stdout.readline())
+    assert "result" in answer, answer
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def test_host_apps_share_servers_and_one_that_is_killed_harms_no_other(user: User) -> None:
+    apps = [user.open() for _ in range(3)]  # at the same time: only one may start the shared process
+    assert [len(call(app)["tools"]) for app in apps] == [4, 4, 4]
+    (mux,) = user.shared()
+    assert (mux["file"], mux["clients"]) == (str(user.file), 3)
+    assert user.count("started") == 1
+    apps[0].kill()
+    wait_until(lambda: user.shared()[0]["clients"] == 2, "the killed one is gone")
+    texts = [call(app, "tools/call", name="count", arguments={})["content"][0]["text"] for app in apps[1:]]
+    assert texts == ["1", "2"]
+    apps[1].communicate(timeout=WAIT_SECONDS)  # closes its input
+    assert apps[1].returncode == 0
+    assert len(call(apps[2])["tools"]) == 4
+    assert user.count("started") == 1
+
+
+def test_each_host_app_has_its_view(user: User) -> None:
+    everything, nothing = user.open(), user.open("--view", "none")
+    assert len(call(everything)["tools"]) == 4
+    assert call(nothing)["tools"] == []
+    assert len(user.shared()) == 1
+
+
+def test_it_is_stopped_and_started_anew(user: User) -> None:
+    app = user.open()
+    call(app)
+    assert "stopped, with 1 clients" in user.run("stop", str(user.file)).stderr
+    _, said = app.communicate(timeout=WAIT_SECONDS)
+    assert (app.returncode, "the shared mcpmux has ended" in said) == (1, True)
+    assert user.run("stop", str(user.file)).returncode == 1
+    assert len(call(user.open())["tools"]) == 4
+
+
+def test_one_that_was_killed_is_replaced(user: User) -> None:
+    call(user.open())
+    (mux,) = user.shared()
+    os.kill(mux["pid"], signal.SIGKILL)
+    wait_until(lambda: not is_alive(mux["pid"]), "it is dead")
+    assert len(call(user.open())["tools"]) == 4
+    assert user.shared()[0]["pid"] != mux["pid"]
+
+
+def test_commands_find_it_without_a_url_or_token(user: User) -> None:
+    call(user.open())
+    listed = user.run("ctl", "status", "--json", "-c", str(user.file))
+    assert json.loads(listed.stdout)["name"] == "counting", listed.stderr
+
+
+def test_other_values_of_variables_are_reported(user: User) -> None:
+    user.file.write_text(user.file.read_text() + '[upstreams.counting.env]\nGH = "${GH}"\n')
+    call(user.open(GH="one"))
+    other = user.open(GH="two")
+    call(other)
+    _, said = other.communicate(timeout=WAIT_SECONDS)
+    assert "other values" in said
+    assert "GH" in said
+    assert "two" not in said
+
+
+def test_a_file_with_mistakes_is_refused_as_without_sharing(user: User) -> None:
+    user.file.write_text(user.file.read_text() + "[upstreams.broken]\n")
+    app = user.open()
+    _, said = app.communicate(timeout=WAIT_SECONDS)
+    assert app.returncode == 2
+    assert "upstreams.broken" in said
+    assert user.shared() == []
+
+
+def test_a_command_line_leads_there_too(user: User) -> None:
+    command = shlex.join([*COMMAND, "serve", str(user.file), "--stdio"])
+    for expected in ("1\n", "2\n"):
+        assert user.run("call", command, "count").stdout == expected
