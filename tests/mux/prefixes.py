@@ -1,4 +1,4 @@
-"""Sets of upstreams, and the texts that are hardest for them: those that look like somebody's prefix."""
+"""Sets of upstreams, and the texts that are hardest for them: those that look like a prefix."""
 
 from __future__ import annotations
 

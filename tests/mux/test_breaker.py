@@ -68,7 +68,7 @@ def test_the_table_of_states(state, stimulus, following):
     assert breaker.state is following
 
 
-def test_only_the_first_failed_probe_shuts_calls_off_and_only_an_answer_lets_them_through():
+def test_the_first_failed_probe_stops_calls_until_an_answer():
     breaker = Breaker()
     breaker.suspect()
     assert breaker.probe_failed(0.0, 0.0) is True
@@ -102,17 +102,17 @@ def test_a_wish_of_the_server_is_honoured_up_to_the_cap(chance, wish):
 
 
 @given(STIMULI)
-def test_whatever_happens_the_state_is_consistent(stimuli):
+def test_the_state_stays_consistent_after_any_stimuli(stimuli):
     breaker = Breaker()
     for stimulus in stimuli:
-        before = breaker.blocks
+        was_blocked = breaker.blocks
         if isinstance(stimulus, tuple):
             began = breaker.probe_failed(0.0, *stimulus[1:])
-            assert began == (not before)
+            assert began == (not was_blocked)
         else:
             getattr(breaker, stimulus)()
             if stimulus != "answered":
-                assert breaker.blocks == before  # nothing but a failed probe shuts calls off
+                assert breaker.blocks == was_blocked  # nothing but a failed probe shuts calls off
         assert breaker.doubtful == (breaker.failures > 0 or breaker.state is not State.CLOSED)
         assert (breaker.retry_at is None) == (not breaker.blocks)
         assert breaker.failures <= FAILURES

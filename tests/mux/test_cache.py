@@ -173,21 +173,21 @@ def keep(cache: Cache, key: CacheKey, audience: Any = None, *, size: int = 0, un
 def test_what_was_kept_is_found_until_its_time_is_over():
     cache = Cache(MAX_BYTES, MAX_ENTRIES)
     assert keep(cache, READ)
-    found = cache.find(READ, (None,), 9.9)
-    assert found is not None
-    assert found.value == READ
+    entry = cache.find(READ, (None,), 9.9)
+    assert entry is not None
+    assert entry.value == READ
     assert cache.find(READ, (None,), 10.0) is None
     assert len(cache) == cache.bytes == 0
 
 
 def test_the_least_used_goes_first():
     cache = Cache(MAX_BYTES, 2)
-    one, two, three = (CacheKey("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))
-    keep(cache, one)
-    keep(cache, two)
-    cache.find(one, (None,), 0)
-    keep(cache, three)
-    assert [cache.find(key, (None,), 0) is not None for key in (one, two, three)] == [True, False, True]
+    first, second, third = (CacheKey("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))
+    keep(cache, first)
+    keep(cache, second)
+    cache.find(first, (None,), 0)
+    keep(cache, third)
+    assert [cache.find(key, (None,), 0) is not None for key in (first, second, third)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_one_large_answer_does_not_displace_all_others():
 def test_what_is_fetched_beside_another_can_be_joined_after_that():
     cache = Cache(MAX_BYTES, MAX_ENTRIES)
     fetches = [cache.begin(READ) for _ in range(4)]
-    wanted = (READ, 0, None)
+    key = (READ, 0, None)
     for over, joinable in ((2, 0), (0, 1), (1, 3)):
         cache.end(fetches[over])
-        assert cache.joinable[wanted][0] is fetches[joinable]
+        assert cache.joinable[key][0] is fetches[joinable]
     cache.end(fetches[3])
     assert not cache.joinable
 

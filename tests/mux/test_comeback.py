@@ -20,25 +20,25 @@ def waits(
     comeback: Comeback, count: int, *, died: bool, life: float = 0.0, chance: float = 0.0
 ) -> list[float]:
     """The waits after `count` attempts that each lasted for `life` seconds, one after the other."""
-    now, found = 0.0, []
+    now, seconds = 0.0, []
     for _ in range(count):
         now += life
-        found.append(comeback.wait(now, died=died, held=life if died else 0.0, chance=chance))
-        now += found[-1]
-    return found
+        seconds.append(comeback.wait(now, died=died, held=life if died else 0.0, chance=chance))
+        now += seconds[-1]
+    return seconds
 
 
-def test_an_upstream_that_is_not_there_is_asked_ever_more_rarely_up_to_the_cap():
+def test_a_missing_upstream_is_tried_ever_more_rarely():
     assert waits(Comeback(), 10, died=False) == [0, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30]
 
 
-def test_deaths_in_quick_succession_are_a_crash_loop_that_is_tried_at_its_cap():
+def test_quick_deaths_are_a_crash_loop_with_the_longest_pause():
     comeback = Comeback()
     assert waits(comeback, 8, died=True) == [0, 0.2, 0.4, 0.8, *[LOOP_SECONDS] * 4]
     assert comeback.looping
 
 
-def test_a_connection_that_held_ends_the_loop_and_the_next_loss_is_tried_at_once():
+def test_a_connection_that_held_ends_a_crash_loop():
     comeback = Comeback()
     waits(comeback, DEATHS, died=True)
     assert comeback.wait(1000.0, died=True, held=STABLE_SECONDS + 1, chance=0.0) == 0

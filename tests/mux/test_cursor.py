@@ -135,7 +135,7 @@ def test_cursors_too_long_to_be_combined_are_refused_when_sealed(huge: str):
         SEAL.seal("tools/list", [Position("docs", huge)])
 
 
-def test_a_cursor_longer_than_any_that_was_sealed_is_not_even_looked_at():
+def test_an_overlong_cursor_is_refused_unread():
     assert "longer than any" in refuse("tools/list", "A" * (CURSOR_LIMIT + 1))
     assert "not given out" in refuse("tools/list", "A" * CURSOR_LIMIT)
 
@@ -159,9 +159,9 @@ def pages_until_stopped(tail: int, loop: int, limit: int) -> int | None:
 def test_a_circle_of_cursors_is_found_within_three_times_its_way(tail: int, loop: int):
     """The bound that Brent's method gives: 3 x max(tail, loop) pages, and the first one."""
     limit = 3 * max(tail, loop) + 1
-    found = pages_until_stopped(tail, loop, limit)
-    assert found is not None
-    assert found > tail + loop
+    pages = pages_until_stopped(tail, loop, limit)
+    assert pages is not None
+    assert pages > tail + loop
 
 
 @given(st.lists(st.text(), unique=True, max_size=300))

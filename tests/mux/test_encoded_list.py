@@ -24,10 +24,10 @@ def encoded(found: list[Any], separators: tuple[str, str] = (",", ":")) -> Encod
 @given(st.lists(st.tuples(items, spellings | st.none()), max_size=5))
 def test_joined_lists_are_one_list_of_all_their_items(lists: list[tuple[list[Any], Any]]):
     parts: list[Sequence[Any]] = [
-        [raw(item) for item in found] if spelling is None else encoded(found, spelling)
-        for found, spelling in lists
+        [raw(item) for item in items] if spelling is None else encoded(items, spelling)
+        for items, spelling in lists
     ]
-    assert decode_any(join_lists(parts)) == [item for found, _ in lists for item in found]
+    assert decode_any(join_lists(parts)) == [item for items, _ in lists for item in items]
 
 
 @given(items, spellings, st.integers(0, 5))

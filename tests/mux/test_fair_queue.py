@@ -24,7 +24,7 @@ def filled(slots, room, waiting):
 
 
 def turns(queue):
-    """Who gets the slots, in which order."""
+    """Choose who gets the slots, in order."""
     return [queue.leave() for _ in range(queue.waiting)]
 
 
@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.number += 1
         item = (client, self.number)
-        clients = {each for each, _ in self.waiting} | {client}
+        clients = {waiter for waiter, _ in self.waiting} | {client}
         share = self.queue.room // len(clients)
         had = len(self.of(client))
         displaced = self.queue.enqueue(client, item)
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
             assert len(self.waiting) < self.queue.room
         elif displaced == item:
             assert len(self.waiting) >= self.queue.room
-            most = max((len(self.of(each)) for each in clients), default=0)
+            most = max((len(self.of(waiter)) for waiter in clients), default=0)
             assert had >= share or most <= had + 1
             return
         else:
@@ -119,21 +119,21 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule()
     def finish(self):
-        before = self.running
+        running = self.running
         following = self.queue.leave()
         if following is None:
-            assert not self.waiting or before > self.queue.slots
+            assert not self.waiting or running > self.queue.slots
             self.running -= 1
             return
-        assert before <= self.queue.slots
+        assert running <= self.queue.slots
         self.gets_a_turn(following)
 
     def gets_a_turn(self, following):
         client = following[0]
         assert following == self.of(client)[0]
         self.waiting.remove(following)
-        others = {each for each, _ in self.waiting} - {client}
-        self.passed_over = Counter({each: self.passed_over[each] + 1 for each in others})
+        others = {waiter for waiter, _ in self.waiting} - {client}
+        self.passed_over = Counter({other: self.passed_over[other] + 1 for other in others})
         # Whoever waits is passed over at most once by each of the others.
         assert all(count < len(CLIENTS) for count in self.passed_over.values())
 

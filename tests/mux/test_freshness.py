@@ -32,9 +32,9 @@ def test_the_shortest_time_and_the_narrowest_scope_win(parts: list[tuple[int, st
 @given(st.lists(st.tuples(ttls, scopes), min_size=1), st.randoms(use_true_random=False))
 def test_order_does_not_matter(parts: list[tuple[int, str]], random):
     results = [result(*part) for part in parts]
-    before = of(results)
+    freshness = of(results)
     random.shuffle(results)
-    assert of(results) == before
+    assert of(results) == freshness
 
 
 @pytest.mark.parametrize("hints", [{}, {"ttlMs": raw(1000)}, {"cacheScope": raw("public")}])
@@ -46,8 +46,8 @@ def test_a_part_without_a_hint_is_not_fresh_or_not_public(hints: Fields):
 
 @pytest.mark.parametrize("ttl", [-1, 1.5, "60", None, True, [], 10**400])
 def test_a_time_that_makes_no_sense_is_none(ttl: object):
-    known = isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0
-    assert of([result(ttl, "public")]) == (ttl if known else 0, "public")
+    is_time = isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0
+    assert of([result(ttl, "public")]) == (ttl if is_time else 0, "public")
 
 
 @pytest.mark.parametrize("scope", ["shared", "", None, 1, ["public"]])

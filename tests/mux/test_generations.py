@@ -18,27 +18,27 @@ def shared() -> list[Generations]:
 
 
 def all_of(generations: list[Generations], name: str) -> list[int]:
-    return [each.of(name) for each in generations]
+    return [generation.of(name) for generation in generations]
 
 
 @given(st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.sampled_from(NAMES), st.booleans())))
-def test_whatever_is_told_begins_another_generation_wherever_it_counts(told: list[tuple[int, str, bool]]):
+def test_a_change_begins_a_new_generation_of_what_it_concerns(told: list[tuple[int, str, bool]]):
     generations = shared()
     for process, name, acts in told:
-        before = {each: all_of(generations, each) for each in [*NAMES, MERGED]}
+        earlier = {own: all_of(generations, own) for own in [*NAMES, MERGED]}
         (generations[process].act if acts else generations[process].hear)(name)
-        for each in [*NAMES, MERGED]:
-            concerned = each in (name, MERGED)
-            for other, (now, then) in enumerate(zip(all_of(generations, each), before[each], strict=True)):
+        for own in [*NAMES, MERGED]:
+            concerned = own in (name, MERGED)
+            for other, (now, then) in enumerate(zip(all_of(generations, own), earlier[own], strict=True)):
                 assert now - then == (concerned and (acts or other != process))
 
 
 def test_one_that_has_ended_may_have_done_anything():
     generations = shared()
-    before = {each: all_of(generations, each) for each in [*NAMES, MERGED]}
+    earlier = {own: all_of(generations, own) for own in [*NAMES, MERGED]}
     generations[1].act_everywhere()
-    for each, then in before.items():
-        assert all(now > old for now, old in zip(all_of(generations, each), then, strict=True))
+    for own, then in earlier.items():
+        assert all(now > old for now, old in zip(all_of(generations, own), then, strict=True))
 
 
 def test_a_process_by_itself_has_nobody_to_tell_of_what_it_hears():

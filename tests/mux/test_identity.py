@@ -51,9 +51,9 @@ def test_every_advertised_list_can_change(offers: list[dict[str, Any]]):
 
 @given(st.lists(capabilities, max_size=4), st.randoms(use_true_random=False))
 def test_the_union_knows_no_order(offers: list[dict[str, Any]], random):
-    before = merge_capabilities([facts(offer) for offer in offers])
+    union = merge_capabilities([facts(offer) for offer in offers])
     random.shuffle(offers)
-    assert merge_capabilities([facts(offer) for offer in offers]) == before
+    assert merge_capabilities([facts(offer) for offer in offers]) == union
 
 
 def test_the_offer_itself_is_not_touched():
@@ -79,7 +79,7 @@ def test_the_oldest_servers_may_complete_without_saying_so():
 def test_instructions_are_ours_then_each_servers_under_its_name(
     own: str | None, servers: list[tuple[str, str | None]], text: str | None
 ):
-    assert merge_instructions(own, [(name, facts({}, said)) for name, said in servers]) == text
+    assert merge_instructions(own, [(name, facts({}, words)) for name, words in servers]) == text
 
 
 settings = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([{}, {"x": 1}, {"x": 2}, 3]))
@@ -87,13 +87,15 @@ passed = st.dictionaries(st.sampled_from(["extensions", "experimental"]), settin
 
 
 @given(st.lists(passed, max_size=4), st.booleans(), st.randoms(use_true_random=False))
-def test_extensions_are_told_where_those_that_have_them_agree(offers: list[Any], legacy: bool, random):
+def test_extensions_are_merged_where_their_owners_agree(offers: list[Any], legacy: bool, random):
     merged = merge_capabilities([facts(offer) for offer in offers], legacy=legacy)
     for kind in ("extensions", "experimental"):
         for name in ("a", "b"):
-            said = [offer[kind][name] for offer in offers if name in (offer.get(kind) or {})]
-            said = [each for each in said if isinstance(each, dict)]
-            told = merged.get(kind, {}).get(name)
-            assert told == (said[0] if said and all(each == said[0] for each in said) else None)
+            offered = [offer[kind][name] for offer in offers if name in (offer.get(kind) or {})]
+            offered = [extension for extension in offered if isinstance(extension, dict)]
+            merged_extension = merged.get(kind, {}).get(name)
+            assert merged_extension == (
+                offered[0] if offered and all(extension == offered[0] for extension in offered) else None
+            )
     random.shuffle(offers)
     assert merge_capabilities([facts(offer) for offer in offers], legacy=legacy) == merged

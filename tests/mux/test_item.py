@@ -69,10 +69,10 @@ ITEMS = {
 @pytest.mark.parametrize("method", m.LISTS)
 @given(st.data())
 def test_what_is_not_left_out_is_what_every_revision_allows(method: str, data: st.DataObject):
-    found = data.draw(st.lists(ITEMS[method] | odd, max_size=3))
-    own, fields, problems = mend_items(method, raw(found))
+    drawn = data.draw(st.lists(ITEMS[method] | odd, max_size=3))
+    own, fields, problems = mend_items(method, raw(drawn))
     listed = decode_any(raw(fields))
-    assert [each[NAMED_BY[method]] for each in listed] == own
+    assert [item[NAMED_BY[method]] for item in listed] == own
     assert len(own) == len(set(own))
     for revision, oracle in ORACLES.items():
         result = {m.LISTS[method].items: raw(fields), "resultType": raw("complete"), "ttlMs": raw(0)}
@@ -80,10 +80,10 @@ def test_what_is_not_left_out_is_what_every_revision_allows(method: str, data: s
         if not is_modern(revision):
             result = downgrade_result(result)
         oracle.check_from_server({"jsonrpc": "2.0", "id": 1, "result": decode_any(raw(result))}, method)
-    fitting = read_fitting(method, bytes(raw(found)))
+    fitting = read_fitting(method, bytes(raw(drawn)))
     assert (fitting is None) == bool(problems)
     if fitting is not None:
-        assert (fitting.names, listed) == (own, found)
+        assert (fitting.names, listed) == (own, drawn)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is known of a server's tools or prompts, and for how long."""
+"""How long the listing of a server's tools or prompts is known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEMS = {
 }
 
 
-def test_a_list_is_known_for_some_time_or_until_a_change_is_reported():
+def test_a_list_is_known_until_its_time_or_a_change():
     listing = Listing()
     assert not listing.is_known(0.0)
     listing.learn(ITEMS, 5.0, listing.changes)
@@ -32,11 +32,11 @@ def test_a_list_is_known_for_some_time_or_until_a_change_is_reported():
     assert repr(listing) == "<Listing of 2 items until -inf, 1 changes>"
 
 
-def test_a_list_during_whose_fetch_a_change_was_reported_is_outdated_at_once():
+def test_a_change_during_the_fetch_outdates_the_list():
     listing = Listing()
-    before = listing.changes
+    changes = listing.changes
     listing.changed()
-    listing.learn(ITEMS, 5.0, before)
+    listing.learn(ITEMS, 5.0, changes)
     assert listing.items and not listing.is_known(5.0)
 
 

@@ -41,15 +41,15 @@ class Outcome(NamedTuple):
 
 @st.composite
 def upstreams(draw: st.DrawFn) -> dict[str, Upstream]:
-    found = {}
+    drawn = {}
     for name in draw(st.permutations(["a", "b", "c", "d"]))[: draw(st.integers(0, 4))]:
         sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
         pages = [[f"{name}{page}.{item}" for item in range(size)] for page, size in enumerate(sizes)]
         cursors = draw(
             st.lists(st.text(max_size=2), min_size=len(pages) - 1, max_size=len(pages) - 1, unique=True)
         )
-        found[name] = Upstream(pages, cursors, draw(st.none() | st.integers(0, len(pages) - 1)))
-    return found
+        drawn[name] = Upstream(pages, cursors, draw(st.none() | st.integers(0, len(pages) - 1)))
+    return drawn
 
 
 def fetch(upstream: Upstream, cursor: str | None) -> tuple[list[Fields], str | None] | None:
@@ -106,7 +106,7 @@ def test_walking_all_pages_yields_every_item_that_can_be_had_exactly_once(
 
 
 @given(upstreams(), st.integers(1, 30), st.integers(1, 30))
-def test_the_order_depends_neither_on_the_page_size_nor_on_who_answers_first(
+def test_the_order_depends_on_no_page_size_and_no_timing(
     table: dict[str, Upstream], page_size: int, other_size: int
 ):
     items = walk_all(table, page_size).items
@@ -116,14 +116,14 @@ def test_the_order_depends_neither_on_the_page_size_nor_on_who_answers_first(
 
 @given(upstreams(), st.integers(1, 30))
 def test_each_upstream_page_is_fetched_once_in_a_walk(table: dict[str, Upstream], page_size: int):
-    wanted = {
+    expected = {
         (name, cursor)
         for name, upstream in table.items()
         for cursor in [None, *upstream.cursors][
             : len(upstream.pages) if upstream.failing is None else upstream.failing + 1
         ]
     }
-    assert walk_all(table, page_size).fetched == Counter(wanted)
+    assert walk_all(table, page_size).fetched == Counter(expected)
 
 
 @given(upstreams(), st.integers(1, 30))
@@ -133,9 +133,7 @@ def test_each_failed_upstream_is_told_once_and_no_other(table: dict[str, Upstrea
 
 
 @given(upstreams(), st.integers(1, 30))
-def test_a_combined_page_is_as_large_as_asked_for_unless_it_is_the_last(
-    table: dict[str, Upstream], page_size: int
-):
+def test_every_combined_page_but_the_last_is_full(table: dict[str, Upstream], page_size: int):
     *full, _last = walk_all(table, page_size).pages
     assert all(len(page) >= page_size for page in full)
 
@@ -162,7 +160,7 @@ def test_a_list_whose_cursors_go_round_ends_and_is_told(loop: int):
 
 
 def walk_names(pages: Callable[[int], list[str]], page_size: int, cursor: str | None = None) -> Outcome:
-    """What is shown of a list without end: `pages` gives its pages, `cursor` follows each, or a new one."""
+    """Return the shown part of an endless list: `pages` gives its pages, `cursor` follows each, if any."""
     outcome, start, number = Outcome([], [], Counter()), [Position("a")], 0
     while start:
         walk = Walk(start, page_size)
@@ -194,7 +192,7 @@ def test_a_list_that_begins_again_under_ever_new_cursors_is_shown_once(count: in
 
 
 @given(st.integers(2000, 2100), st.sampled_from([1000, 1500]))
-def test_a_long_list_that_begins_again_is_cut_there_on_a_later_page(count: int, page_size: int):
+def test_a_long_list_that_begins_again_ends_there(count: int, page_size: int):
     names = [f"tool{number}" for number in range(count)]
     pages = [names[start : start + 100] for start in range(0, count, 100)]
     outcome = walk_names(lambda number: pages[number % len(pages)], page_size)
@@ -203,7 +201,7 @@ def test_a_long_list_that_begins_again_is_cut_there_on_a_later_page(count: int, 
 
 
 @given(st.integers(1, 60))
-def test_an_item_that_comes_again_on_the_next_page_is_dropped_and_told(page_size: int):
+def test_an_item_repeated_on_the_next_page_is_dropped(page_size: int):
     table = [[f"{page}.{number}" for number in range(20)] for page in range(3)]
     pages = [[*table[max(page - 1, 0)][-2:], *table[page]] for page in range(1, 3)]
     outcome = walk_names(lambda number: [table[0], *pages][min(number, 2)], page_size)
@@ -212,7 +210,7 @@ def test_an_item_that_comes_again_on_the_next_page_is_dropped_and_told(page_size
     assert repeated == ["0.18", "0.19", "1.18", "1.19"]
 
 
-def test_a_cursor_that_would_spoil_the_combined_one_fails_its_own_upstream_only():
+def test_an_unusable_cursor_fails_only_its_own_upstream():
     walk = Walk([Position("a"), Position("b")], 1)
     walk.take_page(walk.wanted[0], [{"name": raw("x")}], "x" * (FOLLOWING_LIMIT + 1))
     walk.take_page(walk.wanted[1], [{"name": raw("y")}], "x" * FOLLOWING_LIMIT)
@@ -225,7 +223,9 @@ def test_a_cursor_that_would_spoil_the_combined_one_fails_its_own_upstream_only(
 def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
     cursor = hashlib.shake_256(b"").hexdigest(FOLLOWING_LIMIT // 2)
     names = [f"tool{number}" for number in range(1000)]
-    SEAL.seal("tools/list", [Position(f"upstream-{each}", cursor).tell(names, names) for each in range(30)])
+    SEAL.seal(
+        "tools/list", [Position(f"upstream-{number}", cursor).tell(names, names) for number in range(30)]
+    )
 
 
 @given(upstreams(), st.integers(1, 30), st.integers(1, 8))
@@ -237,10 +237,10 @@ def test_a_list_longer_than_its_limit_is_cut_there_and_told_once(
     for name, upstream in table.items():
         own = [item for page in upstream.pages for item in page]
         assert [item for item in outcome.items if item.startswith(name)] == own[:limit]
-        told = [reason for each, reason in outcome.failures if each == name]
-        assert len(told) <= 1
-        assert (len(own) > limit) <= bool(told)
-        assert bool(told) <= (len(own) >= limit)
+        reasons = [reason for upstream, reason in outcome.failures if upstream == name]
+        assert len(reasons) <= 1
+        assert (len(own) > limit) <= bool(reasons)
+        assert bool(reasons) <= (len(own) >= limit)
 
 
 def test_a_list_of_empty_pages_without_end_is_cut():

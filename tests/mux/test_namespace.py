@@ -14,11 +14,11 @@ tables_and_texts = prefix_tables().flatmap(
 
 
 def own_name(namespace: Namespace, exposed: str, candidates: list[str]) -> tuple[str, str | None] | None:
-    """How a router finds the owner of an exposed name, and the owner's own name for it."""
-    found = namespace.resolve_name(exposed)
-    if found is not None and namespace.is_shortened(exposed):
-        return found[0], namespace.match_name(exposed, found[0], candidates)
-    return found
+    """Return the owner of an exposed name and its own name, as a router does."""
+    owner = namespace.resolve_name(exposed)
+    if owner is not None and namespace.is_shortened(exposed):
+        return owner[0], namespace.match_name(exposed, owner[0], candidates)
+    return owner
 
 
 # Laws
@@ -76,9 +76,9 @@ def test_the_look_of_a_name_tells_whether_it_was_shortened(case: tuple[dict[str,
 def test_any_text_resolves_to_somebody_or_nobody(table: dict[str, str], text: str, name: str):
     namespace = Namespace(table)
     bare = next((upstream for upstream, prefix in table.items() if not prefix), None)
-    for found in (namespace.resolve_uri(text), namespace.resolve_name(name)):
-        assert found is None or found[0] in table
-        assert found is not None or bare is None
+    for owner in (namespace.resolve_uri(text), namespace.resolve_name(name)):
+        assert owner is None or owner[0] in table
+        assert owner is not None or bare is None
 
 
 # Cases
@@ -153,7 +153,7 @@ def test_a_name_that_only_looks_shortened_is_shortened_too():
     assert not namespace.is_shortened(looks.ljust(NAME_LIMIT, "0"))
 
 
-def test_an_unprefixed_upstream_beside_others_is_prefixed_only_where_it_would_be_misread():
+def test_an_unprefixed_upstream_is_prefixed_only_against_misreading():
     namespace = Namespace({"main": "", "git": "g"})
     main = namespace.spaces["main"]
     assert [main.expose_uri(uri) for uri in ("file:///a", "git+file:///a", "ui://view/a", "ui://main")] == [

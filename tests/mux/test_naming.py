@@ -72,11 +72,11 @@ def shown(upstream_name: str, own: str, view: str) -> str | None:
 
 
 def reached(name: str, view: str) -> tuple[str, str] | None:
-    """What a call of `name` reaches, as the router finds it."""
-    found = NAMING.namespace.resolve_name(name)
+    """Return the upstream and own name that a call of `name` reaches."""
+    owner = NAMING.namespace.resolve_name(name)
     for own in NAMES:
-        if found is not None and shown(found[0], own, view) == name:
-            return found[0], own
+        if owner is not None and shown(owner[0], own, view) == name:
+            return owner[0], own
     return None
 
 
@@ -100,7 +100,7 @@ def allows(policy: Policy, of: str, method: str, own: str, view: str = "") -> bo
 
 
 def is_in(text: str, *spellings: str | None) -> bool:
-    return any(matches(parse_glob(text), each) for each in spellings if each is not None)
+    return any(matches(parse_glob(text), spelling) for spelling in spellings if spelling is not None)
 
 
 @few
@@ -115,10 +115,10 @@ def test_a_denied_name_cannot_be_called_in_either_spelling(text, view):
 @given(st.sampled_from([*NAMES, *EXPOSED]))
 def test_a_denied_name_without_a_star_denies_nothing_else(text):
     for of, own in product(NAMING.namespace.spaces, NAMES):
-        renames = {each.shown_name(of, TOOLS, own) for each in NAMING.overrides.values()} | {own}
+        renames = {overrides.shown_name(of, TOOLS, own) for overrides in NAMING.overrides.values()} | {own}
         joint = f"{NAMING.namespace.marks[of]}__"
-        spellings = {*renames, *(joint + each for each in renames)}
-        spellings |= {NAMING.namespace.spaces[of].expose_name(each) for each in renames}
+        spellings = {*renames, *(joint + rename for rename in renames)}
+        spellings |= {NAMING.namespace.spaces[of].expose_name(rename) for rename in renames}
         assert allows(rule("deny", text), of, m.TOOLS_CALL, own) is (text not in spellings)
 
 
@@ -135,45 +135,45 @@ def test_a_denied_uri_cannot_be_read_in_either_spelling(text, method):
 
 @few
 @given(st.sampled_from(EXPOSED), views)
-def test_an_allowed_name_with_a_prefix_allows_what_a_call_of_it_reaches(text, view):
+def test_an_allowed_prefixed_name_allows_what_its_call_reaches(text, view):
     assume(NAMING.owner_of(text, TOOLS) is not None)
-    found = {
+    allowed = {
         (of, own)
         for of, own in product(NAMING.namespace.spaces, NAMES)
         if allows(rule("allow", text), of, m.TOOLS_CALL, own, view)
     }
-    wanted = reached(text, view)
-    assert found == ({wanted} if wanted is not None else set())
+    expected = reached(text, view)
+    assert allowed == ({expected} if expected is not None else set())
 
 
 @pytest.mark.parametrize("text", [f"notes__{LONG}1", "notes__*1", EXPOSED_LONG])
-def test_an_allowed_name_that_is_shortened_is_allowed_as_a_whole_and_as_it_is_shown(text):
+def test_a_shortened_name_is_allowed_in_both_spellings(text):
     assert allows(rule("allow", text), "notes", m.TOOLS_CALL, f"{LONG}1")
 
 
 @few
 @given(st.sampled_from(EXPOSED_URIS))
 def test_an_allowed_uri_with_a_prefix_allows_what_reading_it_reaches(text):
-    wanted = NAMING.namespace.resolve_uri(text)
-    assume(wanted is not None and wanted[1] != text)
+    expected = NAMING.namespace.resolve_uri(text)
+    assume(expected is not None and expected[1] != text)
     for of, own in product(NAMING.namespace.spaces, URIS):
-        assert allows(rule("allow", text), of, m.RESOURCES_READ, own) is ((of, own) == wanted)
+        assert allows(rule("allow", text), of, m.RESOURCES_READ, own) is ((of, own) == expected)
 
 
 @few
 @given(names, views, among)
 def test_an_allow_fits_nothing_beyond_its_one_reading(text, view, of_these):
-    owner = NAMING.owner_of(text, TOOLS, [parse_glob(each) for each in of_these])
+    owner = NAMING.owner_of(text, TOOLS, [parse_glob(glob) for glob in of_these])
     for of, own in product(NAMING.namespace.spaces, NAMES):
         if allows(rule("allow", text, of_these), of, m.TOOLS_CALL, own, view):
-            assert not of_these or is_in(of, *of_these) or any(is_in(each, of) for each in of_these)
+            assert not of_these or is_in(of, *of_these) or any(is_in(pattern, of) for pattern in of_these)
             if owner is not None:
                 assert of == owner
                 overrides = NAMING.overrides[view.partition("?")[0]]
                 whole = f"{NAMING.namespace.marks[of]}__{overrides.shown_name(of, TOOLS, own)}"
                 assert is_in(text, whole, shown(of, own, view))
             else:
-                assert NAMING.owner_of(text, RESOURCES, [parse_glob(each) for each in of_these]) is None
+                assert NAMING.owner_of(text, RESOURCES, [parse_glob(glob) for glob in of_these]) is None
                 assert is_in(text, own, shown(of, own, view) if of == "bare" else None)
 
 
@@ -204,13 +204,13 @@ def test_views_and_rules_read_a_name_alike(text, view, of_this):
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=4), st.text("ab", max_size=5))
 @example("a*b", "ab", "bb")  # the beginning ends inside of what the star stands for
-def test_what_is_left_of_a_glob_fits_what_is_left_of_a_text(glob, beginning, rest):
-    is_left = any(matches(parse_glob(each), rest) for each in rests_of(glob, beginning))
+def test_the_rest_of_a_glob_fits_the_rest_of_a_text(glob, beginning, rest):
+    is_left = any(matches(parse_glob(part), rest) for part in rests_of(glob, beginning))
     assert is_left is matches(parse_glob(glob), beginning + rest)
 
 
 @pytest.mark.parametrize("text", ["add", "notes__put", "put", "notes__add"])
-def test_a_renamed_tool_is_denied_by_its_old_name_and_its_new_one(text):
+def test_a_renamed_tool_is_denied_by_both_names(text):
     assert not allows(rule("deny", text), "notes", m.TOOLS_CALL, "add")
 
 
@@ -236,20 +236,22 @@ def test_a_shortened_name_names_one_tool():
 )
 def test_a_star_stands_for_a_prefix_in_what_denies_only(text, is_denied):
     assert allows(rule("deny", text), "web", m.TOOLS_CALL, "x") is not is_denied
-    # A rule that names its upstream says nothing of its prefix with a star.
+    # In a rule that names its upstream, a star never stands for a prefix.
     assert allows(rule("deny", text, ("web",)), "web", m.TOOLS_CALL, "x") is not (text == "w__*")
     assert allows(rule("allow", text), "web", m.TOOLS_CALL, "x") is (text == "w__*")
 
 
-def test_a_prefix_of_an_upstream_that_a_rule_is_not_about_is_part_of_a_name():
+def test_a_foreign_prefix_is_part_of_the_name():
     assert allows(rule("allow", "notes__x", ("web",)), "web", m.TOOLS_CALL, "notes__x")
     assert not allows(rule("allow", "notes__x", ("notes", "web")), "web", m.TOOLS_CALL, "notes__x")
 
 
-def test_who_may_use_one_upstream_by_its_prefix_does_not_see_the_others():
+def test_a_prefixed_allow_shows_no_other_upstream():
     policy = rule("allow", "notes__x")
     assert policy.decide(ANYONE, "notes", m.TOOLS_CALL, SOME).allowed
-    assert not any(policy.decide(ANYONE, "web", each, SOME).allowed for each in (m.TOOLS_CALL, m.PROMPTS_GET))
+    assert not any(
+        policy.decide(ANYONE, "web", method, SOME).allowed for method in (m.TOOLS_CALL, m.PROMPTS_GET)
+    )
 
 
 @pytest.mark.parametrize("name", ["w+note:///{x}", "note:///{x}"])
@@ -258,13 +260,13 @@ def test_a_template_is_selected_in_either_spelling_with_what_it_stands_for(name)
     chosen = Selection("v", view, naming=NAMING, name="")
     assert chosen.decide(ANYONE, "web", m.TEMPLATES_LIST, "note:///{x}").allowed
     assert chosen.decide(ANYONE, "web", m.RESOURCES_READ, "note:///1").allowed
-    asked = Target("note:///{x}", is_template=True)
-    assert chosen.decide(ANYONE, "web", m.COMPLETE, asked).allowed
+    template = Target("note:///{x}", is_template=True)
+    assert chosen.decide(ANYONE, "web", m.COMPLETE, template).allowed
     assert chosen.decide(ANYONE, "notes", m.TEMPLATES_LIST, "note:///{x}").allowed is (name == "note:///{x}")
 
 
 @pytest.mark.parametrize("text", ["w+note:///x", "note:///x", "*+note:///x"])
-def test_completions_of_a_template_that_may_lead_to_what_is_denied_are_refused(text):
+def test_a_template_that_may_lead_to_denied_uris_is_not_completed(text):
     policy = rule("deny", text)
 
     def is_completed(template: str) -> bool:
@@ -274,7 +276,7 @@ def test_completions_of_a_template_that_may_lead_to_what_is_denied_are_refused(t
     assert is_completed("memo:x?{x}") is (text[0] != "*")
 
 
-def test_a_selector_with_a_prefix_and_hints_is_about_the_tools_with_these_hints():
+def test_a_prefixed_selector_with_hints_selects_tools_with_these_hints():
     chosen = Selection("v", View(include=(Selector(name="w__*", readOnlyHint=True),)), naming=NAMING, name="")
     for of in ("web", "notes"):
         chosen.learn(of, {"x": hints_of({"readOnlyHint": True}), "look": hints_of({})})

@@ -23,7 +23,7 @@ overrides = st.lists(
 
 @given(overrides)
 def test_rename_and_resolve_are_inverse(made):
-    chosen = Overrides(("docs", each) for each in made)
+    chosen = Overrides(("docs", override) for override in made)
     there = [own for own in NAMES if chosen.is_shown("docs", "tools", own)]
     shown = [chosen.shown_name("docs", "tools", own) for own in there]
     assert len(set(shown)) == len(shown)
@@ -32,13 +32,13 @@ def test_rename_and_resolve_are_inverse(made):
         if own in there:
             assert chosen.own_name("docs", "tools", name) == own
     for name in (*NAMES, "x", "other"):
-        found = chosen.own_name("docs", "tools", name)
-        assert found is None or chosen.shown_name("docs", "tools", found) == name
+        owned = chosen.own_name("docs", "tools", name)
+        assert owned is None or chosen.shown_name("docs", "tools", owned) == name
 
 
 @given(overrides)
 def test_other_upstreams_and_kinds_stay_as_they_are(made):
-    chosen = Overrides(("docs", each) for each in made)
+    chosen = Overrides(("docs", override) for override in made)
     for place in (("web", "tools"), ("docs", "prompts")):
         for name in NAMES:
             assert chosen.own_name(*place, name) == chosen.shown_name(*place, name) == name
@@ -48,8 +48,8 @@ def test_other_upstreams_and_kinds_stay_as_they_are(made):
 def dressed(chosen: Overrides, item: dict[str, object], own: str = "a") -> dict[str, object]:
     fields = decode_fields(json.dumps(item).encode())
     assert chosen.apply("docs", "tools", [own], [fields], lambda name: f"docs__{name}") == [True]
-    found: dict[str, object] = json.loads(bytes(raw(fields)))
-    return found
+    dressed_item: dict[str, object] = json.loads(bytes(raw(fields)))
+    return dressed_item
 
 
 ITEM: dict[str, object] = {
@@ -60,8 +60,8 @@ ITEM: dict[str, object] = {
 }
 
 
-def test_what_is_said_replaces_what_the_server_says_and_nothing_else():
-    said = Override(
+def test_an_override_replaces_only_what_it_names():
+    override = Override(
         name="a",
         rename="find",
         title="Find",
@@ -69,7 +69,7 @@ def test_what_is_said_replaces_what_the_server_says_and_nothing_else():
         annotations={"readOnlyHint": False},
         icons=({"src": "https://example.com/x.png", "sizes": ["48x48"]},),
     )
-    assert dressed(Overrides([("docs", said)]), ITEM) == {
+    assert dressed(Overrides([("docs", override)]), ITEM) == {
         "name": "docs__find",
         "title": "Find",
         "description": "Finds",
@@ -77,15 +77,15 @@ def test_what_is_said_replaces_what_the_server_says_and_nothing_else():
         "icons": [{"src": "https://example.com/x.png", "sizes": ["48x48"]}],
         "_meta": {"kept": 1},
     }
-    assert dressed(Overrides([("docs", said)]), ITEM, own="b") == ITEM
+    assert dressed(Overrides([("docs", override)]), ITEM, own="b") == ITEM
 
 
 def test_an_override_of_a_view_adds_to_that_of_the_upstream():
     docs = upstream("docs", overrides=(Override(name="a", title="of all", description="of all"),))
     view = View(overrides=(ViewOverride(upstream="docs", name="a", title="of the view"),))
-    found = overrides_of({"coding": view}, [docs])
-    assert dressed(found[""], ITEM)["title"] == "of all"
-    shown = dressed(found["coding"], ITEM)
+    by_view = overrides_of({"coding": view}, [docs])
+    assert dressed(by_view[""], ITEM)["title"] == "of all"
+    shown = dressed(by_view["coding"], ITEM)
     assert (shown["title"], shown["description"]) == ("of the view", "of all")
     assert overrides_of({}, [upstream("docs")]) == {}
 
@@ -103,5 +103,5 @@ def test_an_override_of_a_view_adds_to_that_of_the_upstream():
 )
 def test_what_is_overridden_has_to_be_there(listed, told):
     chosen = Overrides([("docs", Override(name="a", rename="z")), ("web", Override(name="q"))])
-    found = list(chosen.find_misplaced({"docs": {"tools": listed}}))
-    assert found == [f"an override of tools of docs: {each}" for each in told]
+    problems = list(chosen.find_misplaced({"docs": {"tools": listed}}))
+    assert problems == [f"an override of tools of docs: {problem}" for problem in told]

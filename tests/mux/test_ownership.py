@@ -33,8 +33,8 @@ def test_a_thing_is_its_first_owners_until_that_goes(script: list[tuple[str, ...
         for upstream in "xy":
             for own_id in "123":
                 owned_by = model.get((upstream, own_id))
-                found = things.find(upstream, own_id)
-                assert (found[0] if found else None) == owned_by
+                owner_found = things.find(upstream, own_id)
+                assert (owner_found[0] if owner_found else None) == owned_by
                 for owner in OWNERS:
                     assert things.is_of(upstream, own_id, owner) is (owned_by == owner)
                     assert things.may_use(upstream, own_id, owner) is (owned_by in (None, owner))

@@ -84,9 +84,12 @@ def test_without_overrides_a_schema_stays_as_it_is():
     assert override_schema({"type": "object"}, {"x": Parameter(hidden=True)}) == {"type": "object"}
 
 
-def test_what_is_said_of_a_parameter_replaces_what_the_server_says():
-    said = {"query": Parameter(description="Short words", default="all"), "limit": Parameter(required=True)}
-    shown = override_schema(SCHEMA, said)
+def test_an_overridden_parameter_replaces_what_the_server_declares():
+    overrides = {
+        "query": Parameter(description="Short words", default="all"),
+        "limit": Parameter(required=True),
+    }
+    shown = override_schema(SCHEMA, overrides)
     assert shown["properties"]["query"] == {"type": "string", "description": "Short words", "default": "all"}
     assert shown["required"] == ["tenant", "limit"]
 
@@ -101,7 +104,7 @@ def test_what_is_said_of_a_parameter_replaces_what_the_server_says():
         ({"query": "q", "more": 1}, "('more' was unexpected)"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
+def test_an_error_names_the_argument_that_does_not_fit(sent, sentence):
     written = {name: raw(value) for name, value in sent.items()}
     with pytest.raises(BadArguments) as caught:
         check_arguments(written, SCHEMA, {"tenant": Parameter(value="acme")})

@@ -47,8 +47,10 @@ WORDS = {
 few = settings(max_examples=examples(50))  # each tries every principal, upstream and method
 
 PARTS = ["*", "a", "b", "/", "m:", "file:///"]
-globs = st.sampled_from(["".join(each) for size in (1, 2, 3) for each in product(PARTS, repeat=size)])
-texts = st.sampled_from(["".join(each) for size in (0, 1, 2, 3) for each in product(PARTS[1:], repeat=size)])
+globs = st.sampled_from(["".join(parts) for size in (1, 2, 3) for parts in product(PARTS, repeat=size)])
+texts = st.sampled_from(
+    ["".join(parts) for size in (0, 1, 2, 3) for parts in product(PARTS[1:], repeat=size)]
+)
 
 
 def some(*values: str) -> st.SearchStrategy[tuple[str, ...]]:
@@ -79,7 +81,7 @@ def policy(*given_rules: AccessRule) -> Policy:
 
 
 def fits_simply(rule: AccessRule, principal: Principal, upstream: str, method: str) -> bool:
-    """What the module's words say, written a second time."""
+    """Decide by the words of the module, written a second time."""
     named = [WORDS.get(name, name) for name in rule.methods]
     return (
         (not rule.principals or (principal is not ANYONE and is_in(rule.principals, principal.name)))
@@ -103,7 +105,7 @@ def test_without_rules_there_is_no_policy():
 
 @few
 @given(st.lists(rules, min_size=1, max_size=5), texts)
-def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(given_rules, target):
+def test_a_plain_target_needs_one_allow_and_no_deny(given_rules, target):
     made = policy(*given_rules)
     for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
         if method in (m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE) and not is_plain(target):
@@ -117,9 +119,9 @@ def test_a_plain_target_is_allowed_when_a_rule_allows_it_and_none_denies_it(give
 @few
 @given(st.lists(rules, min_size=1, max_size=4), rules, texts | st.none())
 def test_one_more_rule_moves_access_one_way_only(given_rules, more, target):
-    before, after = policy(*given_rules), policy(*given_rules, more)
+    policy_before, after = policy(*given_rules), policy(*given_rules, more)
     for principal, upstream, method in product(PRINCIPALS, UPSTREAMS, USES):
-        was = before.decide(principal, upstream, method, target).allowed
+        was = policy_before.decide(principal, upstream, method, target).allowed
         now = after.decide(principal, upstream, method, target).allowed
         assert (now >= was) if more.effect == "allow" else (now <= was)
 
@@ -168,7 +170,7 @@ def test_whoever_may_read_a_uri_sees_every_template_that_it_comes_from(given_rul
 
 @few
 @given(st.lists(rules, min_size=1, max_size=5), st.sampled_from(TEMPLATES), texts)
-def test_a_template_is_completed_only_when_all_that_it_stands_for_is_allowed(given_rules, template, uri):
+def test_a_template_is_completed_when_all_its_uris_are_allowed(given_rules, template, uri):
     if not matches_template(template, uri) or not is_plain(uri):
         return
     made = policy(*given_rules)
@@ -215,18 +217,18 @@ paths = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 def files_meant(uri: str) -> set[str]:
     """The files that servers of many habits would open for a URI."""
-    found = set()
+    files = set()
     for text in {uri, unquote(uri), unquote(unquote(uri))}:
         try:
             path = urlsplit(text.strip(" \t\r\n")).path
         except ValueError:
             continue
         for opened in (path, unquote(path), unquote(unquote(path)), path.replace("\\", "/")):
-            for each in (opened, opened.replace("\\", "/")):
-                found.add(posixpath.normpath("/" + each.lstrip("/")))
+            for form in (opened, opened.replace("\\", "/")):
+                files.add(posixpath.normpath("/" + form.lstrip("/")))
     if uri.startswith("file://"):
-        found.add(posixpath.normpath("/" + uri.removeprefix("file://").lstrip("/")))
-    return found
+        files.add(posixpath.normpath("/" + uri.removeprefix("file://").lstrip("/")))
+    return files
 
 
 def is_below(path: str, folder: str) -> bool:

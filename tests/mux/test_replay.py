@@ -55,12 +55,12 @@ class Replay(RuleBasedStateMachine):
         self.let_go()
 
     def let_go(self) -> None:
-        """What the bounds allow to keep: the newest, and nothing that is too old."""
+        """Drop what the bounds do not allow: the oldest events and those past their time."""
         kept: list[KeptEvent] = []
         for event in reversed(self.kept[-BOUNDS.events :]):
             if event.at < self.now - BOUNDS.seconds:
                 break
-            if kept and sum(len(one.data) for one in [*kept, event]) > BOUNDS.bytes:
+            if kept and sum(len(earlier.data) for earlier in [*kept, event]) > BOUNDS.bytes:
                 break
             kept.insert(0, event)
         for event in self.kept[: len(self.kept) - len(kept)]:
@@ -82,16 +82,16 @@ class Replay(RuleBasedStateMachine):
     @rule(stream=streams, data=st.data())
     def resume(self, stream: int, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, self.last[stream] + 1))
-        behind = [event for event in self.kept if event.stream == stream and event.number > number]
+        later = [event for event in self.kept if event.stream == stream and event.number > number]
         try:
-            found, events = self.buffer.after(f"{stream}-{number}", self.now)
+            found_stream, events = self.buffer.after(f"{stream}-{number}", self.now)
         except Gone:
             never_sent = number > self.last[stream] or stream not in self.opened
-            assert never_sent or number < self.gone[stream] or (stream in self.closed and not behind)
+            assert never_sent or number < self.gone[stream] or (stream in self.closed and not later)
         else:
-            assert found == stream
+            assert found_stream == stream
             assert number >= self.gone[stream]
-            assert events == behind
+            assert events == later
 
     @invariant()
     def what_is_kept_is_bounded(self) -> None:
@@ -135,7 +135,7 @@ def test_a_stream_that_ends_empty_is_forgotten_at_once():
     assert repr(buffer) == "<ReplayBuffer 0 events, 0 bytes, 0 streams>"
 
 
-def test_a_stream_whose_events_fell_out_before_it_ended_is_forgotten_at_its_end():
+def test_an_ended_stream_without_kept_events_is_forgotten():
     buffer = ReplayBuffer(BOUNDS)
     buffer.add(1, b"x", 0.0)
     buffer.trim(100.0)

@@ -26,12 +26,12 @@ def test_nobody_else_can_use_it(name: str, other: str, state: str):
 
 
 @given(NAMES, st.text())
-def test_the_id_of_a_task_is_no_state_and_a_state_no_id(name: str, text: str):
+def test_task_ids_and_states_do_not_open_each_other(name: str, text: str):
     tasks = TaskSeal(b"0123456789abcdef")
     assert tasks.open(name, tasks.seal(name, text)) == text
-    for one, other in ((SEAL, tasks), (tasks, SEAL)):
+    for seal, other in ((SEAL, tasks), (tasks, SEAL)):
         with pytest.raises(ForeignState):
-            other.open(name, one.seal(name, text))
+            other.open(name, seal.seal(name, text))
 
 
 @given(st.text(max_size=100))

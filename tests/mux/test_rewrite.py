@@ -157,9 +157,9 @@ CONTENTS = st.lists(
 def test_what_was_read_shows_its_outside_uris_whatever_else_is_in_it(contents: list, as_ascii: bool):
     text = json.dumps(contents, separators=(",", ":"), ensure_ascii=as_ascii)
     changed = expose_result(m.RESOURCES_READ, {"contents": Raw(text.encode())}, SPACE)
-    for each in contents:
-        if isinstance(each, dict) and isinstance(each.get("uri"), str):
-            each["uri"] = SPACE.expose_uri(each["uri"])
+    for content in contents:
+        if isinstance(content, dict) and isinstance(content.get("uri"), str):
+            content["uri"] = SPACE.expose_uri(content["uri"])
     assert json.loads(bytes(changed["contents"])) == contents
 
 
@@ -236,7 +236,7 @@ def test_arguments_without_the_upstreams_uris_keep_their_bytes(text: str):
 
 
 def read(text: str) -> object:
-    """JSON with numbers as they are spelled."""
+    """Return JSON whose numbers keep their spelling."""
     return json.loads(text, parse_int=str.upper, parse_float=str.lower)
 
 
@@ -294,7 +294,7 @@ def test_an_unprefixed_upstream_is_called_with_its_own_uris():
     st.sampled_from(list(NAMESPACE.spaces)),
     st.sampled_from(["file:///a", "docs+x:y", "ui://docs/x", "urn:x"]),
 )
-def test_a_listed_uri_given_as_an_argument_reaches_its_upstream_as_it_was(upstream: str, uri: str):
+def test_an_exposed_uri_as_an_argument_reaches_its_upstream_unchanged(upstream: str, uri: str):
     exposed = NAMESPACE.spaces[upstream].expose_uri(uri)
     assert json.loads(resolved(json.dumps({"a": [exposed]}), upstream)) == {"a": [uri]}
 

@@ -45,8 +45,8 @@ def spelled(value: Any, compact: bool, ascii_only: bool) -> bytes:
 
 
 def one_by_one(method: str, data: bytes, space: Space) -> tuple[list[str], list[Any]]:
-    names, found, _ = mend_items(method, Raw(data))
-    return names, [decode_any(raw(rewrite.expose_item(method, item, space))) for item in found]
+    names, items, _ = mend_items(method, Raw(data))
+    return names, [decode_any(raw(rewrite.expose_item(method, item, space))) for item in items]
 
 
 @given(
@@ -111,7 +111,7 @@ def test_what_is_no_list_is_refused(data: bytes):
         b"[]",
     ],
 )
-def test_an_ordinary_list_is_not_taken_apart_and_its_texts_are_read_when_they_are_wanted(data: bytes):
+def test_an_ordinary_list_is_decoded_only_on_demand(data: bytes):
     names, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
     assert isinstance(exposed, EncodedList)
     count = len(exposed)
@@ -132,7 +132,7 @@ def test_an_ordinary_list_is_not_taken_apart_and_its_texts_are_read_when_they_ar
         b'[{"uri":"file:///a"},{"name":"uri"}]',
     ],
 )
-def test_a_list_that_is_not_sure_to_change_in_one_place_an_item_is_taken_apart(data: bytes):
+def test_a_list_with_ambiguous_changes_is_decoded(data: bytes):
     names, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
     assert not isinstance(exposed, EncodedList)
     assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, SPACES[0])

@@ -129,7 +129,7 @@ def test_the_two_tools_cost_little():
         ([], "the arguments of find_tools must be an object"),
     ],
 )
-def test_mistakes_in_a_question_are_told(arguments, sentence):
+def test_mistakes_in_a_question_are_named(arguments, sentence):
     with pytest.raises(BadQuestion) as caught:
         read_question(Raw(json.dumps(arguments).encode()))
     assert str(caught.value) == sentence
@@ -145,7 +145,7 @@ def test_mistakes_in_a_question_are_told(arguments, sentence):
         ({"name": "x", "city": "y"}, "call_tool has no parameter 'city'; it takes name and arguments"),
     ],
 )
-def test_mistakes_in_a_call_are_told(arguments, sentence):
+def test_mistakes_in_a_call_are_named(arguments, sentence):
     with pytest.raises(BadQuestion) as caught:
         read_call(Raw(json.dumps(arguments).encode()))
     assert str(caught.value) == sentence

@@ -1,4 +1,4 @@
-"""How many readings a URI may have, and what they cost. What rules make of them is in `test_policy`."""
+"""The readings of a URI: their number and their cost. `test_policy` tests how rules use them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_long_uri_with_few_readings_is_clear():
     assert Target("https://h/?token=" + "a" * 3000).is_in(TargetGlob("https://h/*"))
 
 
-def test_a_uri_that_is_too_long_to_be_looked_through_is_not_clear():
+def test_a_uri_too_long_to_read_is_not_clear():
     longest = "file:///" + "a" * (PLAIN_LIMIT - 8)
     assert Target(longest).is_in(TargetGlob("file:///*"))
     assert not Target(longest + "a").is_clear
@@ -80,10 +80,10 @@ def test_a_plain_glob_is_held_against_every_reading(glob: str, uri: str):
 @example("file:/etc//../passwd?://")  # the second `//` is no head of a URL
 @example("file:/etc/\t/../passwd")
 def test_no_way_of_reading_is_left_out(uri: str):
-    known = {text for _, text in Target(uri).readings}
+    readings = {text for _, text in Target(uri).readings}
     ways = itertools.starmap(Way, itertools.product(range(DECODE_LIMIT + 1), CUTS, BOTH, BOTH, BOTH))
     if Target(uri).is_clear:
-        assert {read(uri, way) for way in ways} <= known
+        assert {read(uri, way) for way in ways} <= readings
 
 
 def test_a_head_in_the_query_hides_no_reading():

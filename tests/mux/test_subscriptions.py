@@ -47,16 +47,16 @@ class Interest(RuleBasedStateMachine):
 
     @rule(listener=listeners)
     def remove_all(self, listener: str) -> None:
-        before = {upstream: self.wanted(upstream) for upstream in UPSTREAMS}
+        earlier = {upstream: self.wanted(upstream) for upstream in UPSTREAMS}
         self.model = {entry for entry in self.model if entry[0] != listener}
         less = self.subscriptions.remove_all(listener)
-        assert less == {upstream for upstream in UPSTREAMS if before[upstream] != self.wanted(upstream)}
+        assert less == {upstream for upstream in UPSTREAMS if earlier[upstream] != self.wanted(upstream)}
 
     @rule(upstream=upstreams, other=upstreams)
     def move(self, upstream: str, other: str) -> None:
-        before = self.wanted(upstream)
+        uris = self.wanted(upstream)
         self.model = {(who, other if of == upstream else of, uri) for who, of, uri in self.model}
-        assert self.subscriptions.move(upstream, other) == before
+        assert self.subscriptions.move(upstream, other) == uris
 
     def wanted(self, upstream: str) -> set[str]:
         return {uri for _, of, uri in self.model if of == upstream}
@@ -149,14 +149,14 @@ def test_parents_are_all_shorter_uris_above(uri: str):
 
 
 @given(st.sets(texts, max_size=8), texts, st.booleans())
-def test_known_uris_above_are_found_nearest_first(known: set[str], uri: str, is_deep: bool):
-    if is_deep:  # so that the known ones are compared one by one
+def test_known_uris_above_are_found_nearest_first(candidates: set[str], uri: str, is_deep: bool):
+    if is_deep:  # so that the candidates are compared one by one
         prefix = "/" * PARENTS_LIMIT
-        known, uri = {prefix + each for each in known}, prefix + uri
-    above = [each for each in known if each and is_at_or_above(each, uri)]
-    found = find_above(known - {""}, uri)
-    assert set(found) == set(above)
-    assert found == sorted(found, key=len, reverse=True)
+        candidates, uri = {prefix + text for text in candidates}, prefix + uri
+    above = [text for text in candidates if text and is_at_or_above(text, uri)]
+    above_found = find_above(candidates - {""}, uri)
+    assert set(above_found) == set(above)
+    assert above_found == sorted(above_found, key=len, reverse=True)
 
 
 def test_a_uri_of_many_separators_takes_no_more_memory_than_its_text():

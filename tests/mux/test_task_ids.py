@@ -61,7 +61,7 @@ def test_content_inside_a_task_is_exposed_like_any_result():
     assert task["result"] == {"content": [{**link, "uri": "x+file:///a"}]}
 
 
-def test_the_task_of_a_question_is_exposed_and_that_of_its_answer_resolved():
+def test_tasks_of_questions_are_exposed_and_tasks_of_answers_resolved():
     question = {
         "method": "elicitation/create",
         "params": {"_meta": {RELATED: {"taskId": "t"}}, "message": "m"},

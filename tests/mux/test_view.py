@@ -51,7 +51,7 @@ def judge(*rules: Rules) -> Judge:
 
 
 def fits_simply(selector: Selector, upstream: str, kind: str, item: str) -> bool:
-    """What the words of the settings say."""
+    """Decide by the words of the settings."""
     return (
         matches(parse_glob(selector.upstream or "*"), upstream)
         and selector.kind in (None, kind)
@@ -73,21 +73,27 @@ def test_a_list_shows_what_an_include_fits_and_no_exclude(view):
     for upstream in UPSTREAMS:
         for kind, (listed, _, items) in ITEMS.items():
             for item in items:
-                wanted = not view.include or any(
-                    fits_simply(each, upstream, kind, item) for each in view.include
+                is_shown = not view.include or any(
+                    fits_simply(selector, upstream, kind, item) for selector in view.include
                 )
-                wanted = wanted and not any(fits_simply(each, upstream, kind, item) for each in view.exclude)
-                assert chosen.decide(ANYONE, upstream, listed, item).allowed is wanted
+                is_shown = is_shown and not any(
+                    fits_simply(selector, upstream, kind, item) for selector in view.exclude
+                )
+                assert chosen.decide(ANYONE, upstream, listed, item).allowed is is_shown
 
 
 @few
 @given(views)
-def test_a_thing_is_in_a_view_by_the_first_include_that_fits_it(view):
+def test_the_first_fitting_include_selects_an_item(view):
     chosen = Selection("views.coding", view)
     for upstream in UPSTREAMS:
         for kind, (_, _, items) in ITEMS.items():
             for item in items:
-                fit = [n for n, each in enumerate(view.include) if fits_simply(each, upstream, kind, item)]
+                fit = [
+                    n
+                    for n, selector in enumerate(view.include)
+                    if fits_simply(selector, upstream, kind, item)
+                ]
                 rule = f"views.coding.include[{fit[0]}]" if fit else ""
                 assert chosen.rule_for(upstream, kind, item) == rule
 
@@ -117,7 +123,7 @@ def test_whoever_may_use_something_is_told_that_there_is_something(view):
                 assert judge(chosen).sees(upstream)
 
 
-def test_what_an_included_template_stands_for_can_be_read_and_is_not_listed():
+def test_the_uris_of_an_included_template_are_readable_and_unlisted():
     chosen = selection(Selector(kind="templates", name="file:///a/{name}"))
     assert has(chosen, "docs", "resources", "file:///a/1")
     assert not has(chosen, "docs", "resources", "file:///b/1")
@@ -148,7 +154,7 @@ def test_a_view_of_one_kind_has_no_capability_of_another(kind):
     assert judge(chosen).offers("docs", "completions") is (kind in ("prompts", "templates"))
 
 
-def test_methods_that_are_not_known_are_in_a_view_of_the_whole_upstream_only():
+def test_unknown_methods_belong_to_views_of_whole_upstreams():
     whole = selection(Selector(upstream="docs"))
     assert whole.decide(ANYONE, "docs", "vendor/x", None).allowed
     assert not whole.decide(ANYONE, "web", "vendor/x", None).allowed
@@ -157,7 +163,7 @@ def test_methods_that_are_not_known_are_in_a_view_of_the_whole_upstream_only():
     assert part.decide(ANYONE, "web", "vendor/x", None).allowed
 
 
-def test_a_task_of_a_tool_that_nobody_knows_is_in_a_view_of_all_tools_only():
+def test_a_task_of_an_unknown_tool_needs_all_tools():
     assert selection(Selector(kind="tools")).decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
     named = selection(Selector(kind="tools", name="search*"))
     assert not named.decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
@@ -182,7 +188,7 @@ TOOL_HINTS = {
         ({"openWorldHint": False}, (False, True, False, False)),
     ],
 )
-def test_what_is_not_said_of_a_tool_is_what_the_specification_says(annotations, expected):
+def test_missing_hints_have_the_defaults_of_the_specification(annotations, expected):
     assert tuple(hints_of(annotations)[name] for name in HINTS) == expected
 
 
@@ -200,7 +206,7 @@ def test_tools_that_only_read_are_selected_once_they_are_known():
     assert not chosen.decide(ANYONE, "docs", m.TOOLS_CALL, SOME).allowed
 
 
-def test_a_list_of_tools_by_annotations_costs_no_more_for_each_of_many():
+def test_tools_chosen_by_annotations_cost_no_glob_each():
     chosen = selection(Selector(readOnlyHint=True))
     chosen.learn("docs", {f"t{number}": hints_of({"readOnlyHint": True}) for number in range(1000)})
     assert has(chosen, "docs", "tools", "t999") and not has(chosen, "docs", "tools", "t1000")
@@ -253,5 +259,5 @@ def test_the_rule_that_refuses_is_named():
     policy = policy_of([AccessRule(effect="allow", name="all"), AccessRule(effect="deny", targets=("read",))])
     assert policy is not None
     both = judge(policy, selection(Selector(name="search*")))
-    found = {name: both.refused_by("docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
-    assert found == {"search": None, "read": "access[1]", "x": "views.coding"}
+    refused_by = {name: both.refused_by("docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
+    assert refused_by == {"search": None, "read": "access[1]", "x": "views.coding"}

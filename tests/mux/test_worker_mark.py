@@ -10,14 +10,14 @@ PROCESSES = st.text("abcxyz0123456789", min_size=1, max_size=16)
 
 
 @given(PROCESSES, st.text())
-def test_what_a_process_has_marked_says_whose_it_is_and_what_it_was(process, text: str):
+def test_a_mark_gives_its_process_and_the_original_text(process, text: str):
     marked = Marks(process).current + text
     assert owner_of(marked) == process
     assert Marks(process).own_part(marked) == text
 
 
 @given(PROCESSES, PROCESSES, st.text())
-def test_another_processs_is_foreign(process, other, text: str):
+def test_the_mark_of_another_process_is_foreign(process, other, text: str):
     if process != other:
         with pytest.raises(ForeignMark):
             Marks(other).own_part(Marks(process).current + text)
@@ -26,12 +26,12 @@ def test_another_processs_is_foreign(process, other, text: str):
 @pytest.mark.parametrize(
     "text", ["", "abc", ".a", "A.a", "-1.a", "12345678901234567.a", "1", "a 1.b", None, 1, ["1.a"]]
 )
-def test_what_nobody_has_marked_is_nobodys(text: object):
+def test_an_unmarked_text_has_no_owner(text: object):
     assert owner_of(text) is None
 
 
 @given(PROCESSES, PROCESSES, st.text())
-def test_what_a_process_gave_out_under_an_id_of_before_stays_its_own(before: str, now: str, text: str):
+def test_marks_of_an_earlier_process_id_stay_its_own(before: str, now: str, text: str):
     marks = Marks(before)
     marked = marks.current + text
     marks.become(now)
