@@ -1,4 +1,4 @@
-"""What a client can be asked, and how its answers travel."""
+"""The questions a client can answer, and how its answers travel."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def test_a_client_is_asked_only_for_what_it_offers(
 
 
 def test_questions_travel_as_input_required_without_the_legs_own_metadata():
-    asked = {"q": Request("q", "elicitation/create", raw({"message": "m", "_meta": {"progressToken": 1}}))}
-    result = input_required(asked, "state", legacy=False)
+    questions = {
+        "q": Request("q", "elicitation/create", raw({"message": "m", "_meta": {"progressToken": 1}}))
+    }
+    result = input_required(questions, "state", legacy=False)
     assert decode_any(result["inputRequests"]) == {
         "q": {"method": "elicitation/create", "params": {"message": "m"}}
     }
@@ -64,8 +66,8 @@ def test_a_clients_error_travels_in_the_place_of_its_response():
     assert isinstance(error, RpcError)
     assert (error.code, error.message) == (-1, "no")
     responses = raw({"a": {"action": "accept"}, "b": decode_any(error_response(RpcError(-2, "never")))})
-    found = first_error(Call("tools/call", {"inputResponses": responses}, {}))
-    assert found is not None
-    assert found.code == -2
+    first = first_error(Call("tools/call", {"inputResponses": responses}, {}))
+    assert first is not None
+    assert first.code == -2
     assert first_error(Call("tools/call", {"inputResponses": raw({"a": {}})}, {})) is None
     assert first_error(Call("tools/call", {"inputResponses": raw("nonsense")}, {})) is None

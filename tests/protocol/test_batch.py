@@ -14,7 +14,7 @@ from mcpmux.protocol.framing import BATCH_LIMIT, BatchAnswer, read_batch
 REQUEST = '{"jsonrpc":"2.0","id":1,"method":"a"}'
 
 
-def test_members_are_read_one_by_one_and_a_bad_one_spoils_only_itself():
+def test_a_bad_member_of_a_batch_spoils_only_itself():
     """JSON-RPC 2.0, section 7: `[1]` is answered with an array of one error without an id."""
     more = '1, {"jsonrpc":"2.0","method":"n"}, {"id":7}, {"jsonrpc":"2.0","id":"x","result":{}}'
     first, number, note, incomplete, reply = read_batch(f"[{REQUEST}, {more}]".encode())

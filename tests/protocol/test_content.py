@@ -71,19 +71,19 @@ STRUCTURED = [{"a": 1.0}, [1], 7, "x", None, True]
 @pytest.mark.parametrize("structured", STRUCTURED, ids=repr)
 def test_structured_output_is_there_as_text_where_nobody_looks_at_it(structured: Any, revision: str):
     fields = decode_fields(raw({"content": [], "structuredContent": structured}))
-    found = decode_any(raw(downgrade_content("tools/call", fields, revision)))
+    down = decode_any(raw(downgrade_content("tools/call", fields, revision)))
     is_object = isinstance(structured, dict)
-    said = [] if is_object and revision >= "2025-06-18" else [json.dumps(structured)]
-    assert [json.dumps(json.loads(block["text"])) for block in found["content"]] == said
-    assert ("structuredContent" in found) is is_object
-    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": found}, "tools/call")
+    expected = [] if is_object and revision >= "2025-06-18" else [json.dumps(structured)]
+    assert [json.dumps(json.loads(block["text"])) for block in down["content"]] == expected
+    assert ("structuredContent" in down) is is_object
+    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": down}, "tools/call")
 
 
 @pytest.mark.parametrize("revision", LEGACY)
 def test_what_is_said_as_text_already_is_not_said_twice(revision: str):
     fields = {"content": raw([LINK, TEXT]), "structuredContent": raw([1])}
-    found = downgrade_content("tools/call", fields, revision)
-    assert len(decode_any(found["content"])) == 2
+    down = downgrade_content("tools/call", fields, revision)
+    assert len(decode_any(down["content"])) == 2
 
 
 @given(st.sampled_from(LEGACY))
@@ -92,7 +92,7 @@ def test_structured_output_without_sound_content_is_no_trouble(revision: str):
     assert downgrade_content("tools/call", fields, revision) == {"content": raw(3)}
 
 
-# Laws: whatever a server of 2026-07-28 says, in every older revision
+# Laws: all that a server of 2026-07-28 sends, in every older revision
 
 Members = dict[str, st.SearchStrategy[Any]]
 """The values of each member of an object."""
@@ -187,9 +187,9 @@ def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], r
     modern = upgrade_result(method, decode_fields(raw(members)))
     judged(NEWEST, method, decode_any(raw(modern)))
     down = downgrade_content(method, downgrade_result(dict(modern)), revision)
-    found = judged(revision, method, decode_any(raw(down)))
-    again = downgrade_content(method, downgrade_result(decode_fields(raw(found))), revision)
-    assert decode_any(raw(again)) == found  # what an older revision can say stays as it is
+    judged_result = judged(revision, method, decode_any(raw(down)))
+    again = downgrade_content(method, downgrade_result(decode_fields(raw(judged_result))), revision)
+    assert decode_any(raw(again)) == judged_result  # what an older revision can say stays as it is
     judged(NEWEST, method, decode_any(raw(upgrade_result(method, again))))
 
 
@@ -197,14 +197,14 @@ def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], r
 @given(st.lists(blocks, max_size=4), st.sampled_from(LEGACY))
 def test_nothing_that_content_says_gets_lost(content: list[Any], revision: str):
     down = downgrade_content(m.TOOLS_CALL, {"content": raw(content)}, revision)
-    found = decode_any(down["content"])
-    assert len(found) == len(content)
-    for before, after in zip(content, found, strict=True):
-        assert after.get("annotations") == before.get("annotations")
-        if after["type"] == before["type"]:
-            assert after == before
-        elif before["type"] == "audio":
-            assert (after["resource"]["blob"], after["resource"]["mimeType"]) == (before["data"], "audio/wav")
+    older = decode_any(down["content"])
+    assert len(older) == len(content)
+    for block, after in zip(content, older, strict=True):
+        assert after.get("annotations") == block.get("annotations")
+        if after["type"] == block["type"]:
+            assert after == block
+        elif block["type"] == "audio":
+            assert (after["resource"]["blob"], after["resource"]["mimeType"]) == (block["data"], "audio/wav")
         else:
-            assert before["uri"] in after["text"]
-            assert (before.get("title") or before["name"]) in after["text"]
+            assert block["uri"] in after["text"]
+            assert (block.get("title") or block["name"]) in after["text"]

@@ -62,6 +62,6 @@ def test_a_long_text_is_no_crowd():
 def test_a_crowd_is_counted_to_the_last_text(filler: str):
     text = f'"{filler}",'.encode()
     # An escaped quote may stand on the border of two parts that are counted apart.
-    for before in (b"[", b"[  "):
-        assert not is_crowded(before + text * CROWD_TEXTS)
-        assert is_crowded(before + text * CROWD_TEXTS + b'""')
+    for start in (b"[", b"[  "):
+        assert not is_crowded(start + text * CROWD_TEXTS)
+        assert is_crowded(start + text * CROWD_TEXTS + b'""')

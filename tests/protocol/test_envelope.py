@@ -134,7 +134,7 @@ def test_each_kind_of_message_is_decoded_and_encoded(data: bytes, message: Messa
 
 
 @pytest.mark.parametrize("data", [data for data, _ in CASES])
-def test_a_message_that_is_cut_or_followed_by_something_is_a_parse_error(data: bytes):
+def test_a_cut_or_trailed_message_is_a_parse_error(data: bytes):
     for wrong in [*(data[:end] for end in range(len(data))), data + b"x", data + b"{}", data + b"\x00"]:
         with pytest.raises(BadMessage) as caught:
             decode_message(wrong)
@@ -186,7 +186,7 @@ BAD: list[tuple[str, bytes, int, int | str | None]] = [
 @pytest.mark.parametrize(
     ("data", "code", "request_id"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
 )
-def test_a_malformed_message_is_refused_with_its_id_where_that_can_be_read(
+def test_a_malformed_message_is_refused_with_its_readable_id(
     data: bytes, code: int, request_id: int | str | None
 ):
     with pytest.raises(BadMessage) as caught:
@@ -265,7 +265,7 @@ def test_a_malformed_error_still_fails_its_request(error: str):
     assert message == ErrorReply(7, INTERNAL_ERROR, "The answer is a malformed error", Raw(error.encode()))
 
 
-def test_empty_params_of_a_notification_are_left_out_but_those_of_a_request_are_not():
+def test_only_notifications_leave_out_empty_params():
     assert encode_notification("n", {}) == b'{"jsonrpc":"2.0","method":"n"}'
     assert encode_request(1, "a", {}) == b'{"jsonrpc":"2.0","id":1,"method":"a","params":{}}'
 

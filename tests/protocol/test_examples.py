@@ -179,18 +179,18 @@ def downgraded(method: str, result: Fields, revision: str) -> Fields:
 
 def judge(revision: str, method: str, result: Fields) -> Any:
     """The result as JSON, which the schema of the revision finds good."""
-    found = decode_any(raw(result))
-    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": found}, method)
-    return found
+    decoded = decode_any(raw(result))
+    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
+    return decoded
 
 
 def test_a_result_is_good_in_every_older_revision(subtests: pytest.Subtests):
     for path, revision in product(all_results(), LEGACY):
         with case(subtests, path, revision):
             method, result = result_of(path)
-            found = judge(revision, method, downgraded(method, result, revision))
-            assert not OF_2026 & found.keys()
-            assert "io.modelcontextprotocol/" not in json.dumps(found)
+            down = judge(revision, method, downgraded(method, result, revision))
+            assert not OF_2026 & down.keys()
+            assert "io.modelcontextprotocol/" not in json.dumps(down)
 
 
 def test_a_result_comes_back_from_2025_11_25_as_it_was(subtests: pytest.Subtests):
@@ -199,13 +199,13 @@ def test_a_result_comes_back_from_2025_11_25_as_it_was(subtests: pytest.Subtests
         with case(subtests, path):
             method, result = result_of(path)
             back = judge(NEWEST, method, upgrade_result(method, downgraded(method, result, V_2025_11_25)))
-            before = decode_any(raw(result))
+            original = decode_any(raw(result))
             for key in ("ttlMs", "cacheScope", "_meta"):
-                before.pop(key, None)
+                original.pop(key, None)
                 back.pop(key, None)
-            if not isinstance(before.get("structuredContent", {}), dict):
-                del before["structuredContent"]  # an object only, in the older revision
-            assert back == before
+            if not isinstance(original.get("structuredContent", {}), dict):
+                del original["structuredContent"]  # an object only, in the older revision
+            assert back == original
 
 
 def test_a_block_of_content_is_good_in_every_older_revision(subtests: pytest.Subtests):
@@ -216,9 +216,9 @@ def test_a_block_of_content_is_good_in_every_older_revision(subtests: pytest.Sub
                 (m.TOOLS_CALL, {"content": [block]}),
                 (m.PROMPTS_GET, {"messages": [{"role": "user", "content": block}]}),
             ):
-                found = judge(revision, method, downgraded(method, decode_fields(raw(result)), revision))
+                down = judge(revision, method, downgraded(method, decode_fields(raw(result)), revision))
                 if revision >= V_2025_06_18:
-                    assert found == result
+                    assert down == result
 
 
 def test_an_item_of_a_list_is_good_in_every_older_revision(subtests: pytest.Subtests):
@@ -246,14 +246,14 @@ def test_a_request_is_good_in_every_older_revision(subtests: pytest.Subtests):
             params = with_meta(call.params, downgrade_meta(call))
             request: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
             request |= {"params": params} if params else {}
-            found = decode_any(raw(request))
-            SchemaOracle(revision).check_from_client(found)
+            older = decode_any(raw(request))
+            SchemaOracle(revision).check_from_client(older)
             again = upgrade_call(Call.of(message.method, raw(params)), CLIENT)
             assert again.params == call.params
             assert {
                 key: value for key, value in again.meta.items() if key not in MODERN_KEYS
             } == downgrade_meta(call)
-            back = {**found, "params": with_meta(again.params, modern_meta(again, CLIENT.info))}
+            back = {**older, "params": with_meta(again.params, modern_meta(again, CLIENT.info))}
             SchemaOracle(NEWEST).check_from_client(decode_any(raw(back)))
 
 
@@ -274,10 +274,10 @@ def test_a_notification_is_good_in_every_older_revision(subtests: pytest.Subtest
 def asked(method: str, params: Any, revision: str) -> Any:
     """The question as a client of `revision` gets it, None when it cannot be asked; always good."""
     try:
-        found = downgrade_question(method, decode_fields(raw(params)), revision, "an-id")
+        question = downgrade_question(method, decode_fields(raw(params)), revision, "an-id")
     except RpcError:
         return None
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": decode_any(raw(found))}
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": decode_any(raw(question))}
     SchemaOracle(revision).check_from_server(message)
     return message["params"]
 
@@ -290,19 +290,21 @@ def test_a_question_is_good_in_every_older_revision_that_has_it(subtests: pytest
         with case(subtests, path, revision):
             method, params = QUESTIONS[path.parent.name], read(path)
             first = V_2025_11_25 if path.parent.name == "ElicitRequestURLParams" else FIRST[method]
-            found = asked(method, params, revision)
-            assert (found is not None) == (revision >= first)
+            question = asked(method, params, revision)
+            assert (question is not None) == (revision >= first)
             if revision == V_2025_11_25:
-                assert found == params | ({"elicitationId": "an-id"} if params.get("mode") == "url" else {})
+                assert question == params | (
+                    {"elicitationId": "an-id"} if params.get("mode") == "url" else {}
+                )
 
 
-def test_a_field_of_a_form_is_good_in_every_older_revision_that_has_forms(subtests: pytest.Subtests):
+def test_a_form_field_is_good_in_every_revision_with_forms(subtests: pytest.Subtests):
     for path, revision in product(named(*FIELDS), [V_2025_06_18, V_2025_11_25]):
         with case(subtests, path, revision):
             form = {"type": "object", "properties": {"field": read(path)}}
-            found = asked(m.ELICIT, {"message": "?", "requestedSchema": form}, revision)
+            question = asked(m.ELICIT, {"message": "?", "requestedSchema": form}, revision)
             if revision == V_2025_11_25:
-                assert found["requestedSchema"] == form
+                assert question["requestedSchema"] == form
 
 
 def test_a_sampling_message_is_good_in_every_older_revision(subtests: pytest.Subtests):
@@ -313,8 +315,8 @@ def test_a_sampling_message_is_good_in_every_older_revision(subtests: pytest.Sub
             content = read(path)
             message = content if "role" in content else {"role": "user", "content": content}
             params = {"messages": [message], "maxTokens": 1}
-            found = asked(m.CREATE_MESSAGE, params, revision)
-            assert found == params or revision < V_2025_11_25
+            question = asked(m.CREATE_MESSAGE, params, revision)
+            assert question == params or revision < V_2025_11_25
             answer = decode_fields(raw({**message, "model": "m"}))
             judge_answer(revision, m.CREATE_MESSAGE, downgrade_answer(m.CREATE_MESSAGE, answer, revision))
 
@@ -326,19 +328,19 @@ def test_an_answer_is_good_in_every_older_revision_that_has_it(subtests: pytest.
             if method == m.ELICIT and revision < V_2025_06_18:
                 continue
             answer = decode_fields(path.read_bytes())
-            found = judge_answer(revision, method, downgrade_answer(method, answer, revision))
+            down = judge_answer(revision, method, downgrade_answer(method, answer, revision))
             if revision == V_2025_11_25:
-                assert found == read(path)
-            up = upgrade_answer(method, {}, decode_fields(raw(found)), revision)
+                assert down == read(path)
+            up = upgrade_answer(method, {}, decode_fields(raw(down)), revision)
             judge_answer(NEWEST, method, up)
 
 
 def judge_answer(revision: str, method: str, answer: Fields) -> Any:
-    found = decode_any(raw(answer))
+    decoded = decode_any(raw(answer))
     if revision == NEWEST:
-        return found  # has no answers of its own: they are members of a request
-    SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": found}, method)
-    return found
+        return decoded  # has no answers of its own: they are members of a request
+    SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
+    return decoded
 
 
 # Errors

@@ -31,8 +31,8 @@ stream = st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r\n", b"\r", b"123456
 
 def decode(chunks: list[bytes]) -> list[Line]:
     decoder = LineDecoder(LIMIT)
-    found = [line for chunk in chunks for line in decoder.feed(chunk)]
-    return found + decoder.close()
+    lines = [line for chunk in chunks for line in decoder.feed(chunk)]
+    return lines + decoder.close()
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

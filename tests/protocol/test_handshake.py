@@ -24,24 +24,24 @@ def fields(value: dict[str, Any]) -> Fields:
 
 
 def discovered(**changes: Any) -> Fields:
-    said = {
+    answer = {
         "resultType": "complete",
         "supportedVersions": [NEWEST],
         "capabilities": CAPABILITIES,
         "instructions": "Read.",
         "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "s"}},
     }
-    return fields({key: value for key, value in {**said, **changes}.items() if value is not ...})
+    return fields({key: value for key, value in {**answer, **changes}.items() if value is not ...})
 
 
 def initialized(**changes: Any) -> Fields:
-    said = {
+    answer = {
         "protocolVersion": NEWEST_LEGACY,
         "capabilities": CAPABILITIES,
         "serverInfo": {"name": "s"},
         "instructions": "Read.",
     }
-    return fields({key: value for key, value in {**said, **changes}.items() if value is not ...})
+    return fields({key: value for key, value in {**answer, **changes}.items() if value is not ...})
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ NO_COMMON = "no revision in common; it supports "
     ],
 )
 def test_the_versions_of_an_error_are_read(data: Any, legacy: bool, newest: bool, words: str):
-    for given in (data, raw(data)):
-        error = RpcError(-32022, "no", given)
+    for form in (data, raw(data)):
+        error = RpcError(-32022, "no", form)
         assert handshake.is_final(error) is not legacy
         assert handshake.offers_newest(error) is newest
         assert handshake.refusal(error) == words

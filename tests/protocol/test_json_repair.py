@@ -52,7 +52,7 @@ values = st.recursive(
 
 
 def meant(value: Any) -> Any:
-    """The value with U+FFFD and null in the place of what JSON cannot say."""
+    """Return the value with U+FFFD and null for what JSON cannot express."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What a client says of itself with every request is read once, and judged as if it was read each time."""
+"""The facts that a client sends about itself with every request are decoded once."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_it_means_the_same_as_what_is_not_kept(meta: dict[str, Any]):
     assert stated_version(call) == stated_version(plain) == "2026-07-28"
     assert modern_meta(call, OURS) == modern_meta(plain, OURS)
     assert downgrade_meta(call) == downgrade_meta(plain) == {}
-    said, plainly = with_meta(call.params, call.meta), with_meta(plain.params, plain.meta)
-    assert decode_any(raw(said)) == decode_any(raw(plainly))
+    kept, plainly = with_meta(call.params, call.meta), with_meta(plain.params, plain.meta)
+    assert decode_any(raw(kept)) == decode_any(raw(plainly))
 
 
 @pytest.mark.parametrize("wrong", [{VERSION: "2025-11-25"}, {CLIENT_CAPABILITIES: []}, {LOG_LEVEL: "loud"}])
@@ -80,11 +80,11 @@ def test_a_name_said_twice_goes_on_once_as_it_was_judged():
 
 def test_a_legacy_clients_call_does_not_change_what_others_share():
     shared = read(SOUND)
-    before = dict(shared.meta)
+    meta = dict(shared.meta)
     params = raw({"cursor": "x", "_meta": SOUND})
     legacy = upgrade_call(Call.of("tools/list", params), ClientFacts(raw(INFO), raw({"roots": {}}), "debug"))
     assert legacy.meta[CLIENT_CAPABILITIES] == raw({"roots": {}})
-    assert dict(shared.meta) == before
+    assert dict(shared.meta) == meta
     assert upgrade_call(Call.of("tools/list", None), CLIENT).meta is CLIENT.meta
 
 

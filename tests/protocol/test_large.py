@@ -126,7 +126,9 @@ objects = st.lists(st.dictionaries(st.text(max_size=3) | st.just(LONG), values, 
 @given(objects)
 def test_objects_with_long_strings_are_read_as_all_others_are(members):
     value = raw(members)
-    assert [plain(each) for each in read_objects(value)] == [plain(each) for each in decode_list(value)]
+    assert [plain(member) for member in read_objects(value)] == [
+        plain(member) for member in decode_list(value)
+    ]
 
 
 @given(objects)
@@ -139,7 +141,9 @@ def test_objects_with_large_values_are_written_as_all_others_are(members):
 def test_a_long_string_may_hold_what_marks_it(text):
     members = [{"uri": "0", "text": text * LARGE_BYTES}, {"0": "0", "1": 1, "text": text + LONG}]
     value = raw(members)
-    assert [plain(each) for each in read_objects(value)] == [plain(each) for each in decode_list(value)]
+    assert [plain(member) for member in read_objects(value)] == [
+        plain(member) for member in decode_list(value)
+    ]
 
 
 def test_what_is_no_list_of_objects_is_refused():

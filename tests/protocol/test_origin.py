@@ -70,7 +70,7 @@ def test_the_address_is_compared_in_any_spelling():
         assert policy.refuses("[2001:db8::2]", None) is not None
 
 
-def test_a_listener_without_a_setting_for_origins_names_the_one_for_hosts_which_helps():
+def test_a_listener_without_an_origin_setting_names_the_host_setting():
     headers = "box.lan:1", "http://box.lan:1"
     reason = OriginPolicy("0.0.0.0", (), None).refuses(*headers)
     assert reason == (
@@ -146,7 +146,7 @@ def test_a_page_is_accepted_by_its_origin(origin: str, accepted: bool):
     ],
 )
 def test_only_local_pages_and_allowed_ones_may_read_answers(origin: str, readable: bool):
-    """What is a page of a host that is served here needs no permission, unless it is of another port."""
+    """Allow a page of a host that is served here, unless it has another port."""
     fields = dict(NAMED.grants(origin))
     assert fields.get("Access-Control-Allow-Origin") == (origin if readable else None)
     assert not readable or NAMED.refuses("localhost", origin) is None

@@ -25,16 +25,18 @@ RESULT = {"type": "tool_result", "toolUseId": "1", "content": [TEXT]}
 
 def ask(method: str, params: Any, revision: str) -> Any:
     """The question as a client of `revision` gets it, which its schema finds good."""
-    found = decode_any(raw(downgrade_question(method, decode_fields(raw(params)), revision, "made-up")))
-    SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "method": method, "params": found})
-    return found
+    question = decode_any(raw(downgrade_question(method, decode_fields(raw(params)), revision, "made-up")))
+    SchemaOracle(revision).check_from_server(
+        {"jsonrpc": "2.0", "id": 1, "method": method, "params": question}
+    )
+    return question
 
 
 def answer(method: str, result: Any, revision: str) -> Any:
     """The answer as a server of `revision` gets it, which its schema finds good."""
-    found = decode_any(raw(downgrade_answer(method, decode_fields(raw(result)), revision)))
-    SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": found}, method)
-    return found
+    decoded = decode_any(raw(downgrade_answer(method, decode_fields(raw(result)), revision)))
+    SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
+    return decoded
 
 
 # Elicitation
@@ -69,11 +71,11 @@ def test_a_url_elicitation_has_the_id_that_its_revision_needs(revision: str):
 
 def test_a_choice_with_titles_becomes_an_enum_with_names():
     choices = [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]
-    asked = ask(
+    question = ask(
         m.ELICIT, form(it={"type": "string", "title": "T", "oneOf": choices, "default": "a"}), "2025-06-18"
     )
-    found = asked["requestedSchema"]["properties"]["it"]
-    assert found == {
+    choice = question["requestedSchema"]["properties"]["it"]
+    assert choice == {
         "type": "string",
         "title": "T",
         "default": "a",
@@ -89,12 +91,12 @@ def test_a_choice_with_titles_becomes_an_enum_with_names():
         ({"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "b"}]}, "a (A), b"),
     ],
 )
-def test_a_choice_of_several_is_written_down_and_comes_back_as_a_list(items: Any, shown: str):
+def test_a_multiple_choice_becomes_text_and_returns_as_a_list(items: Any, shown: str):
     several = {"type": "array", "title": "T", "description": "Which?", "items": items, "default": ["a"]}
     params = form(it=several, other={"type": "string"})
-    found = ask(m.ELICIT, params, "2025-06-18")["requestedSchema"]["properties"]
+    choices = ask(m.ELICIT, params, "2025-06-18")["requestedSchema"]["properties"]
     about = f"Which? Any of these, separated by commas: {shown}"
-    assert found["it"] == {"type": "string", "title": "T", "description": about}
+    assert choices["it"] == {"type": "string", "title": "T", "description": about}
     given_back = {"action": "accept", "content": {"it": "a, b,", "other": "x,y"}}
     up = upgrade_answer(m.ELICIT, decode_fields(raw(params)), decode_fields(raw(given_back)), "2025-06-18")
     assert decode_any(raw(up)) == {"action": "accept", "content": {"it": ["a", "b"], "other": "x,y"}}
@@ -142,10 +144,10 @@ def sampling(*messages: Any) -> Any:
 @pytest.mark.parametrize("revision", BEFORE_BLOCKS)
 def test_a_message_of_several_blocks_becomes_several_messages(revision: str):
     params = sampling({"role": "user", "content": [TEXT, RESULT]}, {"role": "assistant", "content": TEXT})
-    found = ask(m.CREATE_MESSAGE, params, revision)["messages"]
-    assert [message["role"] for message in found] == ["user", "user", "assistant"]
-    assert found[0]["content"] == found[2]["content"] == TEXT
-    assert '"toolUseId":"1"' in found[1]["content"]["text"]
+    messages = ask(m.CREATE_MESSAGE, params, revision)["messages"]
+    assert [message["role"] for message in messages] == ["user", "user", "assistant"]
+    assert messages[0]["content"] == messages[2]["content"] == TEXT
+    assert '"toolUseId":"1"' in messages[1]["content"]["text"]
     assert ask(m.CREATE_MESSAGE, params, "2025-11-25") == params
 
 
@@ -179,7 +181,7 @@ def test_newer_servers_hear_what_was_answered():
     assert answer(m.CREATE_MESSAGE, result, "2025-11-25") == result
 
 
-# What makes no sense
+# Values without a meaning
 
 NONSENSE: list[tuple[str, Any]] = [
     (m.ELICIT, {"requestedSchema": 3}),
@@ -194,8 +196,8 @@ NONSENSE: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("method", "params"), NONSENSE)
 def test_what_makes_no_sense_is_nobodys_end(method: str, params: Any):
-    asked = downgrade_question(method, decode_fields(raw(params)), "2025-06-18", "id")
-    assert decode_any(raw(asked)).keys() == params.keys()
+    question = downgrade_question(method, decode_fields(raw(params)), "2025-06-18", "id")
+    assert decode_any(raw(question)).keys() == params.keys()
     fields = decode_fields(raw({"content": [3], "a": 1}))
     assert upgrade_answer(method, decode_fields(raw(params)), fields, "2025-06-18") == fields
     assert downgrade_answer(method, fields, "2024-11-05") == fields

@@ -182,6 +182,6 @@ def test_tools_of_a_modern_server_promise_no_legacy_tasks():
     shown = decode_any(tasks.without_task_support(fields({"tools": tools}))["tools"])
     assert shown == [{"name": "a"}, {"name": "b"}, {"name": "c", "execution": {"x": 1}}]
     support = {tool["name"]: tasks.support_in(fields(tool)) for tool in tools}
-    assert {name for name, said in support.items() if said == "required"} == {"a"}
-    assert {name for name, said in support.items() if said == "optional"} == {"c"}
+    assert {name for name, level in support.items() if level == "required"} == {"a"}
+    assert {name for name, level in support.items() if level == "optional"} == {"c"}
     assert decode_any(tasks.without_task_support(fields({"tools": 1}))["tools"]) == 1

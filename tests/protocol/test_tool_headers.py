@@ -20,35 +20,35 @@ def call(name: str, **arguments: Any) -> Call:
 
 
 def test_a_call_carries_the_headers_of_its_tool():
-    known = ToolHeaders()
-    assert known.learn({"tools": raw([tool("a", "Region", "Zone"), tool("b")])}) == []
-    assert known.headers_of(call("a", p0="us", p1="日本")) == (
+    headers = ToolHeaders()
+    assert headers.learn({"tools": raw([tool("a", "Region", "Zone"), tool("b")])}) == []
+    assert headers.headers_of(call("a", p0="us", p1="日本")) == (
         ("Mcp-Param-Region", "us"),
         ("Mcp-Param-Zone", "=?base64?5pel5pys?="),
     )
-    assert known.headers_of(call("a", p1=None)) == ()
-    assert known.headers_of(call("b", p0="us")) == ()
-    assert known.headers_of(call("unknown", p0="us")) == ()
+    assert headers.headers_of(call("a", p1=None)) == ()
+    assert headers.headers_of(call("b", p0="us")) == ()
+    assert headers.headers_of(call("unknown", p0="us")) == ()
 
 
 def test_an_invalid_tool_is_cut_out_and_the_others_keep_their_bytes():
-    known = ToolHeaders()
+    headers = ToolHeaders()
     spaced = '{"name": "good",  "inputSchema": {"type": "object"}, "n": 1.0}'
     bad = [tool("bad", "not a token"), tool("twice", "A", "a"), tool("number", "N", kind="number")]
     result = {"tools": raw([*bad]).__class__(f"[{spaced},{json.dumps(bad)[1:-1]}]".encode())}
-    assert [name for name, _ in known.learn(result)] == ["bad", "twice", "number"]
+    assert [name for name, _ in headers.learn(result)] == ["bad", "twice", "number"]
     assert decode_any(result["tools"]) == [json.loads(spaced)]
     assert b"1.0" in bytes(result["tools"])
 
 
 def test_a_tool_that_loses_its_annotations_loses_its_headers():
-    known = ToolHeaders()
-    known.learn({"tools": raw([tool("a", "Region")])})
-    known.learn({"tools": raw([tool("a")])})
-    assert known.headers_of(call("a", p0="us")) == ()
+    headers = ToolHeaders()
+    headers.learn({"tools": raw([tool("a", "Region")])})
+    headers.learn({"tools": raw([tool("a")])})
+    assert headers.headers_of(call("a", p0="us")) == ()
 
 
 def test_what_is_no_list_of_tools_is_left_alone():
-    known = ToolHeaders()
+    headers = ToolHeaders()
     for result in ({}, {"tools": raw(["x-mcp-header"])}, {"tools": raw("x-mcp-header")}):
-        assert known.learn(result) == []
+        assert headers.learn(result) == []
