@@ -1,4 +1,4 @@
-"""`[[access]]`: what is read, and what is told of mistakes."""
+"""`[[access]]`: the values that are read, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_mistake_is_told_where_it_is(rule, problems):
 
 def test_a_rule_about_an_upstream_that_is_not_there_is_a_mistake():
     text = DOCS + 'effect = "allow"\n[[access]]\neffect = "deny"\nupstreams = ["dcos"]\n'
-    told = "access[1].upstreams: no upstream has the name `dcos`; did you mean `docs`?"
-    assert problems_of(text) == [told]
+    problem = "access[1].upstreams: no upstream has the name `dcos`; did you mean `docs`?"
+    assert problems_of(text) == [problem]
     assert problems_of(text.replace("dcos", "dc*")) == []
     assert problems_of(text + '[upstreams.dcos]\ncommand = "x"\nenabled = false\n') == []
 
@@ -121,7 +121,7 @@ DEAD = "access[1].targets: `{}` denies nothing: {}"
 def test_a_deny_that_can_never_fit_is_a_mistake(rule, target, why):
     text = WITH_TWO + f'effect = "deny"\n{rule}\ntargets = ["{target}"]\n'
     assert problems_of(text) == [DEAD.format(target, why)]
-    assert problems_of(text.replace('"deny"', '"allow"')) == []  # nothing is open that should not be
+    assert problems_of(text.replace('"deny"', '"allow"')) == []  # no more is open than should be
 
 
 @pytest.mark.parametrize(

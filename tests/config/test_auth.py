@@ -80,7 +80,7 @@ def test_nobody_is_asked_by_default():
     ],
 )
 def test_mistakes_are_named(auth: dict[str, Any], problem: str):
-    assert any(problem in found for found in problems_of(document(**auth)))
+    assert any(problem in sentence for sentence in problems_of(document(**auth)))
 
 
 def test_an_issuer_on_this_machine_may_speak_plain_http():

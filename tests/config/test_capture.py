@@ -112,8 +112,8 @@ def test_nothing_is_captured_by_default():
     ],
 )
 def test_mistakes_are_told_with_their_place(settings: str, problem: str):
-    (told,) = problems_of(DOCS + settings)
-    assert told.startswith(problem)
+    (sentence,) = problems_of(DOCS + settings)
+    assert sentence.startswith(problem)
 
 
 @pytest.mark.parametrize(

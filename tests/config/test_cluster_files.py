@@ -44,8 +44,8 @@ def without_comments(name: str) -> str:
 
 def variables(*, required: bool = False) -> set[str]:
     """The environment variables that mux.toml refers to; those without a default if they are `required`."""
-    found = re.findall(r"\$\{(\w+)(:-[^}]*)?\}", without_comments("mux.toml"))
-    return {name for name, default in found if not (required and default)}
+    references = re.findall(r"\$\{(\w+)(:-[^}]*)?\}", without_comments("mux.toml"))
+    return {name for name, default in references if not (required and default)}
 
 
 def read_mux(environ: dict[str, str]) -> Config:
@@ -55,7 +55,7 @@ def read_mux(environ: dict[str, str]) -> Config:
 
 @cache
 def admin_paths() -> frozenset[str]:
-    """What the admin listener shows to everybody."""
+    """Return the paths of the admin listener that need no token."""
     api = Api(None, None, None, None, "any", "")  # type: ignore[arg-type]  # routes need none of them
     return frozenset(route.path for route in api.routes if route.open)
 
@@ -68,7 +68,7 @@ def compose() -> Any:
 @cache
 def kubernetes() -> dict[str, Any]:
     """The objects by their kinds."""
-    return {each["kind"]: each for each in yaml.safe_load_all(text_of("kubernetes.yaml"))}
+    return {document["kind"]: document for document in yaml.safe_load_all(text_of("kubernetes.yaml"))}
 
 
 def pod() -> Any:
@@ -76,8 +76,8 @@ def pod() -> Any:
 
 
 def container() -> Any:
-    (found,) = pod()["containers"]
-    return found
+    (only,) = pod()["containers"]
+    return only
 
 
 def seconds(text: str) -> float:
@@ -86,7 +86,7 @@ def seconds(text: str) -> float:
 
 
 def kept_secrets() -> set[str]:
-    """What the README writes into mcpmux.env."""
+    """Return the variables that the README writes into mcpmux.env."""
     block = re.search(r"<< END\n(.*?)^END$", text_of("README.md"), re.DOTALL | re.MULTILINE)
     assert block is not None
     return {line.partition("=")[0] for line in block[1].splitlines()}
@@ -98,9 +98,9 @@ def kept_secrets() -> set[str]:
 def test_replicas_need_a_few_variables_only():
     environ = {name: SECRETS.get(name, "8500") for name in variables(required=True)} | {"REPLICA": "a"}
     config = read_mux(environ)
-    assert [each.address for each in config.listeners.http] == ["127.0.0.1:8500"]
+    assert [listener.address for listener in config.listeners.http] == ["127.0.0.1:8500"]
     assert config.cluster.listener.url == "http://127.0.0.1:8500"
-    assert {each.name for each in config.upstreams} == {"notes", "clock", "library"}
+    assert {upstream.name for upstream in config.upstreams} == {"notes", "clock", "library"}
 
 
 def test_the_head_of_the_file_names_every_variable():
@@ -138,11 +138,13 @@ def test_haproxy_accepts_its_file(environ: str, tmp_path: Path):
 
 
 def test_haproxy_asks_the_replicas_of_the_readme():
-    told = re.findall(r"REPLICA=(\w) PORT=(\d+) ADMIN_PORT=(\d+) REPLICA_PORT=(\d+) ", text_of("README.md"))
-    assert [name for name, *_ in told] == ["a", "b", "c"]
-    assert len({port for _, *ports in told for port in ports}) == 9
+    replicas = re.findall(
+        r"REPLICA=(\w) PORT=(\d+) ADMIN_PORT=(\d+) REPLICA_PORT=(\d+) ", text_of("README.md")
+    )
+    assert [name for name, *_ in replicas] == ["a", "b", "c"]
+    assert len({port for _, *ports in replicas for port in ports}) == 9
     defaults = haproxy_defaults()
-    for name, port, admin_port, _ in told:
+    for name, port, admin_port, _ in replicas:
         assert defaults[f"REPLICA_{name.upper()}"] == f"127.0.0.1:{port}"
         assert defaults[f"ADMIN_{name.upper()}"] == admin_port
 
@@ -181,11 +183,11 @@ async def test_redis_starts_with_its_file_and_a_password_from_standard_input(tmp
     with trio.fail_after(START_SECONDS):
         async with trio.open_nursery() as nursery:
             process = await nursery.start(run_redis, command, tmp_path)
-            said = b""
-            while b"Ready to accept connections" not in said:
+            output = b""
+            while b"Ready to accept connections" not in output:
                 chunk = await process.stdout.receive_some()
-                assert chunk, said.decode()
-                said += chunk
+                assert chunk, output.decode()
+                output += chunk
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(b"PING\r\nAUTH secret\r\nCONFIG GET maxmemory-policy\r\n")
                 answers = b""
@@ -215,11 +217,11 @@ def test_redis_is_where_replicas_look_for_it():
 
 
 def replica_services() -> dict[str, Any]:
-    return {name: each for name, each in compose()["services"].items() if name.startswith("mcpmux-")}
+    return {name: service for name, service in compose()["services"].items() if name.startswith("mcpmux-")}
 
 
 def environ_of(service: Any) -> dict[str, str]:
-    """What a service gets when mcpmux.env has the secrets."""
+    """Return the environment of a service when mcpmux.env has the secrets."""
     written = re.compile(r"\$\{(\w+):\?[^}]*\}")
     environ = service["environment"]
     return {name: written.sub(lambda match: SECRETS[match[1]], value) for name, value in environ.items()}
@@ -238,7 +240,7 @@ def test_compose_sets_what_a_replica_needs(name: str):
 
 
 def test_replicas_of_compose_differ_in_their_names_only():
-    a, *others = (environ_of(each) for each in replica_services().values())
+    a, *others = (environ_of(service) for service in replica_services().values())
     for other in others:
         assert {name for name in a if a[name] != other[name]} == {"REPLICA", "REPLICA_HOST"}
 
@@ -258,14 +260,14 @@ def test_redis_of_compose_is_where_its_replicas_look_for_it():
     service = compose()["services"]["redis"]
     port = redis_settings()["port"]
     assert f"-p {port} " in service["healthcheck"]["test"][-1]
-    for each in replica_services().values():
-        assert environ_of(each)["STORE_URL"] == f"redis://redis:{port}/0"
+    for replica in replica_services().values():
+        assert environ_of(replica)["STORE_URL"] == f"redis://redis:{port}/0"
     assert set(service["environment"]) == {"STORE_PASSWORD"}
 
 
 def test_every_file_that_compose_mounts_is_there():
-    mounts = [each for service in compose()["services"].values() for each in service["volumes"]]
-    files = [source for source, *_ in (each.split(":") for each in mounts) if source.startswith("./")]
+    mounts = [mount for service in compose()["services"].values() for mount in service["volumes"]]
+    files = [source for source, *_ in (mount.split(":") for mount in mounts) if source.startswith("./")]
     assert {Path(file).name for file in files} == {"mux.toml", "haproxy.cfg", "redis.conf"}
     assert all((FOLDER / file).is_file() for file in files)
 
@@ -289,14 +291,14 @@ FIELDS = {"metadata.name": "mcpmux-7d9f8c6b5d-x2x4z", "status.podIP": "10.1.2.3"
 
 def pod_environ() -> dict[str, str]:
     environ = {}
-    for each in container()["env"]:
-        source = each.get("valueFrom", {})
+    for variable in container()["env"]:
+        source = variable.get("valueFrom", {})
         if "fieldRef" in source:
-            environ[each["name"]] = FIELDS[source["fieldRef"]["fieldPath"]]
+            environ[variable["name"]] = FIELDS[source["fieldRef"]["fieldPath"]]
         elif "secretKeyRef" in source:
-            environ[each["name"]] = SECRETS[source["secretKeyRef"]["key"]]
+            environ[variable["name"]] = SECRETS[source["secretKeyRef"]["key"]]
         else:
-            environ[each["name"]] = each["value"]
+            environ[variable["name"]] = variable["value"]
     return environ
 
 
@@ -305,7 +307,7 @@ def test_kubernetes_sets_what_a_replica_needs():
     assert variables(required=True) <= set(environ) <= variables()
     config = read_mux(environ)
     assert config.cluster.listener.url == "http://10.1.2.3:8490"
-    ports = {each["name"]: each["containerPort"] for each in container()["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
     assert ports == {
         "http": config.listeners.http[0].port,
         "replicas": config.cluster.listener.port,
@@ -315,9 +317,9 @@ def test_kubernetes_sets_what_a_replica_needs():
 
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
 def test_probes_ask_what_the_admin_listener_shows(probe: str):
-    asked = container()[probe]["httpGet"]
-    assert asked["port"] == "admin"
-    assert asked["path"] in admin_paths()
+    request = container()[probe]["httpGet"]
+    assert request["port"] == "admin"
+    assert request["path"] in admin_paths()
 
 
 def test_a_pod_has_time_to_drain():
@@ -337,5 +339,5 @@ def test_all_objects_are_about_the_same_pods():
 
 
 def test_what_is_mounted_in_a_pod_is_a_volume_of_it():
-    mounted = {each["name"] for each in container()["volumeMounts"]}
-    assert mounted == {each["name"] for each in pod()["volumes"]}
+    mounted = {mount["name"] for mount in container()["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod()["volumes"]}

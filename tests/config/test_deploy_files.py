@@ -60,8 +60,8 @@ def compose() -> Any:
 def kubernetes() -> dict[tuple[str, str], Any]:
     """The objects by their kinds and names."""
     return {
-        (each["kind"], each["metadata"]["name"]): each
-        for each in yaml.safe_load_all(text_of("kubernetes.yaml"))
+        (document["kind"], document["metadata"]["name"]): document
+        for document in yaml.safe_load_all(text_of("kubernetes.yaml"))
     }
 
 
@@ -70,8 +70,8 @@ def pod() -> Any:
 
 
 def container() -> Any:
-    (found,) = pod()["containers"]
-    return found
+    (only,) = pod()["containers"]
+    return only
 
 
 @cache
@@ -105,7 +105,7 @@ def test_it_is_what_the_schema_describes():
 
 def test_it_listens_on_this_machine_unless_it_is_told_otherwise(tmp_path: Path):
     config = read_mux(tmp_path, {})
-    assert [each.address for each in config.listeners.http] == ["127.0.0.1:8484"]
+    assert [listener.address for listener in config.listeners.http] == ["127.0.0.1:8484"]
     assert config.admin.host == "127.0.0.1"
     assert config.logging.format == "json"
     config = read_mux(tmp_path, {"LISTEN": "0.0.0.0"})
@@ -120,8 +120,8 @@ def test_the_head_of_the_file_names_every_secret():
 def test_secrets_are_made_and_found_everywhere():
     kept = {source for source, _ in mounted_secrets("mcpmux")}
     loaded = {value.partition(":")[0] for value in unit()["LoadCredential"]}
-    given = set(re.findall(r"--from-file=secrets/(\w+)", blocks_of_readme()))
-    assert secrets() == kept == loaded == given
+    documented = set(re.findall(r"--from-file=secrets/(\w+)", blocks_of_readme()))
+    assert secrets() == kept == loaded == documented
     made = re.search(r"for name in (.*); do", blocks_of_readme())
     assert made is not None
     assert secrets() | compose()["secrets"].keys() <= {*made[1].split(), "client_token_sha256"}
@@ -131,9 +131,9 @@ def test_secrets_are_made_and_found_everywhere():
 
 
 def test_the_image_asks_whether_it_is_ready(tmp_path: Path):
-    (asked,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", text_of("Containerfile"))
-    assert asked[0] == str(read_mux(tmp_path, {}).admin.port)
-    assert asked[1] in admin_paths()
+    (request,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[\w/]+)", text_of("Containerfile"))
+    assert request[0] == str(read_mux(tmp_path, {}).admin.port)
+    assert request[1] in admin_paths()
 
 
 def test_the_builder_gets_what_is_copied_and_nothing_else():
@@ -143,7 +143,7 @@ def test_the_builder_gets_what_is_copied_and_nothing_else():
     assert all((FOLDER.parents[1] / name).exists() for name in let_in)
 
 
-def test_the_image_is_started_by_a_user_who_may_write_the_audit_log(tmp_path: Path):
+def test_the_user_of_the_image_may_write_the_audit_log(tmp_path: Path):
     (user, group) = re.findall(r"^USER (\d+):(\d+)$", text_of("Containerfile"), re.MULTILINE)[0]
     folder = PurePosixPath(read_mux(tmp_path, {}).audit.directory or "").parent
     assert f"install -d -o {user} -g {group} -m 700 {folder}\n" in text_of("Containerfile")
@@ -159,8 +159,10 @@ def test_the_image_is_started_by_a_user_who_may_write_the_audit_log(tmp_path: Pa
 def mounted_secrets(service: str) -> set[tuple[str, str]]:
     """The secrets of a service, and where it finds them."""
     return {
-        (each, f"/run/secrets/{each}") if isinstance(each, str) else (each["source"], each["target"])
-        for each in compose()["services"][service]["secrets"]
+        (secret, f"/run/secrets/{secret}")
+        if isinstance(secret, str)
+        else (secret["source"], secret["target"])
+        for secret in compose()["services"][service]["secrets"]
     }
 
 
@@ -177,8 +179,8 @@ def test_ports_are_open_on_this_machine_only(tmp_path: Path):
     assert {config.listeners.http[0].host, config.admin.host} == {"0.0.0.0"}
     ports = [f"127.0.0.1:{port}:{port}" for port in (config.listeners.http[0].port, config.admin.port)]
     assert compose()["services"]["mcpmux"]["ports"] == ports
-    published = [each for service in compose()["services"].values() for each in service["ports"]]
-    assert all(each.startswith("127.0.0.1:") for each in published)
+    published = [port for service in compose()["services"].values() for port in service["ports"]]
+    assert all(port.startswith("127.0.0.1:") for port in published)
 
 
 def test_prometheus_and_grafana_find_what_they_ask(tmp_path: Path):
@@ -196,8 +198,8 @@ def test_prometheus_and_grafana_find_what_they_ask(tmp_path: Path):
 
 
 def test_every_file_that_is_mounted_is_there():
-    mounts = [each for service in compose()["services"].values() for each in service["volumes"]]
-    sources = [source for source, *_ in (each.split(":") for each in mounts)]
+    mounts = [mount for service in compose()["services"].values() for mount in service["volumes"]]
+    sources = [source for source, *_ in (mount.split(":") for mount in mounts)]
     files = [source for source in sources if source.startswith("./")]
     assert len(files) == 6
     assert all((FOLDER / file).is_file() for file in files)
@@ -214,19 +216,19 @@ def test_a_container_has_time_to_stop():
 def test_kubernetes_starts_the_image_with_what_it_needs(tmp_path: Path):
     assert container()["image"] == compose()["services"]["mcpmux"]["image"]
     assert json.dumps(container()["args"]) in text_of("Containerfile")
-    config = read_mux(tmp_path, {each["name"]: each["value"] for each in container()["env"]})
-    ports = {each["name"]: each["containerPort"] for each in container()["ports"]}
+    config = read_mux(tmp_path, {variable["name"]: variable["value"] for variable in container()["env"]})
+    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
     assert ports == {"http": config.listeners.http[0].port, "admin": config.admin.port}
-    assert CREDENTIALS in {each["mountPath"] for each in container()["volumeMounts"]}
-    mounted = {each["name"] for each in container()["volumeMounts"]}
-    assert mounted == {each["name"] for each in pod()["volumes"]}
+    assert CREDENTIALS in {mount["mountPath"] for mount in container()["volumeMounts"]}
+    mounted = {mount["name"] for mount in container()["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod()["volumes"]}
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
 def test_probes_ask_what_the_admin_listener_shows(probe: str):
-    asked = container()[probe]["httpGet"]
-    assert asked["port"] == "admin"
-    assert asked["path"] in admin_paths()
+    request = container()[probe]["httpGet"]
+    assert request["port"] == "admin"
+    assert request["path"] in admin_paths()
 
 
 def test_a_pod_has_time_to_stop():
@@ -239,16 +241,16 @@ def test_services_lead_to_the_pod():
     deployment = kubernetes()["Deployment", "mcpmux"]["spec"]
     labels = deployment["template"]["metadata"]["labels"]
     assert deployment["selector"]["matchLabels"] == labels
-    names = {each["name"]: each["containerPort"] for each in container()["ports"]}
+    names = {port["name"]: port["containerPort"] for port in container()["ports"]}
     for name in ("mcpmux", "mcpmux-admin"):
         service = kubernetes()["Service", name]["spec"]
         assert service["selector"] == labels
         assert all(names[port["targetPort"]] == port["port"] for port in service["ports"])
     assert deployment["replicas"] == 1
     claims = [
-        each["persistentVolumeClaim"]["claimName"]
-        for each in pod()["volumes"]
-        if "persistentVolumeClaim" in each
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod()["volumes"]
+        if "persistentVolumeClaim" in volume
     ]
     assert [("PersistentVolumeClaim", claim) in kubernetes() for claim in claims] == [True]
 
@@ -259,9 +261,9 @@ def test_services_lead_to_the_pod():
 def test_the_unit_starts_mcpmux_with_options_that_it_has():
     _, command, path, *options = setting("ExecStart").split()
     assert (command, path) == ("serve", "/etc/mcpmux/mux.toml")
-    known = {option for parameter in serve.params for option in parameter.opts}
+    options_of_serve = {option for parameter in serve.params for option in parameter.opts}
     assert options
-    assert set(options) <= known
+    assert set(options) <= options_of_serve
 
 
 def test_the_unit_needs_no_program_that_a_minimal_system_lacks():

@@ -22,14 +22,14 @@ def target_of(raw: dict[str, Any]) -> Any:
 
 
 def test_everything_is_read():
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         **PAIR,
         "grant": "client_credentials",
         "issuer": ISSUER,
         "scopes": ["a"],
         "redirect_port": 8123,
     }
-    assert target_of(document(**said)).oauth == OAuth(
+    assert target_of(document(**settings)).oauth == OAuth(
         grant="client_credentials",
         issuer=ISSUER,
         client_id="me",
@@ -40,19 +40,19 @@ def test_everything_is_read():
 
 
 def test_a_private_key_stands_in_place_of_a_secret():
-    said = {"grant": "client_credentials", "client_id": "me", "private_key": "-----BEGIN\nplanted\n"}
-    oauth = target_of(document(**said)).oauth
-    assert oauth.private_key.reveal() == said["private_key"]
+    settings = {"grant": "client_credentials", "client_id": "me", "private_key": "-----BEGIN\nplanted\n"}
+    oauth = target_of(document(**settings)).oauth
+    assert oauth.private_key.reveal() == settings["private_key"]
     assert "planted" not in repr(oauth)
 
 
 def test_an_identity_provider_is_named_with_its_own_client():
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "grant": "identity_assertion",
         "client_id": "me",
         "identity_provider": {**PROVIDER, **PAIR},
     }
-    provider = target_of(document(**said)).oauth.identity_provider
+    provider = target_of(document(**settings)).oauth.identity_provider
     assert (provider.issuer, provider.client_id) == (PROVIDER["issuer"], "me")
     assert provider.client_secret == Secret("planted-secret")
 
@@ -92,9 +92,9 @@ def test_in_a_host_file_it_stands_in_our_own_table():
     ],
 )
 def test_mistakes_are_told_without_values(oauth: dict[str, Any], problem: str):
-    (said,) = problems_of(document(**oauth))
-    assert problem in said
-    assert "planted" not in said
+    (sentence,) = problems_of(document(**oauth))
+    assert problem in sentence
+    assert "planted" not in sentence
 
 
 @pytest.mark.parametrize(
@@ -108,5 +108,5 @@ def test_mistakes_are_told_without_values(oauth: dict[str, Any], problem: str):
 def test_it_goes_with_servers_that_take_headers_and_with_no_other_authorization(
     entry: dict[str, Any], problem: str
 ):
-    (said,) = problems_of({"upstreams": {"x": entry}})
-    assert problem in said
+    (sentence,) = problems_of({"upstreams": {"x": entry}})
+    assert problem in sentence

@@ -39,7 +39,7 @@ targets: st.SearchStrategy[Stdio | Http] = st.sampled_from(
 @st.composite
 def upstreams(draw: st.DrawFn) -> tuple[Upstream, ...]:
     names = draw(st.permutations(NAMES))[: draw(st.integers(1, 4))]
-    found = [
+    drawn = [
         Upstream(
             name=name,
             target=draw(targets),
@@ -50,7 +50,7 @@ def upstreams(draw: st.DrawFn) -> tuple[Upstream, ...]:
         )
         for name in names
     ]
-    return (*found, Upstream(name="always", target=Stdio(command="x")))
+    return (*drawn, Upstream(name="always", target=Stdio(command="x")))
 
 
 configs = st.builds(
@@ -90,19 +90,20 @@ def test_the_way_back_is_the_other_way_round(old: Config, new: Config):
 
 
 @given(configs, configs)
-def test_no_upstream_is_in_two_parts_and_one_that_stays_the_same_is_in_none(old: Config, new: Config):
+def test_no_upstream_is_in_two_parts_and_no_unchanged_one_in_any(old: Config, new: Config):
     plan = plan_change(old, new)
-    told = [*plan.added, *plan.removed, *plan.restarted, *plan.adjusted]
-    assert len(told) == len(set(told))
-    same = {each.name for each in old.upstreams if each in new.upstreams}
-    assert not same & set(told)
+    named = [*plan.added, *plan.removed, *plan.restarted, *plan.adjusted]
+    assert len(named) == len(set(named))
+    same = {upstream.name for upstream in old.upstreams if upstream in new.upstreams}
+    assert not same & set(named)
 
 
 @given(configs, configs)
 def test_every_difference_is_in_the_plan(old: Config, new: Config):
     plan = plan_change(old, new)
     assert bool(plan) == (
-        [each for each in old.upstreams if each.enabled] != [each for each in new.upstreams if each.enabled]
+        [upstream for upstream in old.upstreams if upstream.enabled]
+        != [upstream for upstream in new.upstreams if upstream.enabled]
         or attrs.evolve(old, upstreams=new.upstreams) != new
     )
 
@@ -110,8 +111,8 @@ def test_every_difference_is_in_the_plan(old: Config, new: Config):
 @pytest.mark.parametrize(
     "key", [key.name for key in attrs.fields(Upstream) if key.name not in ("name", "enabled")]
 )
-def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: str):
-    before = Upstream(name="a", target=Stdio(command="x"))
+def test_only_keys_looked_up_at_each_use_change_without_a_restart(key: str):
+    earlier = Upstream(name="a", target=Stdio(command="x"))
     other: dict[str, Any] = {
         "target": Stdio(command="y"),
         "session": "per-client",
@@ -121,10 +122,10 @@ def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: s
         "overrides": (Override(name="x", title="X"),),
         "tools": ToolSelection(("x",)),
     }
-    value = getattr(before, key)
+    value = getattr(earlier, key)
     changed = other.get(key, value + 1 if isinstance(value, int | float) else {"tools/call": 3.0})
     settings: dict[str, Any] = {key: changed}
-    plan = plan_change(Config(upstreams=(before,)), Config(upstreams=(attrs.evolve(before, **settings),)))
+    plan = plan_change(Config(upstreams=(earlier,)), Config(upstreams=(attrs.evolve(earlier, **settings),)))
     assert plan == (Plan(adjusted=("a",)) if key in IN_PLACE else Plan(restarted=("a",)))
 
 
@@ -150,7 +151,7 @@ def test_a_setting_changes_in_place_or_is_told_to_be_pending(settings, live, pen
     assert not plan.touches_upstreams
 
 
-def test_who_has_a_token_changes_in_place_but_whether_anybody_is_asked_does_not():
+def test_tokens_change_in_place_but_not_whether_they_are_required():
     config = Config(
         upstreams=(Upstream(name="a", target=Stdio(command="x")),), auth=Auth(tokens={"ann": TOKEN})
     )

@@ -252,10 +252,10 @@ def test_upstreams_that_cannot_be_told_apart_are_a_mistake(prefixes, said):
     assert said in str(caught.value)
 
 
-def test_config_of_no_upstream_or_of_two_with_one_name_cannot_be_made():
+def test_a_config_needs_upstreams_with_different_names():
     docs = Upstream(name="docs", target=Stdio("npx"))
-    for upstreams, said in (((), "at least one"), ((docs, docs), "the same name")):
-        with pytest.raises(ConfigError, match=said):
+    for upstreams, reason in (((), "at least one"), ((docs, docs), "the same name")):
+        with pytest.raises(ConfigError, match=reason):
             Config(upstreams=upstreams)
 
 

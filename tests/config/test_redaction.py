@@ -1,4 +1,4 @@
-"""A secret that is planted anywhere in a configuration is never shown, whatever else is wrong with it."""
+"""A secret that is planted anywhere in a configuration is never shown, not even beside other mistakes."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ SPELLINGS = [
 
 @given(st.lists(st.text(min_size=HIDDEN_LENGTH), min_size=1), st.sampled_from(SPELLINGS), st.text())
 def test_no_known_value_is_left_in_a_text(values, spell, around):
-    told = make_hide(values)(f"{around} {spell(values[0])} {around}")
-    assert MASK in told
-    assert spell(values[0]) not in told.replace(MASK, "\0")
+    hidden = make_hide(values)(f"{around} {spell(values[0])} {around}")
+    assert MASK in hidden
+    assert spell(values[0]) not in hidden.replace(MASK, "\0")
 
 
 def test_short_values_are_words_of_any_text():

@@ -75,8 +75,8 @@ def test_file_that_cannot_be_read_is_told(tmp_path):
         str(tmp_path / "latin.toml"): "not UTF-8 at byte 6",
         "a\0b": "expected the name of a file",
     }
-    for name, said in cases.items():
-        with pytest.raises(ConfigError, match=said):
+    for name, reason in cases.items():
+        with pytest.raises(ConfigError, match=reason):
             read_config(name, {}, no_stdin)
 
 

@@ -39,10 +39,10 @@ KEY = {"X-Key": "k"}
     ],
 )
 def test_the_scheme_of_the_url_decides(table, target, display):
-    found = read({"upstreams": {"x": table}}).upstreams[0].target
-    assert found == target
-    assert found.display == display
-    assert "p@" not in repr(found)
+    read_target = read({"upstreams": {"x": table}}).upstreams[0].target
+    assert read_target == target
+    assert read_target.display == display
+    assert "p@" not in repr(read_target)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ def test_host_apps_have_them_in_our_part_of_an_entry():
     ],
 )
 def test_mistakes_are_named(text, problem):
-    (found,) = problems_of(text)
-    assert problem in found
-    assert "PLANTED" not in found
+    (sentence,) = problems_of(text)
+    assert problem in sentence
+    assert "PLANTED" not in sentence
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_mistakes_are_named(text, problem):
     ],
 )
 def test_mistakes_in_a_host_apps_file_are_named(entry, problem):
-    (found,) = problems_of({"mcpServers": {"a": entry}})
-    assert problem in found
+    (sentence,) = problems_of({"mcpServers": {"a": entry}})
+    assert problem in sentence

@@ -19,20 +19,20 @@ def test_tracing_is_off_unless_it_is_switched_on():
 
 
 def test_settings_are_read_and_the_collectors_key_is_not_shown():
-    found = tracing(
+    settings = tracing(
         'enabled = true\nendpoint = "https://otel.example.com"\n'
         'headers = { Authorization = "Bearer ${KEY}" }\n'
         'sample = 0.25\ninterval = "5s"',
         KEY="PLANTED",
     )
-    assert (found.enabled, found.endpoint, found.sample, found.interval) == (
+    assert (settings.enabled, settings.endpoint, settings.sample, settings.interval) == (
         True,
         "https://otel.example.com",
         0.25,
         5.0,
     )
-    assert found.headers["Authorization"].reveal() == "Bearer PLANTED"
-    assert "PLANTED" not in repr(found)
+    assert settings.headers["Authorization"].reveal() == "Bearer PLANTED"
+    assert "PLANTED" not in repr(settings)
 
 
 @pytest.mark.parametrize(

@@ -112,14 +112,14 @@ def test_overrides_are_read_in_views_and_in_upstreams():
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES)
 def test_mistakes_are_told_with_their_place(text, expected):
-    told = problems_of(DOCS + text)
-    assert len(told) == len(expected)
-    for problem, beginning in zip(told, expected, strict=True):
+    problems = problems_of(DOCS + text)
+    assert len(problems) == len(expected)
+    for problem, beginning in zip(problems, expected, strict=True):
         assert beginning in problem
 
 
 def test_all_mistakes_are_told_at_once():
-    told = problems_of(
+    problems = problems_of(
         """
         [upstreams.docs]
         command = "docs"
@@ -145,7 +145,7 @@ def test_all_mistakes_are_told_at_once():
         tcp = [{ port = 1, view = "empty" }]
         """
     )
-    assert [problem.partition(": ")[0] for problem in told] == [
+    assert [problem.partition(": ")[0] for problem in problems] == [
         "access[0].effect",
         'views."no path"',
         "views.empty",
