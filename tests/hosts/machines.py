@@ -41,6 +41,6 @@ def find(
 ) -> dict[str, Found]:
     """The servers in these files, by name. All files can be read."""
     write_files(home, files)
-    found, unread = look_around(machine_of(home, project, **environ), HOSTS)
+    servers, unread = look_around(machine_of(home, project, **environ), HOSTS)
     assert unread == []
-    return {each.name: each for each in found}
+    return {server.name: server for server in servers}

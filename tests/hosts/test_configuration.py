@@ -1,4 +1,4 @@
-"""Files of host apps that are served as they are: their servers, our settings in them, and mistakes."""
+"""Files of host apps that are served unchanged: their servers, our settings in them, and mistakes."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def test_keys_that_no_host_app_has_are_a_warning():
     ],
 )
 def test_settings_of_our_own_stay_strict(entry, problem):
-    (told,) = problems_of({"mcpServers": {"My Docs": entry}})
-    assert told.startswith(f'mcpServers."My Docs"{problem}')
+    (sentence,) = problems_of({"mcpServers": {"My Docs": entry}})
+    assert sentence.startswith(f'mcpServers."My Docs"{problem}')
 
 
 @pytest.mark.parametrize(
@@ -242,16 +242,20 @@ def test_a_file_is_served_as_it_is_imported(home: Path, host: str) -> None:
     environ |= {"HOME": str(home), "WIND_HOST": WIND_HOST}
     place, text = files_of(home, host).popitem()
     imported = find(home, {place: text.replace('"disabled": true', '"disabled": false')}, None, **environ)
-    served = {each.name: each for each in read_config(str(home / place), environ, bytes).upstreams}
-    everywhere = {derive_name(each.name): each for each in imported.values() if each.place.project is None}
+    served = {
+        upstream.name: upstream for upstream in read_config(str(home / place), environ, bytes).upstreams
+    }
+    everywhere = {
+        derive_name(server.name): server for server in imported.values() if server.place.project is None
+    }
     assert served.keys() == everywhere.keys()
-    for name, found in everywhere.items():
+    for name, server in everywhere.items():
         target = served[name].target
-        assert served[name].enabled is found.enabled
-        if found.reason is not None:
-            assert target == Missing(found.reason)
+        assert served[name].enabled is server.enabled
+        if server.reason is not None:
+            assert target == Missing(server.reason)
         else:
-            (expected,) = read_table({"upstreams": {name: found.table}}, environ, "").upstreams
+            (expected,) = read_table({"upstreams": {name: server.table}}, environ, "").upstreams
             assert (target, served[name].timeouts) == (expected.target, expected.timeouts)
 
 

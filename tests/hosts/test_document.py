@@ -23,7 +23,7 @@ NEW = "mcpmux"
 def is_part_of(part: Iterable[str], whole: Iterable[str]) -> bool:
     """Whether `whole` is `part` with something put in between."""
     rest = iter(whole)
-    return all(each in rest for each in part)
+    return all(member in rest for member in part)
 
 
 # Documents as people write them.
@@ -99,7 +99,7 @@ def yaml_texts(draw: st.DrawFn) -> str:
             )
         )
         indent = draw(st.sampled_from(["  ", "    "]))
-        body = "".join(indent + each.format(indent) for each in inside)
+        body = "".join(indent + line.format(indent) for line in inside)
         parts.append(
             f"extensions:\n{body}" if body else draw(st.sampled_from(["extensions: {}\n", "extensions:\n"]))
         )
@@ -119,12 +119,12 @@ texts = st.one_of(
 def test_what_is_put_in_is_there_and_all_other_text_stays(made: tuple[str, str]) -> None:
     format_, text = made
     path = (*PLACES[format_], NEW)
-    before = parse(text, format_)
+    original = parse(text, format_)
     after = put(text, format_, path, ENTRY)
     document = parse(after, format_)
     assert get(document, path) == ENTRY
-    others = {key: each for key, each in (get(before, path[:-1]) or {}).items() if key != NEW}
-    assert {key: each for key, each in get(document, path[:-1]).items() if key != NEW} == others
+    others = {key: value for key, value in (get(original, path[:-1]) or {}).items() if key != NEW}
+    assert {key: value for key, value in get(document, path[:-1]).items() if key != NEW} == others
     assert is_part_of(text.replace(": {}", ":"), after)
     assert after.count("\n") == after.count("\r\n") or "\r\n" not in text
 

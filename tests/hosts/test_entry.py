@@ -1,4 +1,4 @@
-"""What becomes of servers as each host app's documentation shows them."""
+"""The translation of servers as each host app's documentation shows them."""
 
 from __future__ import annotations
 
@@ -257,11 +257,11 @@ WIND_HOST = "w.example"
 
 
 def fill(value: Any, home: Path) -> Any:
-    """The same with the folders of this test in it."""
+    """Return the value with the folders of this test filled in."""
     if isinstance(value, dict):
-        return {key: fill(each, home) for key, each in value.items()}
+        return {key: fill(member, home) for key, member in value.items()}
     if isinstance(value, list):
-        return [fill(each, home) for each in value]
+        return [fill(member, home) for member in value]
     if isinstance(value, str):
         return value.replace("@home", str(home)).replace("@run", str(home / "run"))
     return value
@@ -274,14 +274,14 @@ def files_of(home: Path, *hosts: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("host", TABLES)
 def test_servers_become_upstreams(tmp_path: Path, host: str) -> None:
-    found = find(tmp_path, files_of(tmp_path, host), WIND_HOST=WIND_HOST)
-    tables = {name: each.table for name, each in found.items() if each.reason is None}
+    servers = find(tmp_path, files_of(tmp_path, host), WIND_HOST=WIND_HOST)
+    tables = {name: server.table for name, server in servers.items() if server.reason is None}
     assert tables == fill(TABLES[host][1], tmp_path)
 
 
 def test_every_server_that_is_off_comes_as_off(tmp_path: Path) -> None:
-    found = find(tmp_path, files_of(tmp_path, *TABLES), WIND_HOST=WIND_HOST)
-    off = {name for name, each in found.items() if each.reason is None and not each.enabled}
+    servers = find(tmp_path, files_of(tmp_path, *TABLES), WIND_HOST=WIND_HOST)
+    off = {name for name, server in servers.items() if server.reason is None and not server.enabled}
     assert off == {"off", "wind", "remote", "far off", "lake", "cl"}
 
 
@@ -298,8 +298,8 @@ REASONS = {
 
 
 def test_what_cannot_be_taken_over_says_why(tmp_path: Path) -> None:
-    found = find(tmp_path, files_of(tmp_path, "vscode", "zed", "goose"))
-    assert {name: each.reason for name, each in found.items() if each.reason} == REASONS
+    servers = find(tmp_path, files_of(tmp_path, "vscode", "zed", "goose"))
+    assert {name: server.reason for name, server in servers.items() if server.reason} == REASONS
 
 
 NOTES = {
@@ -310,8 +310,8 @@ NOTES = {
 
 
 def test_what_is_lost_is_noted(tmp_path: Path) -> None:
-    found = find(tmp_path, files_of(tmp_path, "vscode", "codex", "gemini"))
-    assert {name: "; ".join(each.notes) for name, each in found.items() if each.notes} == NOTES
+    servers = find(tmp_path, files_of(tmp_path, "vscode", "codex", "gemini"))
+    assert {name: "; ".join(server.notes) for name, server in servers.items() if server.notes} == NOTES
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,10 @@ def test_what_is_lost_is_noted(tmp_path: Path) -> None:
 def test_entries_with_mistakes_are_refused_without_their_values(
     tmp_path: Path, entry: str, reason: str
 ) -> None:
-    found = find(tmp_path, {".claude.json": f'{{"mcpServers": {{"x": {entry}}}}}'})["x"]
-    assert found.reason is not None
-    assert reason in found.reason
-    assert "geheim" not in found.reason
+    server = find(tmp_path, {".claude.json": f'{{"mcpServers": {{"x": {entry}}}}}'})["x"]
+    assert server.reason is not None
+    assert reason in server.reason
+    assert "geheim" not in server.reason
 
 
 def test_servers_of_a_project_run_in_its_folder(tmp_path: Path) -> None:
@@ -343,32 +343,32 @@ def test_servers_of_a_project_run_in_its_folder(tmp_path: Path) -> None:
         ".env": "X=file\nexport Y='a ${b}'\n",
     }
     write_files(project, files)
-    found = find(tmp_path, {}, project)
-    assert found["a"].table == {
+    servers = find(tmp_path, {}, project)
+    assert servers["a"].table == {
         "command": f"{project}/a",
         "env": {"X": "own"},
         "env_file": f"{project}/.env",
         "cwd": str(project),
     }
-    assert found["b"].table["cwd"] == f"{project}/sub"
-    assert found["c"].table["cwd"] == "${D}"
-    assert all(each.place.project == project for each in found.values())
+    assert servers["b"].table["cwd"] == f"{project}/sub"
+    assert servers["c"].table["cwd"] == "${D}"
+    assert all(server.place.project == project for server in servers.values())
 
 
 def test_a_file_of_variables_that_is_not_there_is_noted(tmp_path: Path) -> None:
-    found = find(tmp_path, {".cursor/mcp.json": '{"mcpServers": {"x": {"command": "a", "envFile": "no"}}}'})
-    assert found["x"].table == {"command": "a", "env_file": f"{tmp_path}/no"}
-    (note,) = found["x"].notes
+    servers = find(tmp_path, {".cursor/mcp.json": '{"mcpServers": {"x": {"command": "a", "envFile": "no"}}}'})
+    assert servers["x"].table == {"command": "a", "env_file": f"{tmp_path}/no"}
+    (note,) = servers["x"].notes
     assert note.startswith("env_file: expected a readable file of `NAME=value` lines")
 
 
 def test_keys_that_are_not_read_may_say_anything(tmp_path: Path) -> None:
     entry = '{"command": "a", "note": "${nowhere}", "mcpmux": {"prefix": "${P:-p}"}}'
-    found = find(tmp_path, {".cursor/mcp.json": f'{{"mcpServers": {{"x": {entry}}}}}'})["x"]
-    assert (found.table, found.reason) == ({"command": "a", "prefix": "${P:-p}"}, None)
-    assert found.notes == ("keys that mcpmux does not know: note",)
+    server = find(tmp_path, {".cursor/mcp.json": f'{{"mcpServers": {{"x": {entry}}}}}'})["x"]
+    assert (server.table, server.reason) == ({"command": "a", "prefix": "${P:-p}"}, None)
+    assert server.notes == ("keys that mcpmux does not know: note",)
 
 
 def test_nothing_of_a_server_is_in_its_repr(tmp_path: Path) -> None:
-    found = find(tmp_path, {".cursor/mcp.json": '{"mcpServers": {"x": {"command": "geheim"}}}'})
-    assert "geheim" not in repr(found)
+    servers = find(tmp_path, {".cursor/mcp.json": '{"mcpServers": {"x": {"command": "geheim"}}}'})
+    assert "geheim" not in repr(servers)

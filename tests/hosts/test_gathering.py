@@ -18,25 +18,25 @@ def found(host: str, name: str, command: str, *, enabled: bool = True) -> Found:
     return Found(name, Place(HOSTS[host], Path(f"/{host}")), {"command": command}, enabled)
 
 
-def test_the_same_server_comes_once_and_is_on_if_it_is_on_anywhere() -> None:
+def test_a_server_of_several_apps_is_one_and_on_if_any_is() -> None:
     (server,) = gather([found("cursor", "Docs", "a", enabled=False), found("zed", "docs", "a")])
     assert (server.name, server.enabled) == ("docs", True)
-    assert [each.place.host.name for each in server.sources] == ["cursor", "zed"]
+    assert [source.place.host.name for source in server.sources] == ["cursor", "zed"]
 
 
 def test_different_servers_with_one_name_are_told_apart_by_their_host_apps() -> None:
     servers = gather([found("cursor", "docs", "a"), found("codex", "docs", "b"), found("zed", "web", "c")])
-    assert [each.name for each in servers] == ["docs-cursor", "docs-codex", "web"]
+    assert [server.name for server in servers] == ["docs-cursor", "docs-codex", "web"]
 
 
 def test_two_of_one_host_app_are_numbered() -> None:
     servers = gather([found("claude-code", "docs", "a"), found("claude-code", "docs", "b")])
-    assert [each.name for each in servers] == ["docs-claude-code", "docs-claude-code-2"]
+    assert [server.name for server in servers] == ["docs-claude-code", "docs-claude-code-2"]
 
 
 def test_one_server_with_two_names_comes_twice() -> None:
     servers = gather([found("cursor", "a", "x"), found("codex", "b", "x")])
-    assert [each.name for each in servers] == ["a", "b"]
+    assert [server.name for server in servers] == ["a", "b"]
 
 
 def test_what_cannot_be_taken_over_is_left_out() -> None:
@@ -54,10 +54,10 @@ servers = st.builds(
 @given(st.lists(servers, max_size=8))
 def test_names_are_valid_and_different_and_no_server_is_lost(all_found: list[Found]) -> None:
     gathered = gather(all_found)
-    names = [each.name for each in gathered]
+    names = [server.name for server in gathered]
     assert len(set(names)) == len(names)
     assert all(map(is_name, names))
-    assert sum(len(each.sources) for each in gathered) == len(all_found)
+    assert sum(len(server.sources) for server in gathered) == len(all_found)
 
 
 def test_text_that_no_file_can_have_is_a_reason() -> None:

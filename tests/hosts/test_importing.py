@@ -1,4 +1,4 @@
-"""From the files of host apps to a configuration that mcpmux accepts: laws for whatever is in the files."""
+"""From the files of host apps to a configuration that mcpmux accepts: laws for any contents of the files."""
 
 from __future__ import annotations
 
@@ -41,30 +41,36 @@ WORDS = {
 def file_of(host: Host, servers: Mapping[str, Mapping[str, Any]]) -> str:
     """The file of the host app with these servers."""
     words = WORDS.get(host.name, {})
-    said = {
-        name: {words.get(key, key): each for key, each in server.items()} for name, server in servers.items()
+    entries = {
+        name: {words.get(key, key): value for key, value in server.items()}
+        for name, server in servers.items()
     }
     if host.name == "goose":
-        kinds = {name: "stdio" if "cmd" in server else "streamable_http" for name, server in said.items()}
-        said = {name: {"type": kinds[name], **server} for name, server in said.items()}
+        kinds = {name: "stdio" if "cmd" in server else "streamable_http" for name, server in entries.items()}
+        entries = {name: {"type": kinds[name], **server} for name, server in entries.items()}
     if host.format == "toml":
-        tables = [format_table((*host.servers, name), server) for name, server in said.items()]
+        tables = [format_table((*host.servers, name), server) for name, server in entries.items()]
         return "\n".join(tables)
-    document: dict[str, Any] = {host.servers[0]: said}
+    document: dict[str, Any] = {host.servers[0]: entries}
     return yaml.safe_dump(document) if host.format == "yaml" else json.dumps(document)
 
 
 def take_over(home: Path, files: Mapping[str, str]) -> tuple[list[Found], list[Gathered], str, Vault]:
-    """What was found and gathered, the configuration, and its secrets."""
+    """Return the servers found and gathered, the configuration, and its secrets."""
     write_files(home, files)
-    found, unread = look_around(machine_of(home), HOSTS)
+    servers, unread = look_around(machine_of(home), HOSTS)
     assert unread == []
-    vault, gathered = Vault(), gather(found)
-    return found, gathered, render([(each, vault.clear(each.name, each.table)) for each in gathered]), vault
+    vault, gathered = Vault(), gather(servers)
+    return (
+        servers,
+        gathered,
+        render([(server, vault.clear(server.name, server.table)) for server in gathered]),
+        vault,
+    )
 
 
 def read(text: str, vault: Vault) -> Any:
-    environ = {each.variable: each.value.reveal() for each in vault.moved}
+    environ = {secret.variable: secret.value.reveal() for secret in vault.moved}
     return read_config(
         "-", {**dict.fromkeys(variables_in(tomllib.loads(text)), "https://x.example"), **environ}, text.encode
     )
@@ -97,15 +103,15 @@ def test_whatever_is_taken_over_is_accepted(
     tmp_path_factory: pytest.TempPathFactory, made: dict[str, dict[str, dict[str, Any]]]
 ) -> None:
     home = tmp_path_factory.mktemp("home")
-    texts = {USER_FILES[name]: file_of(HOSTS[name], each) for name, each in made.items()}
-    found, gathered, text, vault = take_over(home, texts)
-    assert len(found) == sum(map(len, made.values()))
-    taken = [each for each in found if each.reason is None]
-    assert sum(len(each.sources) for each in gathered) == len(taken)
-    if any(each.enabled for each in taken):
+    texts = {USER_FILES[name]: file_of(HOSTS[name], entries) for name, entries in made.items()}
+    servers, gathered, text, vault = take_over(home, texts)
+    assert len(servers) == sum(map(len, made.values()))
+    taken = [server for server in servers if server.reason is None]
+    assert sum(len(server.sources) for server in gathered) == len(taken)
+    if any(server.enabled for server in taken):
         config = read(text, vault)
-        assert {each.name: each.enabled for each in config.upstreams} == {
-            each.name: each.enabled for each in gathered
+        assert {upstream.name: upstream.enabled for upstream in config.upstreams} == {
+            server.name: server.enabled for server in gathered
         }
 
 
@@ -164,10 +170,10 @@ def test_whatever_is_in_a_file_is_no_bug(
         text = yaml.safe_dump(document) if host.format == "yaml" else json.dumps(document)
     home = tmp_path_factory.mktemp("home")
     write_files(home, {USER_FILES[name]: text})
-    found, _ = look_around(machine_of(home), [name])
-    vault, gathered = Vault(), gather(found)
-    text = render([(each, vault.clear(each.name, each.table)) for each in gathered])
-    if any(each.enabled for each in gathered):
+    servers, _ = look_around(machine_of(home), [name])
+    vault, gathered = Vault(), gather(servers)
+    text = render([(server, vault.clear(server.name, server.table)) for server in gathered])
+    if any(server.enabled for server in gathered):
         assert read(text, vault).enabled
 
 
@@ -176,9 +182,9 @@ def test_keys_that_are_no_text_are_no_bug(tmp_path: Path) -> None:
         "1: { type: stdio, cmd: x, args: [2026-01-01, 1.5] }\n  y: { type: stdio, cmd: x, envs: { 2: 3 } }"
     )
     write_files(tmp_path, {USER_FILES["goose"]: f"extensions:\n  {servers}\n"})
-    found, unread = look_around(machine_of(tmp_path), HOSTS)
+    entries, unread = look_around(machine_of(tmp_path), HOSTS)
     assert unread == []
-    assert [(each.name, each.reason) for each in found] == [
+    assert [(server.name, server.reason) for server in entries] == [
         ("1", "args[1]: expected text, got a number"),
         ("y", None),
     ]
@@ -196,18 +202,24 @@ def test_a_secret_is_out_of_the_file_and_still_reaches_the_server(
         "args": {"command": "x", "args": ["--token", SECRET]},
         "url": {"url": f"https://x.example/mcp?api_key={SECRET}"},
     }
-    found, gathered, text, vault = take_over(
+    servers, gathered, text, vault = take_over(
         tmp_path, {USER_FILES[name]: file_of(host, {"s": server[place]})}
     )
     assert SECRET not in text
-    assert SECRET not in repr((found, gathered, vault))
+    assert SECRET not in repr((servers, gathered, vault))
     (upstream,) = read(text, vault).upstreams
     target = upstream.target
     assert isinstance(target, Stdio | Http)
     if isinstance(target, Stdio):
-        reached = {"env": {key: each.reveal() for key, each in target.env.items()}, "args": list(target.args)}
+        reached = {
+            "env": {key: secret.reveal() for key, secret in target.env.items()},
+            "args": list(target.args),
+        }
     else:
-        reached = {"headers": {key: each.reveal() for key, each in target.headers.items()}, "url": target.url}
+        reached = {
+            "headers": {key: secret.reveal() for key, secret in target.headers.items()},
+            "url": target.url,
+        }
     assert reached[place] == server[place][place]
 
 
@@ -222,9 +234,9 @@ def test_a_file_that_cannot_be_read_is_told_without_its_text(tmp_path: Path) -> 
             USER_FILES["gemini"]: " \n",
         },
     )
-    found, unread = look_around(machine_of(tmp_path), HOSTS)
-    assert found == []
-    assert {each.place.host.name: each.reason for each in unread} == {
+    servers, unread = look_around(machine_of(tmp_path), HOSTS)
+    assert servers == []
+    assert {place.place.host.name: place.reason for place in unread} == {
         "cursor": "not valid JSON: at line 1",
         "zed": "not valid JSON: expected a table",
         "codex": "not valid TOML: at line 1, column 5",
@@ -248,11 +260,11 @@ def test_a_hostile_folder_costs_neither_time_nor_memory(tmp_path: Path) -> None:
     (home / ".claude.json").write_text(f'{{"mcpServers": {{"a": {{"command": "x", "env": {deep}}}}}}}')
     (project / ".gemini/settings.json").write_text('{"a": "' + '\\"' * 500_000)
     machine = Machine("linux", home, {}, project)
-    found, unread = look_around(machine, HOSTS)
-    assert found == []
+    servers, unread = look_around(machine, HOSTS)
+    assert servers == []
     assert {
-        each.place.path.relative_to(tmp_path).as_posix().removeprefix("project/"): each.reason
-        for each in unread
+        place.place.path.relative_to(tmp_path).as_posix().removeprefix("project/"): place.reason
+        for place in unread
     } == {
         "home/.claude.json": TOO_DEEP,
         "home/.config/goose/config.yaml": TOO_DEEP,

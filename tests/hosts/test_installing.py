@@ -157,7 +157,7 @@ def test_lines_are_shown_with_their_indents(tmp_path: Path) -> None:
     ]
 
 
-def test_an_entry_that_was_made_by_hand_is_not_shown_and_comes_back(tmp_path: Path) -> None:
+def test_a_manual_entry_is_not_shown_and_comes_back(tmp_path: Path) -> None:
     place = place_of(tmp_path, "cursor")
     entry = '"mcpmux": { "command": "x", "env": { "A": "geheim" } }'
     place.path.write_text(text := f'{{ "mcpServers": {{ {entry} }} }}')

@@ -1,4 +1,4 @@
-"""How texts of host apps refer to variables, against how our configuration reads the result."""
+"""References to variables in texts of host apps, against how our configuration reads the result."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_what_only_the_host_app_knows_is_refused_without_quoting_it(text: str) -
 
 def test_the_default_of_a_password_is_no_default() -> None:
     inputs = {"a-b": {"type": "promptString", "password": True, "default": "x"}}
-    around = Surroundings(HOSTS["vscode"], Path("/h"), inputs=inputs)
-    assert translate("${input:a-b}", around) == "${A_B}"
+    surroundings = Surroundings(HOSTS["vscode"], Path("/h"), inputs=inputs)
+    assert translate("${input:a-b}", surroundings) == "${A_B}"
 
 
 @pytest.mark.parametrize(

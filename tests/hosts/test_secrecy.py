@@ -89,11 +89,11 @@ def test_the_configuration_reads_the_same_without_them(
     assert SECRET not in repr(cleared)
     assert SECRET not in repr(vault.moved)
     environ = {"A": "a"}
-    for each in vault.moved:
-        if each.file is None:
-            environ[each.variable] = each.value.reveal()
+    for secret in vault.moved:
+        if secret.file is None:
+            environ[secret.variable] = secret.value.reveal()
         else:
-            each.file.write_text(each.value.reveal())
+            secret.file.write_text(secret.value.reveal())
     assert read(cleared, environ) == read(table, environ)
 
 
@@ -127,5 +127,5 @@ def test_no_two_secrets_share_a_variable_or_a_file(names: list[str]) -> None:
     vault = Vault(Path("/s"))
     for name in names:
         vault.clear(name, {"env": {"K_KEY": "1", "k-key": "2"}})
-    assert len({each.variable for each in vault.moved}) == 2 * len(names)
-    assert len({each.file for each in vault.moved}) == 2 * len(names)
+    assert len({secret.variable for secret in vault.moved}) == 2 * len(names)
+    assert len({secret.file for secret in vault.moved}) == 2 * len(names)

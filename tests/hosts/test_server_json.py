@@ -41,11 +41,11 @@ SSE = {"type": "sse", "url": "https://notes.example.com/sse"}
 def described(
     *packages: Any, remotes: Any = (), programs: str | None = None, trusted: Collection[str] = ()
 ) -> Described:
-    """What is taken for the upstream `notes`. `programs`: those that are here, by default all."""
+    """Return the choice for the upstream `notes`. `programs`: those that are here, by default all."""
     document = {"name": "io.github.jane/notes", "packages": packages, "remotes": remotes}
     here = None if programs is None else programs.split()
-    found = parse_server_json(json.dumps(document).encode())
-    return choose(found, "notes", lambda program: here is None or program in here, trusted)
+    parsed = parse_server_json(json.dumps(document).encode())
+    return choose(parsed, "notes", lambda program: here is None or program in here, trusted)
 
 
 def args_of(**more: Any) -> list[str]:
@@ -140,16 +140,14 @@ NUGET = NPM | {"registryType": "nuget", "identifier": "Notes"}
         (NPM, option("--reg http://evil.example"), "--reg", "not one that mcpmux knows"),
     ],
 )
-def test_an_argument_that_may_do_harm_is_taken_only_if_it_is_trusted(
-    package: Any, argument: Any, name: str, effect: str
-) -> None:
+def test_a_harmful_argument_needs_trust(package: Any, argument: Any, name: str, effect: str) -> None:
     package = package | {"runtimeArguments": [argument]}
     with pytest.raises(NotTakenOver) as refused:
         described(package)
-    told = str(refused.value)
-    assert f"`{name}`" in told
-    assert effect in told
-    assert f"--trust {shlex.quote(name)}`" in told
+    message = str(refused.value)
+    assert f"`{name}`" in message
+    assert effect in message
+    assert f"--trust {shlex.quote(name)}`" in message
     table, notes = described(package, trusted=[name])
     words = [argument[key] for key in ("name", "value") if key in argument] or [name]
     assert any(table["args"][at:][: len(words)] == words for at in range(len(table["args"])))
@@ -198,17 +196,15 @@ def test_a_harmless_argument_is_taken_over_and_shown(package: Any, argument: str
         ("NOTES_MODE", "${HOME}"),
     ],
 )
-def test_a_variable_that_is_not_known_to_be_harmless_is_taken_only_if_it_is_trusted(
-    name: str, value: str
-) -> None:
+def test_a_variable_that_may_be_harmful_needs_trust(name: str, value: str) -> None:
     variables = [{"name": name, "value": value}, {"name": "NODE_ENV", "value": ""}]
     package = NPM | {"environmentVariables": variables}
     with pytest.raises(NotTakenOver, match=rf"`{name}` .*--trust {name}`"):
         described(package)
     env = {name: value.replace("${", "$${"), "NODE_ENV": ""}
     assert described(package, trusted=[name]).table["env"] == env
-    asked = NPM | {"environmentVariables": [{"name": name, "isRequired": True}]}
-    assert described(asked).table["env"] == {name: f"${{{name}}}"}
+    requiring = NPM | {"environmentVariables": [{"name": name, "isRequired": True}]}
+    assert described(requiring).table["env"] == {name: f"${{{name}}}"}
 
 
 @pytest.mark.parametrize(
@@ -332,18 +328,16 @@ SECRET = {"secret-access-key": {"isRequired": True}}
         ),
     ],
 )
-def test_a_variable_of_the_user_goes_to_a_remote_only_if_it_is_trusted_by_name(
-    remote: Any, where: str
-) -> None:
+def test_a_variable_sent_to_a_remote_needs_trust_by_name(remote: Any, where: str) -> None:
     """The document chooses its own name, and so that of a variable that is set already."""
     document = parse_server_json(json.dumps({"name": "evil/aws", "remotes": [HTTP | remote]}).encode())
     header_names = ["Secret-Access-Key", "User-Agent"]
     with pytest.raises(NotTakenOver) as refused:
         choose(document, "aws", EVERYTHING.__contains__, header_names)
-    told = str(refused.value)
-    assert "`AWS_SECRET_ACCESS_KEY` is sent to https://notes.example.com/" in told
-    assert where in told
-    assert "--trust AWS_SECRET_ACCESS_KEY`" in told
+    message = str(refused.value)
+    assert "`AWS_SECRET_ACCESS_KEY` is sent to https://notes.example.com/" in message
+    assert where in message
+    assert "--trust AWS_SECRET_ACCESS_KEY`" in message
     notes = choose(document, "aws", EVERYTHING.__contains__, ["AWS_SECRET_ACCESS_KEY"]).notes
     assert notes[1].startswith("the variable AWS_SECRET_ACCESS_KEY is sent to https://notes.example.com/")
     assert where in notes[1]
@@ -404,9 +398,7 @@ def word(text: str) -> dict[str, str]:
         (word("${HOME}"), "$${HOME}"),
     ],
 )
-def test_an_argument_of_the_package_that_is_not_known_to_be_harmless_is_taken_only_if_it_is_trusted(
-    argument: Any, name: str
-) -> None:
+def test_a_package_argument_that_may_be_harmful_needs_trust(argument: Any, name: str) -> None:
     package = NPM | {"packageArguments": [argument]}
     with pytest.raises(NotTakenOver) as refused:
         described(package)
@@ -450,9 +442,7 @@ def test_a_plain_argument_of_the_package_is_taken_and_shown(argument: Any) -> No
         ("http://127.0.0.1\\@evil.example/mcp", "user in front"),
     ],
 )
-def test_a_url_that_others_can_read_or_that_deceives_is_taken_only_if_it_is_trusted(
-    url: str, effect: str
-) -> None:
+def test_an_unencrypted_or_deceptive_url_needs_trust(url: str, effect: str) -> None:
     remote = HTTP | {"url": url}
     if url.startswith("HTTP:"):
         with pytest.raises(NotTakenOver):
@@ -470,7 +460,7 @@ def test_a_url_of_this_machine_needs_no_encryption(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Authorization", "Cookie", "Host", "X-Api-Key", "X-Forwarded-For"])
-def test_a_header_with_a_value_of_the_document_is_taken_only_if_it_is_trusted(name: str) -> None:
+def test_a_header_with_a_fixed_value_needs_trust(name: str) -> None:
     headers = [{"name": name, "value": "x${A}"}, {"name": "X-Api-Version", "default": "2"}]
     with pytest.raises(NotTakenOver, match=rf"`{name}` .*--trust {name}`"):
         described(remotes=[HTTP | {"headers": headers}])
@@ -478,7 +468,7 @@ def test_a_header_with_a_value_of_the_document_is_taken_only_if_it_is_trusted(na
     assert table["headers"] == {name: "x$${A}", "X-Api-Version": "2"}
 
 
-def test_the_first_that_can_be_used_is_taken_and_the_others_are_told() -> None:
+def test_the_first_usable_choice_is_taken_and_the_others_named() -> None:
     offers = (NPM, IMAGE)
     assert described(*offers, remotes=[SSE, HTTP], programs="docker npx").table["command"] == "npx"
     table, notes = described(*offers, remotes=[SSE, HTTP], programs="docker")
@@ -533,7 +523,7 @@ def test_a_hash_that_nobody_checks_is_told() -> None:
         "{scheme}",
     ],
 )
-def test_a_remote_that_is_not_known_to_be_reached_over_http_is_refused(url: str) -> None:
+def test_a_remote_of_an_unknown_transport_is_refused(url: str) -> None:
     remote = HTTP | {"url": url, "variables": {"scheme": {"isRequired": True}}}
     with pytest.raises(NotTakenOver, match="no URL"):
         described(remotes=[remote], trusted=EVERYTHING)
@@ -580,8 +570,10 @@ def test_a_dollar_before_a_variable_cannot_be_said() -> None:
 def test_the_answer_of_a_registry_has_the_document_in_it() -> None:
     official = {"io.modelcontextprotocol.registry/official": {"status": "deprecated"}}
     answer = {"server": {"name": "a/b", "remotes": [HTTP]}, "_meta": official}
-    found = parse_server_json(json.dumps(answer).encode())
-    assert choose(found, "b", lambda _program: True).notes[1:] == ("the registry says that it is deprecated",)
+    parsed = parse_server_json(json.dumps(answer).encode())
+    assert choose(parsed, "b", lambda _program: True).notes[1:] == (
+        "the registry says that it is deprecated",
+    )
 
 
 @pytest.mark.parametrize(
