@@ -34,8 +34,8 @@ def public(*keys: Any) -> bytes:
 
 
 def claims(**changes: Any) -> Json:
-    """What a good token says; None takes a claim out."""
-    said = {
+    """Return the claims of a good token with `changes`; None removes a claim."""
+    values = {
         "iss": ISSUER,
         "aud": RESOURCE,
         "sub": "alice",
@@ -43,7 +43,7 @@ def claims(**changes: Any) -> Json:
         "iat": int(NOW),
         "scope": "read call",
     }
-    return {key: value for key, value in (said | changes).items() if value is not None}
+    return {key: value for key, value in (values | changes).items() if value is not None}
 
 
 def sign(said: Any, key: Any = RSA, algorithm: str = "RS256", **header: Any) -> str:

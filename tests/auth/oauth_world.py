@@ -119,22 +119,22 @@ class World(Web):
         scope = self.good.get(shown.removeprefix("Bearer "))
         place = f'resource_metadata="{self.issuer}/.well-known/oauth-protected-resource/mcp"'
         if scope is None:
-            said = f"Bearer {place}" if self.challenges else "Bearer"
-            await reply.send(401, (("WWW-Authenticate", said),), b"who are you?")
+            challenge = f"Bearer {place}" if self.challenges else "Bearer"
+            await reply.send(401, (("WWW-Authenticate", challenge),), b"who are you?")
         elif self.needs and self.needs not in scope.split():
-            said = f'Bearer error="insufficient_scope", scope="{self.needs}", {place}'
-            await reply.send(403, (("WWW-Authenticate", said),))
+            challenge = f'Bearer error="insufficient_scope", scope="{self.needs}", {place}'
+            await reply.send(403, (("WWW-Authenticate", challenge),))
         else:
             await super().handle(request, reply)
 
     async def _authorize(self, request: Any, reply: Any) -> None:
-        asked = {key: values[0] for key, values in parse_qs(request.query).items()}
-        self.asked.append(asked)
+        query = {key: values[0] for key, values in parse_qs(request.query).items()}
+        self.asked.append(query)
         code = f"code-{len(self.asked)}"
-        self.codes[code] = asked
-        said = self.answer_browser({"code": code, "state": asked["state"], "iss": self.issuer})
-        said = {key: value for key, value in said.items() if value is not None}
-        await reply.send(302, (("Location", f"{asked['redirect_uri']}?{urlencode(said)}"),))
+        self.codes[code] = query
+        answer = self.answer_browser({"code": code, "state": query["state"], "iss": self.issuer})
+        answer = {key: value for key, value in answer.items() if value is not None}
+        await reply.send(302, (("Location", f"{query['redirect_uri']}?{urlencode(answer)}"),))
 
     async def _give_token(self, request: Any, reply: Any) -> None:
         form = {key: values[0] for key, values in parse_qs(request.body.decode()).items()}
@@ -147,11 +147,11 @@ class World(Web):
     def _token_for(self, form: Json) -> tuple[int, bytes]:
         scope = form.get("scope", "read")
         if form["grant_type"] == "authorization_code":
-            asked = self.codes.pop(form["code"])
+            query = self.codes.pop(form["code"])
             digest = hashlib.sha256(form["code_verifier"].encode()).digest()
-            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == asked["code_challenge"]
-            assert form["redirect_uri"] == asked["redirect_uri"]
-            scope = asked.get("scope", "")
+            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == query["code_challenge"]
+            assert form["redirect_uri"] == query["redirect_uri"]
+            scope = query.get("scope", "")
         elif form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh:
                 return 400, b'{"error": "invalid_grant", "error_description": "gone"}'
@@ -162,13 +162,13 @@ class World(Web):
         self.made += 1
         access, refresh = f"SECRET-access-{self.made}", f"SECRET-refresh-{self.made}"
         self.good = {access: scope}
-        said = {"access_token": access, "token_type": "Bearer", "scope": scope}
+        answer = {"access_token": access, "token_type": "Bearer", "scope": scope}
         if self.lifetime is not None:
-            said["expires_in"] = self.lifetime
+            answer["expires_in"] = self.lifetime
         if form["grant_type"] != "client_credentials" and (self.rotates or not self.refresh):
             self.refresh[refresh] = scope
-            said["refresh_token"] = refresh
-        return 200, json.dumps(said).encode()
+            answer["refresh_token"] = refresh
+        return 200, json.dumps(answer).encode()
 
     def target(self, **oauth: Any) -> Http:
         return Http(self.url, oauth=OAuth(**oauth))

@@ -83,11 +83,11 @@ def test_challenges_are_read(value: str, read: Challenge) -> None:
 
 
 def test_what_mcpmux_says_it_reads() -> None:
-    said = write_challenge("https://x/y", ["b", "a"], "insufficient_scope", "no")
-    assert read_challenge(said) == Challenge("insufficient_scope", ("a", "b"), "https://x/y", "no")
+    text = write_challenge("https://x/y", ["b", "a"], "insufficient_scope", "no")
+    assert read_challenge(text) == Challenge("insufficient_scope", ("a", "b"), "https://x/y", "no")
 
 
 @given(st.text())
 def test_nothing_is_too_strange(value: str) -> None:
-    found = read_challenge(f"Bearer {value}")
-    assert len(found.scopes) <= 64
+    challenge = read_challenge(f"Bearer {value}")
+    assert len(challenge.scopes) <= 64

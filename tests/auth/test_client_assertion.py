@@ -1,4 +1,4 @@
-"""`private_key_jwt`: what mcpmux signs to say who it is."""
+"""`private_key_jwt`: the signature with which mcpmux identifies itself."""
 
 from __future__ import annotations
 

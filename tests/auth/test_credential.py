@@ -188,19 +188,19 @@ async def test_a_login_done_meanwhile_is_taken_over(world: World) -> None:
 async def test_a_refresh_token_that_another_has_used_is_no_loss(world: World) -> None:
     """Two mcpmux share a login: the second finds the first's tokens."""
     await world.log_in(world.target())
-    one, two = (world.credential(world.target()) for _ in range(2))
-    await one.header()
-    await two.header()
+    first, second = (world.credential(world.target()) for _ in range(2))
+    await first.header()
+    await second.header()
     world.clock.now += 3600
-    assert await shown_by(one) == await shown_by(two) == "Bearer SECRET-access-2"
+    assert await shown_by(first) == await shown_by(second) == "Bearer SECRET-access-2"
     assert world.grants.count("refresh_token") == 1
 
 
-async def test_two_that_renew_a_login_at_the_same_time_use_its_refresh_token_once(world: World) -> None:
+async def test_simultaneous_renewals_of_a_login_use_its_refresh_token_once(world: World) -> None:
     await world.log_in(world.target())
     both = [world.credential(world.target()) for _ in range(2)]
-    for each in both:
-        await each.header()
+    for credential in both:
+        await credential.header()
     world.clock.now += 3600
     came = [trio.Event(), trio.Event()]
 
@@ -211,9 +211,9 @@ async def test_two_that_renew_a_login_at_the_same_time_use_its_refresh_token_onc
 
     world.before_token = wait_for_the_other
     async with trio.open_nursery() as nursery:
-        for each in both:
-            nursery.start_soon(each.header)
-    assert {await shown_by(each) for each in both} == {"Bearer SECRET-access-2"}
+        for credential in both:
+            nursery.start_soon(credential.header)
+    assert {await shown_by(credential) for credential in both} == {"Bearer SECRET-access-2"}
     assert world.grants.count("refresh_token") == 1
 
 
@@ -225,9 +225,9 @@ async def test_an_ended_login_says_what_to_run(world: World) -> None:
     trouble = await trouble_of(credential)
     assert "has ended" in trouble
     assert "run `mcpmux auth login web`" in trouble
-    asked = len(world.forms)
+    count = len(world.forms)
     assert await trouble_of(credential) == trouble
-    assert len(world.forms) == asked, "not asked again at once"
+    assert len(world.forms) == count, "not asked again at once"
 
 
 async def test_tokens_are_bound_to_their_issuer(world: World) -> None:
@@ -262,9 +262,9 @@ async def test_a_good_token_outlives_a_token_endpoint_that_is_down(world: World)
     world.answer_token = lambda form: (503, b"")
     world.clock.now += 3600 - AHEAD_SECONDS
     assert await shown_by(credential) == "Bearer SECRET-access-1"
-    asked = len(world.forms)
+    count = len(world.forms)
     assert await shown_by(credential) == "Bearer SECRET-access-1"
-    assert len(world.forms) == asked
+    assert len(world.forms) == count
     world.clock.now += AHEAD_SECONDS
     assert "status 503" in await trouble_of(credential)
     world.answer_token = lambda form: None
@@ -283,10 +283,10 @@ async def test_a_new_token_that_is_refused_makes_no_storm(world: World) -> None:
 async def test_step_up_of_client_credentials_asks_for_all_scopes_once(world: World) -> None:
     credential = world.credential(world.own_target())
     shown = await credential.header()
-    said = 'Bearer error="insufficient_scope", scope="write"'
-    assert await credential.refused(shown, 403, said)
+    challenge = 'Bearer error="insufficient_scope", scope="write"'
+    assert await credential.refused(shown, 403, challenge)
     assert world.forms[-1]["scope"] == "read write"
-    assert not await credential.refused(await credential.header(), 403, said)
+    assert not await credential.refused(await credential.header(), 403, challenge)
     assert not await credential.refused(await credential.header(), 403, "Bearer")
     assert len(world.forms) == 2
 
@@ -294,8 +294,8 @@ async def test_step_up_of_client_credentials_asks_for_all_scopes_once(world: Wor
 async def test_step_up_of_a_login_needs_the_person(world: World) -> None:
     await world.log_in(world.target())
     credential = world.credential(world.target())
-    said = 'Bearer error="insufficient_scope", scope="write"'
-    assert not await credential.refused(await credential.header(), 403, said)
+    challenge = 'Bearer error="insufficient_scope", scope="write"'
+    assert not await credential.refused(await credential.header(), 403, challenge)
     assert credential.advice is not None
     assert "(write): run `mcpmux auth login web`" in credential.advice
     await world.log_in(world.target())
@@ -344,9 +344,9 @@ async def test_a_login_is_used_and_refreshed_when_refused(
         async with open_mux(world.target()) as mux:
             assert await read(mux) == []
             world.good.clear()
-            before = len(world.methods())
+            count = len(world.methods())
             assert await read(mux) == []
-            assert world.methods()[before:] == ["resources/read"], "repeated once, carried out once"
+            assert world.methods()[count:] == ["resources/read"], "repeated once, carried out once"
             assert world.shown[-2:] == ["Bearer SECRET-access-1", "Bearer SECRET-access-2"]
             world.good.clear()
             world.needs = "write"
@@ -382,7 +382,7 @@ async def test_the_clients_own_token_never_goes_upstream(tmp_path: Path, world: 
     answer = await trio.to_thread.run_sync(read_through, config, token)
     assert answer["result"]["contents"] == []
     sent = [request.headers for request, _ in world.seen]
-    assert {each.get("authorization") for each in sent} >= {"Bearer SECRET-access-1"}
+    assert {headers.get("authorization") for headers in sent} >= {"Bearer SECRET-access-1"}
     assert "" in world.shown, "the plain one has nothing to show"
     assert "CLIENT" not in repr(world.shown) + repr(sent)
 
@@ -392,15 +392,15 @@ def read_through(config: Path, token: str) -> Any:
     params = {"uri": "asks+a:1", "_meta": {"x.example/authorization": "kept"}}
     with Running("serve", str(config), "--log-level", "debug") as mux:
         client = HttpClient(mux.line().strip(), MODERN, {"Authorization": f"Bearer {token}"})
-        said = client.ask("resources/read", params)[-1]
+        answer = client.ask("resources/read", params)[-1]
         assert mux.stop() == 0
         assert "new token" in mux.stderr
         assert "SECRET" not in mux.stderr
         assert "CLIENT" not in mux.stderr
-        return said
+        return answer
 
 
-async def test_a_websocket_server_is_shown_the_token_and_a_refused_one_is_renewed(world: World) -> None:
+async def test_a_websocket_server_gets_the_token_and_its_renewal(world: World) -> None:
     async with trio.open_nursery() as nursery:
 
         async def take(request: WebSocketRequest) -> None:
@@ -431,7 +431,7 @@ async def test_a_websocket_server_is_shown_the_token_and_a_refused_one_is_renewe
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_of_http_sse_is_shown_the_token_and_a_refused_one_is_renewed(world: World) -> None:
+async def test_an_http_sse_server_gets_the_token_and_its_renewal(world: World) -> None:
     target = world.own_target()
     credential = world.credential(target)
     with HttpPool(HttpOrigin.from_url(world.url)) as pool:
@@ -455,7 +455,7 @@ async def nobody(_request: Any, _notify: Any) -> Any:
 
 
 def unheard(_notification: Any) -> None:
-    """Nothing is told."""
+    """Ignore the notification."""
 
 
 def test_a_token_is_in_no_repr(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in: every kind of good token, and every kind of bad one."""
+"""The gate: every kind of good token is admitted, and every kind of bad one."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_a_public_key_is_no_shared_secret(material: str):
     assert "algorithm" in str(await turned(make_gate(Issuing()), token))
 
 
-async def test_a_secret_in_a_key_set_is_not_used_and_nothing_can_be_signed_with_it():
+async def test_a_symmetric_key_in_a_key_set_verifies_no_token():
     issuing = Issuing()
     secret = secret_key(b"0123456789abcdef0123456789abcdef", "oct-1")
     issuing.documents[KEYS_URL] = json.dumps(
@@ -276,8 +276,8 @@ def test_each_document_is_where_its_url_says(public: str, own: str):
     for place in places.values():
         url = metadata.url_of(own, *place)
         there = metadata.metadata_url(url).removeprefix("https://mux.example.com")
-        found = [places[path] for path in metadata.paths_asked(there, own) if path in places]
-        assert metadata.url_of(own, *found[0]) == url
+        documents = [places[path] for path in metadata.paths_asked(there, own) if path in places]
+        assert metadata.url_of(own, *documents[0]) == url
         assert json.loads(metadata.document_of(url))["resource"] == url
 
 
@@ -319,7 +319,7 @@ async def test_a_judged_token_costs_no_second_judgement_until_it_expires(autojum
     token = sign(claims(exp=int(NOW) + 100))
     first = await gate.admit(bearer(token), "")
     issuing.documents.clear()
-    await trio.sleep(STALE_SECONDS + 1)  # of the keys: whoever asked for one now would get none
+    await trio.sleep(STALE_SECONDS + 1)  # of the keys: a request for one would get none now
     assert await gate.admit(bearer(token), "") is first
     clock.now += 129
     assert await gate.admit(bearer(token), "") is first
@@ -357,7 +357,7 @@ async def test_the_memory_for_judged_tokens_is_bounded(monkeypatch: pytest.Monke
     monkeypatch.setattr("mcpmux.auth.gate.CACHE_LIMIT", 2)
     tokens = [f"{number}" * 40 for number in range(5)]
     gate = make_gate(
-        tokens={f"n{number}": StaticToken(sha256=hash_token(each)) for number, each in enumerate(tokens)}
+        tokens={f"n{number}": StaticToken(sha256=hash_token(token)) for number, token in enumerate(tokens)}
     )
     for token in tokens * 2:
         await gate.admit(bearer(token), "")
@@ -397,7 +397,7 @@ async def test_many_clients_at_once_fetch_keys_once(autojump_clock):
     assert len(issuing.asked) == 1
 
 
-async def test_a_client_that_leaves_does_not_take_the_keys_of_others_with_it(autojump_clock):
+async def test_a_client_that_leaves_does_not_stop_the_fetch_of_keys(autojump_clock):
     gate = make_gate(Issuing(seconds=5))
     with trio.move_on_after(1):
         await gate.admit(bearer(sign(claims())), "")

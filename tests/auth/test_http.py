@@ -72,7 +72,7 @@ async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(certificates
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1", METADATA, "fe80::1", "100.100.100.200"])
-async def test_a_name_at_an_address_that_must_not_be_asked_is_not_connected_to(address: str) -> None:
+async def test_a_name_that_resolves_to_a_forbidden_address_is_not_connected(address: str) -> None:
     trio.socket.set_custom_hostname_resolver(Resolver(address))
     with pytest.raises(RemoteProtocolError, match="which it names for authorization, is at a"):
         await make_http().ask("https://as.example/token", (), b"SECRET")

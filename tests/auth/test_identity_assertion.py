@@ -40,17 +40,17 @@ class Provider:
 
     def _answer(self, form: Json) -> tuple[int, bytes]:
         if form["grant_type"] == EXCHANGE:
-            said = {"access_token": "SECRET-assertion", "token_type": "N_A", "expires_in": 300}
+            answer = {"access_token": "SECRET-assertion", "token_type": "N_A", "expires_in": 300}
         else:
             self.made += 1
-            said = {
+            answer = {
                 "access_token": "SECRET-unused",
                 "token_type": "Bearer",
                 "refresh_token": "SECRET-refresh",
             }
-            said["id_token"] = id_token(self.made)
-        said |= self.changes.get(form["grant_type"], {})
-        return 400 if "error" in said else 200, json.dumps(said).encode()
+            answer["id_token"] = id_token(self.made)
+        answer |= self.changes.get(form["grant_type"], {})
+        return 400 if "error" in answer else 200, json.dumps(answer).encode()
 
 
 class Organization:
@@ -82,10 +82,10 @@ async def test_an_id_token_becomes_an_assertion_and_that_a_token(here: Organizat
     provider, upstream = here.provider.world, here.upstream
     login = await here.log_in()
     assert login.issuer == provider.issuer
-    (asked,) = provider.asked
-    assert asked["scope"] == "openid"
-    assert asked["client_id"] == "me-there"
-    assert "resource" not in asked
+    (request,) = provider.asked
+    assert request["scope"] == "openid"
+    assert request["client_id"] == "me-there"
+    assert "resource" not in request
     assert "resource" not in here.forms[0]
     assert "/mcp" not in provider.paths
     assert await shown_by(upstream.credential(here.target())) == "Bearer SECRET-access-1"

@@ -23,13 +23,13 @@ async def fails(world: World, why: str, **oauth: Any) -> str:
 
 async def test_a_login_asks_for_what_the_specification_wants(world: World) -> None:
     login = await world.log_in(world.target())
-    asked, form = world.asked[0], world.forms[0]
-    assert asked["resource"] == form["resource"] == world.url
-    assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
-    assert asked["redirect_uri"].startswith("http://127.0.0.1:")
-    assert asked["scope"] == "read", "as the upstream's metadata says"
-    assert len(asked["state"]) >= 32
-    assert form["client_id"] == asked["client_id"] == "client-1"
+    query, form = world.asked[0], world.forms[0]
+    assert query["resource"] == form["resource"] == world.url
+    assert (query["response_type"], query["code_challenge_method"]) == ("code", "S256")
+    assert query["redirect_uri"].startswith("http://127.0.0.1:")
+    assert query["scope"] == "read", "as the upstream's metadata says"
+    assert len(query["state"]) >= 32
+    assert form["client_id"] == query["client_id"] == "client-1"
     assert login.issuer == world.issuer
     assert world.file.load() == login
     kept = world.file.path
@@ -37,18 +37,18 @@ async def test_a_login_asks_for_what_the_specification_wants(world: World) -> No
     wish = world.registered[0]
     assert wish["token_endpoint_auth_method"] == "none"
     assert wish["application_type"] == "native"
-    assert wish["redirect_uris"] == [asked["redirect_uri"]]
+    assert wish["redirect_uris"] == [query["redirect_uri"]]
     assert set(wish["grant_types"]) == {"authorization_code", "refresh_token"}
 
 
 async def test_each_login_has_its_own_state_and_verifier_and_keeps_the_client(world: World) -> None:
     await world.log_in(world.target())
     await world.log_in(world.target())
-    one, two = world.asked
-    assert one["state"] != two["state"]
-    assert one["code_challenge"] != two["code_challenge"]
-    assert one["client_id"] == two["client_id"]
-    assert one["redirect_uri"] == two["redirect_uri"]
+    first, second = world.asked
+    assert first["state"] != second["state"]
+    assert first["code_challenge"] != second["code_challenge"]
+    assert first["client_id"] == second["client_id"]
+    assert first["redirect_uri"] == second["redirect_uri"]
     assert len(world.registered) == 1
 
 
@@ -126,10 +126,10 @@ async def test_iss_may_be_missing_where_it_is_not_promised(world: World) -> None
 async def test_a_wrong_state_does_not_end_the_wait(world: World) -> None:
 
     async def show(url: str) -> None:
-        asked = query_of(url)
-        for state in ("wrong", "", asked["state"] + "x"):
-            await browse(f"{asked['redirect_uri']}?code=stolen&state={state}")
-        double = f"{asked['redirect_uri']}?code=a&code=b&state={asked['state']}"
+        query = query_of(url)
+        for state in ("wrong", "", query["state"] + "x"):
+            await browse(f"{query['redirect_uri']}?code=stolen&state={state}")
+        double = f"{query['redirect_uri']}?code=a&code=b&state={query['state']}"
         await browse(double)
         await browse(url)
 
@@ -141,7 +141,7 @@ async def test_a_wrong_state_does_not_end_the_wait(world: World) -> None:
 async def test_nobody_comes_back(world: World) -> None:
 
     async def show(_url: str) -> None:
-        """Nobody looks."""
+        """Open no browser."""
 
     with pytest.raises(McpmuxError, match="nobody came back"):
         await world.log_in(world.target(), show=show, seconds=0.1)

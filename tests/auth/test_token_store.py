@@ -24,12 +24,12 @@ def mode(path: Path) -> int:
 
 def test_what_is_kept_comes_back_and_is_for_the_user_alone(tmp_path: Path) -> None:
     file = LoginFile(tmp_path / "state" / "logins", "x", URL)
-    before = os.umask(0)
+    mask = os.umask(0)
     try:
         file.save(make_login("old"))
         file.save(make_login())
     finally:
-        os.umask(before)
+        os.umask(mask)
     assert file.load() == make_login()
     assert mode(file.path) == 0o600
     assert mode(tmp_path / "state" / "logins") == 0o700
