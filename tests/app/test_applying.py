@@ -1,4 +1,4 @@
-"""Another configuration for a running mux: what changes, what stays, what clients hear. Virtual time."""
+"""Another configuration for a running mux: what changes, what stays, what clients receive. Virtual time."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Gate:
     async def handle(self, server: ScriptedServer, _params: Json, _message: Json) -> Json:
         self.asked.set()
         await self.open.wait()
-        told: Json = {"content": [{"type": "text", "text": "done"}]}
-        return told | ({"resultType": "complete"} if server.modern else {})
+        result: Json = {"content": [{"type": "text", "text": "done"}]}
+        return result | ({"resultType": "complete"} if server.modern else {})
 
 
 def gated(gate: Gate, revision: str = MODERN) -> ScriptedServer:
@@ -63,12 +63,12 @@ async def legacy_client(world: World) -> ScriptedClient:
 async def test_an_added_upstream_is_there_and_an_unchanged_one_keeps_its_session(autojump_clock):
     async with open_world({"docs": docs()}) as world:
         client = await legacy_client(world)
-        before = world.mux.upstreams["docs"].connection
+        connection = world.mux.upstreams["docs"].connection
         world.servers["more"] = docs()
         assert become(world, upstream("docs"), upstream("more")) == {"added": ["more"]}
         await client.receive_method("notifications/resources/list_changed")
         assert "more+memo:1" in await uris(client)
-        assert world.mux.upstreams["docs"].connection is before is not None
+        assert world.mux.upstreams["docs"].connection is connection is not None
         assert world.connects == {"docs": 1, "more": 1}
 
 
@@ -121,7 +121,7 @@ async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change
     gate = Gate()
     async with open_world({"docs": docs(), "slow": gated(gate, revision)}) as world:
         client = world.client()
-        asked = await client.start("tools/call", {"name": "slow__wait"})
+        request = await client.start("tools/call", {"name": "slow__wait"})
         await gate.asked.wait()
         world.servers["slow"] = gated(Gate(), revision)
         changed = [attrs.evolve(upstream("slow"), target=OTHER)] if change == "restarted" else []
@@ -130,13 +130,13 @@ async def test_what_is_in_flight_is_finished_by_the_session_that_began_it(change
         assert [item["uri"] for item in await client.walk("resources/list", "resources")]
         gate.open.set()
         answer = await client.receive()
-        assert answer["id"] == asked
+        assert answer["id"] == request
         assert answer["result"]["content"][0]["text"] == "done"
         await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert len(world.mux.upstreams.sessions()) == len(world.mux.upstreams)
 
 
-async def test_what_takes_too_long_is_cut_off_with_an_error_that_says_why(autojump_clock):
+async def test_slow_exchanges_are_cut_off_with_an_error_that_explains(autojump_clock):
     gate = Gate()
     async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
         client = world.client()
@@ -149,7 +149,7 @@ async def test_what_takes_too_long_is_cut_off_with_an_error_that_says_why(autoju
         assert RETIRE_SECONDS <= trio.current_time() - began < RETIRE_SECONDS + 1
 
 
-async def test_an_idempotent_exchange_that_is_cut_off_does_not_wait_for_a_session_that_never_comes(
+async def test_an_idempotent_exchange_cut_off_does_not_wait_for_a_session(
     autojump_clock,
 ):
     gate = Gate()
@@ -197,7 +197,9 @@ async def test_prefix_and_timeouts_change_without_a_new_session(autojump_clock):
         client = await legacy_client(world)
         plan = become(world, upstream("docs", prefix="d"), upstream("slow", timeouts={"tools/call": 3.0}))
         assert plan == {"adjusted": ["docs", "slow"]}
-        assert "notifications/resources/list_changed" in {told["method"] for told in await client.drain()}
+        assert "notifications/resources/list_changed" in {
+            notification["method"] for notification in await client.drain()
+        }
         assert await uris(client) == ["d+file:///a.md", "d+memo:1"]
         began = trio.current_time()
         await client.start("tools/call", {"name": "slow__wait"})
@@ -275,8 +277,8 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
         await wait_all_tasks_blocked()
         back = world.servers["x"] = Subscribable(up)
         become(world, upstream("docs"), upstream("x"))
-        told = await client.receive_method("notifications/resources/updated")
-        assert told["params"]["uri"] == "x+memo:1"
+        notification = await client.receive_method("notifications/resources/updated")
+        assert notification["params"]["uri"] == "x+memo:1"
         assert back.subscribed == {"memo:1"}
 
 
@@ -345,8 +347,8 @@ async def test_a_restart_takes_over_without_losing_what_is_in_flight(autojump_cl
 
 async def test_whoever_follows_is_told_of_each_new_configuration_once(autojump_clock):
     async with open_world({"docs": docs()}) as world:
-        told: list[Config] = []
-        world.mux.followers.append(told.append)
+        configs: list[Config] = []
+        world.mux.followers.append(configs.append)
         become(world, upstream("docs"))
         become(world, upstream("docs", list_timeout=2.0))
-        assert told == [world.mux.config]
+        assert configs == [world.mux.config]

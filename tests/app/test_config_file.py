@@ -28,12 +28,12 @@ def file_read_as_known() -> ConfigFile:
 
 
 @given(st.lists(looks))
-def test_a_file_is_read_only_when_it_is_there_is_another_one_and_two_looks_agree(seen: list[Look | None]):
+def test_a_file_is_read_when_it_changed_and_two_looks_agree(seen: list[Look | None]):
     file = file_read_as_known()
-    before: Look | None = KNOWN
+    earlier: Look | None = KNOWN
     for look in seen:
-        assert file.see(look) == (look == before and look is not None and look != KNOWN)
-        before = look
+        assert file.see(look) == (look == earlier and look is not None and look != KNOWN)
+        earlier = look
 
 
 @given(st.lists(looks), looks)
@@ -45,7 +45,7 @@ def test_what_stays_is_read_sooner_or_later(seen: list[Look | None], last: Look 
     assert file.see(last) == (last is not None and last != KNOWN)
 
 
-async def test_a_file_that_is_written_in_place_or_replaced_is_another_one_and_one_that_is_gone_is_none(
+async def test_a_rewritten_or_replaced_file_is_new_and_a_removed_one_none(
     tmp_path: Path,
 ):
     path = tmp_path / "config"

@@ -1,4 +1,4 @@
-"""What administrators can do to a running mux; a broken configuration does nothing. Virtual time."""
+"""What administrators can do to a running mux; a broken configuration changes no part of it. Virtual time."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ def control_of(world: World) -> tuple[Control, Written]:
 async def test_a_broken_file_changes_nothing_and_says_why(autojump_clock):
     async with open_world({"docs": docs()}) as world:
         control, written = control_of(world)
-        before = world.mux.config
+        config = world.mux.config
         written.says = ConfigError(["x.toml:3:1: invalid TOML: no", "upstreams.b: expected `command`"])
         with pytest.raises(ConfigError) as caught:
             await control.reload()
         assert caught.value.problems == ["x.toml:3:1: invalid TOML: no", "upstreams.b: expected `command`"]
-        assert world.mux.config is before
+        assert world.mux.config is config
         assert len(await uris(world.client())) == 2
 
 
 async def test_a_file_that_mcpmux_would_not_start_with_changes_nothing(autojump_clock):
-    """Listeners take effect at the next start; that there would be none is told now."""
+    """Listeners take effect at the next start; the reload reports that there would be none."""
     async with open_world({"docs": docs()}) as world:
         control, written = control_of(world)
-        before = world.mux.config
+        config = world.mux.config
         written.change(listeners=Listeners(http=(HttpListener(host="0.0.0.0", port=1),)))
         with pytest.raises(ConfigError, match="allow_anyone"):
             await control.reload()
-        assert world.mux.config is before
+        assert world.mux.config is config
 
 
 async def test_without_a_file_there_is_nothing_to_read_again(autojump_clock):
@@ -79,7 +79,7 @@ async def test_without_a_file_there_is_nothing_to_read_again(autojump_clock):
             await Control(world.mux, None).reload()
 
 
-async def test_what_takes_effect_at_the_next_start_is_told_until_it_is_taken_back(autojump_clock):
+async def test_changes_that_need_a_restart_are_reported_until_taken_back(autojump_clock):
     async with open_world({"docs": docs()}) as world:
         control, written = control_of(world)
         written.change(limits=Limits(max_head_bytes=5000), logging=Logging(level="debug"))
@@ -108,21 +108,21 @@ async def test_what_takes_effect_at_the_next_start_is_told_until_it_is_taken_bac
 async def test_each_reload_that_has_to_wait_for_the_next_start_says_so(
     autojump_clock, key: str, settings: list[Any]
 ):
-    section, told = key.partition(".")[0], "takes effect when mcpmux is started again"
+    section, event = key.partition(".")[0], "takes effect when mcpmux is started again"
     async with open_world({"docs": docs()}) as world:
         control, written = control_of(world)
-        for each in settings:
-            written.change(**{section: each})
-            with capture_logs() as said:
+        for setting in settings:
+            written.change(**{section: setting})
+            with capture_logs() as logs:
                 assert section in str((await control.reload())["pending"])
-            assert [key in line["settings"] for line in said if line["event"] == told] == [True]
+            assert [key in line["settings"] for line in logs if line["event"] == event] == [True]
             assert key in control.pending
-        with capture_logs() as said:
+        with capture_logs() as logs:
             await control.reload()
-        assert told not in [line["event"] for line in said]
+        assert event not in [line["event"] for line in logs]
 
 
-async def test_a_disabled_upstream_is_as_if_it_were_not_configured_until_it_is_enabled(autojump_clock):
+async def test_a_disabled_upstream_is_away_until_it_is_enabled(autojump_clock):
     async with open_world({"docs": docs(), "more": docs()}) as world:
         control, written = control_of(world)
         await control.act("disable", "more")
@@ -183,7 +183,7 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(autojump_clock
         assert [uri.partition("+")[0] for uri in await uris(world.client())] == ["more", "more"]
 
 
-async def test_a_file_that_does_not_go_with_what_was_chosen_by_hand_changes_nothing(autojump_clock):
+async def test_a_file_that_contradicts_manual_choices_changes_nothing(autojump_clock):
     async with open_world({"docs": docs(), "more": docs()}) as world:
         control, written = control_of(world)
         await control.act("disable", "more")

@@ -28,12 +28,12 @@ async def test_rounds_that_hold_the_event_loop_are_in_the_log(autojump_clock: tr
         assert logs == []
         for seconds in (0.25, 0.5, 0.75):
             await hold(seconds)
-        assert [(each["longest_ms"], each["times"]) for each in logs] == [(250, 1)]
+        assert [(log["longest_ms"], log["times"]) for log in logs] == [(250, 1)]
         await trio.sleep(PAUSE_SECONDS)
         await hold(0.125)
     trio.lowlevel.remove_instrument(watch)
-    assert [(each["longest_ms"], each["times"]) for each in logs] == [(250, 1), (750, 3)]
-    assert {each["log_level"] for each in logs} == {"warning"}
+    assert [(log["longest_ms"], log["times"]) for log in logs] == [(250, 1), (750, 3)]
+    assert {log["log_level"] for log in logs} == {"warning"}
 
 
 async def test_the_processors_time_is_not_read_in_each_round(autojump_clock: trio.testing.MockClock) -> None:
@@ -66,16 +66,16 @@ async def _hold_in_each_task() -> None:
 
     def hear(_notification: object) -> None:
         hold()
-        heard.set()
+        is_held.set()
 
-    heard = trio.Event()
+    is_held = trio.Event()
     ours, theirs = open_memory_pipes()
     async with open_duplex_channel(theirs, answer, hear, objects=False):
         hold()
         await ours.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')
-        await heard.wait()
+        await is_held.wait()
 
 
-def test_a_test_fails_in_which_a_step_of_mcpmux_holds_the_event_loop() -> None:
+def test_a_test_fails_when_mcpmux_holds_the_event_loop() -> None:
     with pytest.raises(AssertionError, match=r"^steps of over 100 ms: channel reader: \d+ ms$"):
         run_watched(_hold_in_each_task)

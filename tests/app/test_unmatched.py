@@ -39,7 +39,7 @@ async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_names, world.mux, stopping)
             await settle()
-            yield lambda: [each["problem"] for each in logs if "the configuration" in each["event"]]
+            yield lambda: [log["problem"] for log in logs if "the configuration" in log["event"]]
             stopping.set()
 
 
@@ -71,56 +71,59 @@ Q = {"q": {"type": "string"}}
 
 async def test_what_a_server_does_not_have_any_more_is_told_once(autojump_clock):
     docs = server(tool("search", **Q), tool("other"))
-    async with open_world({"docs": docs, "gone": None}, views=VIEWS) as world, watched(world) as told:
-        assert told() == []
+    async with open_world({"docs": docs, "gone": None}, views=VIEWS) as world, watched(world) as problems:
+        assert problems() == []
         docs.lists["tools/list"] = ("tools", [tool("searching", **Q)])
         await docs.send({"method": "notifications/tools/list_changed"})
         await settle()
-        assert told() == [
+        assert problems() == [
             "views.coding: an override of tools of docs: none is called search; did you mean `searching`?"
         ]
         await docs.send({"method": "notifications/tools/list_changed"})
         await settle()
-        assert len(told()) == 1
+        assert len(problems()) == 1
         docs.lists["tools/list"] = ("tools", [tool("search", q={"type": "integer"})])
         await docs.send({"method": "notifications/tools/list_changed"})
         await settle()
-        assert len(told()) == 2 and told()[1].startswith(
+        assert len(problems()) == 2 and problems()[1].startswith(
             "views.coding: an override of search of docs: `value` of q"
         )
 
 
 async def test_a_server_that_comes_late_is_looked_into_when_it_is_there(autojump_clock):
-    async with open_world({"docs": None}, views=VIEWS) as world, watched(world) as told:
-        assert told() == []
+    async with open_world({"docs": None}, views=VIEWS) as world, watched(world) as problems:
+        assert problems() == []
         world.servers["docs"] = server(tool("look"))
         await trio.sleep(600)  # until it is tried again
-        assert [each.partition(":")[0] for each in told()] == ["views.coding.include[0].name", "views.coding"]
+        assert [problem.partition(":")[0] for problem in problems()] == [
+            "views.coding.include[0].name",
+            "views.coding",
+        ]
 
 
 async def test_a_new_configuration_is_looked_into(autojump_clock):
     docs = server(tool("search", **Q))
-    async with open_world({"docs": docs}) as world, watched(world) as told:
+    async with open_world({"docs": docs}) as world, watched(world) as problems:
         await docs.send({"method": "notifications/tools/list_changed"})
         await settle()
-        assert told() == [] and not docs.pages  # nothing is named, so nothing is asked for
+        assert problems() == [] and not docs.pages  # no tool is named, so no list is requested
         views = {"coding": View(include=(Selector(name="serach"),))}
         world.mux.apply(attrs.evolve(world.mux.config, views=views))
         await settle()
-        (problem,) = told()
+        (problem,) = problems()
         assert problem.startswith("views.coding.include[0].name: `serach` selects nothing")
         assert problem.endswith("; did you mean `search`?")
 
 
 async def test_a_server_that_comes_and_goes_is_told_of_once(autojump_clock):
-    async with open_world({"docs": server(tool("look"))}, views=VIEWS) as world, watched(world) as told:
+    async with open_world({"docs": server(tool("look"))}, views=VIEWS) as world, watched(world) as problems:
         for _ in range(3):
             await world.kill("docs")
             await trio.sleep(600)  # until it is back
-        assert len(told()) == len(set(told())) == 2
+        assert len(problems()) == len(set(problems())) == 2
 
 
-async def test_a_server_whose_list_changes_when_it_is_read_is_not_read_all_the_time(autojump_clock):
+async def test_a_server_whose_list_changes_when_read_is_not_read_forever(autojump_clock):
     docs = server()
 
     async def answer(*_: object) -> Json:
@@ -137,8 +140,8 @@ async def test_a_server_whose_list_changes_when_it_is_read_is_not_read_all_the_t
 
 async def test_a_schema_that_cannot_be_read_ends_nothing(autojump_clock):
     docs = RawTools(b'[{"name":"search","inputSchema":{"maximum":1e400}},{"name":"other"}]')
-    async with open_world({"docs": docs}, views=VIEWS) as world, watched(world) as told:
-        assert len(told()) <= 1  # the parameter may be there, or not
+    async with open_world({"docs": docs}, views=VIEWS) as world, watched(world) as problems:
+        assert len(problems()) <= 1  # the parameter may be there, or not
 
 
 def test_a_disabled_server_may_have_anything():
@@ -184,22 +187,22 @@ def test_a_target_that_is_nothing_is_told_with_the_nearest_name(effect, target, 
     rules = (AccessRule(effect="allow"), AccessRule(effect=effect, targets=("docs__add", target)))
     config = Config(upstreams=(upstream("docs"), upstream("web")), access=rules)
     hint = f"; did you mean `{near}`?" if near else ""
-    told = find_unmatched_names(config, {**LISTED, "web": {}}, {})
-    assert told == [f"access[1].targets: `{target}` {SELECTS_NOTHING}{hint}"]
+    problems = find_unmatched_names(config, {**LISTED, "web": {}}, {})
+    assert problems == [f"access[1].targets: `{target}` {SELECTS_NOTHING}{hint}"]
 
 
 @pytest.mark.parametrize(("effect", "is_told"), [("allow", True), ("deny", False)])
-def test_a_star_stands_for_a_part_of_a_prefix_in_what_is_denied_only(effect, is_told):
+def test_a_star_stands_for_part_of_a_prefix_in_denials_only(effect, is_told):
     rules = (AccessRule(effect="allow"), AccessRule(effect=effect, targets=("d*__search",)))
-    told = find_unmatched_names(Config(upstreams=(upstream("docs"),), access=rules), LISTED, {})
-    assert bool(told) is is_told
+    problems = find_unmatched_names(Config(upstreams=(upstream("docs"),), access=rules), LISTED, {})
+    assert bool(problems) is is_told
 
 
 @pytest.mark.parametrize(
     "target",
     ["docs__search", "sea*", "docs__*", "docs+note:///t/1", "note:///t/1", "*", "web__x", "docs+note:///*"],
 )
-def test_a_target_that_is_something_or_of_a_server_that_is_away_is_not_told(target):
+def test_a_matched_target_or_one_of_an_absent_server_is_fine(target):
     rules = (AccessRule(effect="allow"), AccessRule(effect="deny", targets=(target,)))
     config = Config(upstreams=(upstream("docs"), upstream("web")), access=rules)
     assert find_unmatched_names(config, LISTED, {}) == []

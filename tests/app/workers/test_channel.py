@@ -1,4 +1,4 @@
-"""What supervisor and workers tell each other, and the generations of workers in shared memory."""
+"""The messages between supervisor and workers, and the generations of workers in shared memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
 async def test_what_is_posted_is_sent_in_order():
-    one, other = map(ControlChannel, socket.socketpair())
+    sender, other = map(ControlChannel, socket.socketpair())
     received: list[str] = []
     async with trio.open_nursery() as nursery:
         for name in ("docs", "web", "docs"):
-            one.post("act", "drain", name)
-            one.post("changed", name)
-        nursery.start_soon(one.run, {})
+            sender.post("act", "drain", name)
+            sender.post("changed", name)
+        nursery.start_soon(sender.run, {})
         handlers: Handlers = {"act": lambda _action, name: received.append(name), "changed": received.append}
         nursery.start_soon(other.run, handlers)
         await wait_all_tasks_blocked()
         assert received == ["docs", "docs", "web", "web", "docs", "docs"]
         nursery.cancel_scope.cancel()
-    one.close()
+    sender.close()
     other.close()
 
 
 async def test_a_question_is_answered_after_what_was_posted_before_it():
-    one, other = map(ControlChannel, socket.socketpair())
+    sender, other = map(ControlChannel, socket.socketpair())
     done: list[str] = []
 
     async def renew() -> None:
@@ -44,35 +44,35 @@ async def test_a_question_is_answered_after_what_was_posted_before_it():
         return done.copy()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.run, {})
+        nursery.start_soon(sender.run, {})
         nursery.start_soon(other.run, {"renew": renew, "states": states})
-        one.post("renew")
-        assert await one.ask("states") == ["renewed"]
-        assert await one.ask("nothing of that name") is None
+        sender.post("renew")
+        assert await sender.ask("states") == ["renewed"]
+        assert await sender.ask("nothing of that name") is None
         nursery.cancel_scope.cancel()
-    one.close()
+    sender.close()
     other.close()
 
 
 def test_workers_see_what_the_others_count():
     descriptor = open_counters(2)
     try:
-        one, two = (map_counters(os.dup(descriptor), number, 2) for number in (1, 2))
-        one.act("docs")
-        two.hear("docs")
-        assert (one.of("docs"), two.of("docs")) == (2, 1)
+        first, second = (map_counters(os.dup(descriptor), number, 2) for number in (1, 2))
+        first.act("docs")
+        second.hear("docs")
+        assert (first.of("docs"), second.of("docs")) == (2, 1)
     finally:
         os.close(descriptor)
 
 
 async def test_what_one_worker_hears_the_others_forget_at_once(autojump_clock):
     descriptor = open_counters(2)
-    one, two = (map_counters(os.dup(descriptor), number, 2) for number in (1, 2))
+    first, second = (map_counters(os.dup(descriptor), number, 2) for number in (1, 2))
     os.close(descriptor)
     docs, other = Library(), Library()
     async with (
-        open_world({"docs": docs}, generations=one) as here,
-        open_world({"docs": other}, generations=two) as there,
+        open_world({"docs": docs}, generations=first) as here,
+        open_world({"docs": other}, generations=second) as there,
     ):
         client, reader = await ready(here), await ready(there)
         for _ in range(2):
@@ -91,9 +91,9 @@ async def test_a_list_change_is_told_to_whoever_tells_the_other_workers(autojump
     docs = Library()
     async with open_world({"docs": docs}) as world:
         await ready(world)
-        heard: list[tuple[str, str]] = []
-        world.mux.hub.on_list_change = lambda upstream, method: heard.append((upstream, method))
+        changes: list[tuple[str, str]] = []
+        world.mux.hub.on_list_change = lambda upstream, method: changes.append((upstream, method))
         await docs.notify(TOOLS_CHANGED)
         await wait_all_tasks_blocked()
         world.mux.hub.tell_list_change(TOOLS_CHANGED, "docs")  # heard from another worker: not again
-        assert heard == [("docs", TOOLS_CHANGED)]
+        assert changes == [("docs", TOOLS_CHANGED)]

@@ -1,4 +1,4 @@
-"""What each worker gets of one configuration: laws."""
+"""The part of one configuration that each worker gets: laws."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def share(worker: int = 1, workers: int = 2, **settings: Any) -> Config:
 
 
 def test_only_a_shared_server_that_mcpmux_starts_is_a_shared_upstream():
-    assert [each.name for each in UPSTREAMS if is_shared(each)] == ["shared"]
+    assert [upstream.name for upstream in UPSTREAMS if is_shared(upstream)] == ["shared"]
 
 
 @given(st.integers(1, 10**9), WORKERS)
@@ -48,8 +48,8 @@ def test_shares_are_the_whole_and_less_than_one_a_worker_more(whole: int, worker
 @given(WORKERS)
 def test_upstreams_keep_their_order_and_prefixes(workers: int):
     shared = share(1, workers).upstreams
-    assert [(each.name, each.prefix, each.enabled) for each in shared] == [
-        (each.name, each.prefix, each.enabled) for each in UPSTREAMS
+    assert [(upstream.name, upstream.prefix, upstream.enabled) for upstream in shared] == [
+        (upstream.name, upstream.prefix, upstream.enabled) for upstream in UPSTREAMS
     ]
 
 
@@ -57,26 +57,26 @@ def test_upstreams_keep_their_order_and_prefixes(workers: int):
 def test_what_is_bounded_in_all_is_divided(workers: int):
     limits = Limits(max_sessions=100, max_connections=77, max_connections_per_address=70)
     shares = [share(worker, workers, limits=limits) for worker in range(1, workers + 1)]
-    assert {each.limits.max_streams_per_client for each in shares} == {None}
+    assert {share.limits.max_streams_per_client for share in shares} == {None}
     for name in ("max_sessions", "max_connections", "max_connections_per_address"):
-        assert sum(getattr(each.limits, name) for each in shares) >= getattr(limits, name)
-    assert sum(each.caching.max_bytes for each in shares) >= config().caching.max_bytes
-    assert sum(each.upstreams[1].max_in_flight for each in shares) >= OWN.max_in_flight
+        assert sum(getattr(share.limits, name) for share in shares) >= getattr(limits, name)
+    assert sum(share.caching.max_bytes for share in shares) >= config().caching.max_bytes
+    assert sum(share.upstreams[1].max_in_flight for share in shares) >= OWN.max_in_flight
     # By the workers themselves, or of one worker alone.
-    assert {each.upstreams[number].max_in_flight for each in shares for number in (2, 3)} == {
+    assert {share.upstreams[number].max_in_flight for share in shares for number in (2, 3)} == {
         RUNNING.max_in_flight
     }
     assert shares[0].limits.max_in_flight == limits.max_in_flight
 
 
-def test_a_shared_upstream_is_at_its_socket_and_not_asked_for_its_health():
+def test_a_shared_upstream_is_at_its_socket_without_health_checks():
     shared = share().upstreams[0]
     assert shared.target == Unix("/run/1.sock")
     assert (shared.era, shared.health_interval) == ("newest", 0.0)
     assert shared.max_in_flight == SHARED.max_in_flight
 
 
-def test_a_server_that_is_to_speak_as_its_client_does_so_as_a_shared_upstream():
+def test_a_server_that_follows_its_client_does_so_when_shared():
     mirroring = attrs.evolve(SHARED, era="mirror")
     whole = Config(upstreams=(mirroring,))
     assert worker_config(whole, 1, 2, SOCKETS, KEY).upstreams[0].era == "mirror"
@@ -102,10 +102,12 @@ def test_the_same_configuration_makes_the_same_share(worker: int):
     assert share(worker, 64) == share(worker, 64)
 
 
-def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
-    said = attrs.evolve(SHARED, overrides=(Override(name="x", rename="y"),), tools=ToolSelection(("x",)))
+def test_a_shared_upstream_is_passed_on_untouched_and_without_authentication():
+    overridden = attrs.evolve(
+        SHARED, overrides=(Override(name="x", rename="y"),), tools=ToolSelection(("x",))
+    )
     limits = Limits(rate=(RateLimit(requests=1),))
-    whole = shared_config(config(limits=limits), said)
+    whole = shared_config(config(limits=limits), overridden)
     (upstream,) = whole.upstreams
     assert (upstream.prefix, upstream.target, upstream.caching) == ("", SHARED.target, False)
     assert (upstream.tools, upstream.overrides) == (ToolSelection(), ())  # workers see to it
@@ -116,10 +118,10 @@ def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_th
 
 
 def test_a_configuration_arrives_as_it_was_sent():
-    said = ViewOverride(upstream="own", name="x", parameters={"p": Parameter(value={"a": [1]})})
+    override = ViewOverride(upstream="own", name="x", parameters={"p": Parameter(value={"a": [1]})})
     whole = config(
         audit=Audit(directory="/log", key=Secret("0123456789abcdef")),
-        views={"coding": View(overrides=(said,))},
+        views={"coding": View(overrides=(override,))},
     )
     _, _, (arrived,) = pickle.loads(encode_message((0, "apply", (whole,)))[8:])
     assert arrived == whole
