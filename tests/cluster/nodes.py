@@ -67,7 +67,7 @@ def configured(
     access: tuple[AccessRule, ...] = (),
     **settings: Any,
 ) -> Config:
-    """Of one mcpmux. `settings`: of its upstream."""
+    """Return the configuration of one mcpmux. `settings`: of its upstream."""
     return Config(
         upstreams=(upstream("docs", **settings),),
         listeners=Listeners(http=(HttpListener(port=0, sse_path="/sse"),)),
@@ -119,14 +119,14 @@ class Members:
 
     @property
     def running(self) -> list[Any]:
-        """Those that have not ended."""
-        return [each for each in self.all.values() if not each.ended.is_set()]
+        """Return the replicas that have not ended."""
+        return [replica for replica in self.all.values() if not replica.ended.is_set()]
 
     def having(self, session: Json) -> Any:
         """The one that has a session. `session`: the fields that name it."""
         session_id = session["Mcp-Session-Id"]
-        (found,) = [each for each in self.running if session_id in each.node._sessions[0]._here]
-        return found
+        (holder,) = [replica for replica in self.running if session_id in replica.node._sessions[0]._here]
+        return holder
 
     async def start(self, name: str, server: ScriptedServer, **settings: Any) -> Any:
         """One more, or one in place of another that has ended. `settings`: see `configured`."""
@@ -141,16 +141,16 @@ class Members:
     async def know_each_other(self) -> None:
         """Wait until each that runs knows all others. From now on they have run for long."""
         running = self.running
-        for each in running:
-            members = each.node.members
+        for replica in running:
+            members = replica.node.members
             while len(members.others) < len(running) - 1 or not members.is_inside:
                 members.renew_soon()
                 await members.changed(LEASE)
-            each.mux.hub._returning_until = -math.inf
+            replica.mux.hub._returning_until = -math.inf
 
     def asked(self) -> int:
         """Commands to the store so far, but for those that renew leases."""
-        lines = {id(each.line): each.line for each in self.all.values()}.values()
+        lines = {id(replica.line): replica.line for replica in self.all.values()}.values()
         return sum(line.commands - line.asked["renew"] for line in lines)
 
 

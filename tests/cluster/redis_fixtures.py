@@ -12,14 +12,14 @@ from tests.cluster.redis_server import RedisNode, RedisServer, RedisServers, red
 
 @pytest.fixture(scope="session")
 def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """For tests whose keys have prefixes of their own."""
+    """Yield the URL of a Redis for tests whose keys have own prefixes."""
     with redis_servers(tmp_path_factory.mktemp("redis")) as servers:
         yield servers.start()
 
 
 @pytest.fixture(scope="session")
 def shared_redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisNode]]:
-    """The same of three nodes, for the same use."""
+    """Yield a cluster of three Redis nodes for such tests."""
     with redis_servers(tmp_path_factory.mktemp("redis-cluster")) as servers:
         yield servers.start_cluster(3)
 

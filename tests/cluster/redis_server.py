@@ -1,4 +1,4 @@
-"""Real Redis servers in processes of their own, which can be killed, paused and started again."""
+"""Real Redis servers in their own processes, which can be killed, paused and started again."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RedisServer:
             return ""
 
     def stop(self) -> None:
-        """Let it end by itself, so that it writes what it has to."""
+        """Ask it to end, so that it writes its data."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -95,7 +95,7 @@ class RedisServer:
             process.wait()
 
     def pause(self) -> None:
-        """Let it answer nothing, while its connections stay and new ones are accepted by the system."""
+        """Stop its answers, while its connections stay and new ones are accepted by the system."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -146,8 +146,8 @@ class RedisNode(RedisServer):
         return slot in self.slots
 
     def knows(self, nodes: Sequence[RedisNode]) -> bool:
-        told = self.ask("CLUSTER NODES")
-        return "handshake" not in told and all(node.node_id in told for node in nodes)
+        answer = self.ask("CLUSTER NODES")
+        return "handshake" not in answer and all(node.node_id in answer for node in nodes)
 
     def expect_ok(self, line: str) -> None:
         answer = self.ask(line)
@@ -162,7 +162,7 @@ class RedisServers:
         self._all: list[RedisServer] = []
 
     def make(self, *options: str) -> RedisServer:
-        """One that is not started yet. It keeps nothing on disk unless its options say so."""
+        """One that is not started yet. It writes to disk only with options for it."""
         return self._note(RedisServer(self._folder, *options))
 
     def start(self, *options: str) -> RedisServer:
@@ -223,7 +223,7 @@ def _wait(condition: Callable[[], bool], problem: str) -> None:
 
 
 def program_path(name: str) -> str:
-    """Where a program of Redis is. Without it the test is skipped, or fails in CI."""
+    """Return the path of a program of Redis. Without it the test is skipped, or fails in CI."""
     path = shutil.which(name)
     if path is None:
         reason = f"{name} is not installed"

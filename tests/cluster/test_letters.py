@@ -1,4 +1,4 @@
-"""What the port of a replica believes: letters that are signed, for it, of now, and read once."""
+"""The port of a replica accepts letters that are signed, for it, of now, and read once."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ async def open_alone(bodies: BodyBudget | None = None, **listener: Any) -> Async
 
 async def post(replica: Replica, letter: Letter, *, body: bytes | None = None, key: bytes = KEY) -> int:
     """The status that a letter is answered with; `body`: what arrives in its place."""
-    said = msgspec.msgpack.encode(letter)
-    signature = ((SIGNATURE, ClusterSeal(key).sign(said)),)
+    encoded = msgspec.msgpack.encode(letter)
+    signature = ((SIGNATURE, ClusterSeal(key).sign(encoded)),)
     with HttpPool(HttpOrigin.from_url(replica.members.card.url)) as pool:
         response = await pool.send(
-            "POST", PATH, (), said if body is None else body, idempotent=False, more=signature
+            "POST", PATH, (), encoded if body is None else body, idempotent=False, more=signature
         )
         await response.read()
         response.release()
@@ -82,8 +82,8 @@ async def test_a_letter_is_of_now(late, status):
 async def test_nothing_in_a_letter_can_be_changed_on_the_way():
     async with open_alone() as replica:
         letter = letter_to(replica)
-        told = News([1], [("docs", "notifications/tools/list_changed")])
-        other = msgspec.structs.replace(letter, content=told)
+        news = News([1], [("docs", "notifications/tools/list_changed")])
+        other = msgspec.structs.replace(letter, content=news)
         assert await post(replica, letter, body=msgspec.msgpack.encode(other)) == 403
         assert await post(replica, letter, key=b"key of somebody else") == 403
         assert await post(replica, msgspec.structs.replace(letter, to="somebody")) == 403
@@ -127,7 +127,7 @@ async def test_the_head_of_a_large_letter_shows_that_a_replica_writes_it(key, la
         port = HttpOrigin.from_url(replica.members.card.url).port
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(f"{head}\r\n\r\n".encode())
-            await stream.send_eof()  # and nothing of the letter
+            await stream.send_eof()  # and no part of the letter
             answer = b"".join([part async for part in stream])
         assert answer.startswith(b"HTTP/1.1 403 ")
         assert answer.partition(b"\r\n\r\n")[2].startswith(reason)
@@ -151,14 +151,14 @@ async def test_large_letters_count_in_the_budget_for_bodies():
 
 async def test_a_port_with_an_authority_wants_a_certificate_of_others(tmp_path: Path):
     authority = trustme.CA()
-    ca, one = tmp_path / "ca.pem", tmp_path / "one.pem"
+    ca, certificate = tmp_path / "ca.pem", tmp_path / "one.pem"
     authority.cert_pem.write_to_path(str(ca))
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(one))
-    tls = ServerTls(certificate=str(one), client_ca=str(ca))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    tls = ServerTls(certificate=str(certificate), client_ca=str(ca))
     async with open_alone(tls=tls) as replica:
         there = Neighbour(replica.members.replica, Card("a", replica.members.card.url))
         assert there.card.url.startswith("https://")
-        shown = ClientTls(ca=str(ca), certificate=str(one))
+        shown = ClientTls(ca=str(ca), certificate=str(certificate))
         for peers, is_heard in ((shown, True), (ClientTls(ca=str(ca)), False), (ClientTls(), False)):
             client = ReplicaClient(ClusterSeal(KEY), TlsContexts(), peers, Limits())
             try:

@@ -1,4 +1,4 @@
-"""What limits mean for several replicas."""
+"""Limits of several replicas together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.peers.server import ScriptedServer
 
 DOCS = Http(url="http://docs.example/mcp")
 LEGACY = "2025-11-25"
-SHORT = 0.5  # seconds after which a session ends that nobody uses; its record, and its place, in twice that
+SHORT = 0.5  # seconds after which an unused session ends; its record, and its place, in twice that
 
 
 # What is in flight with an upstream
@@ -127,7 +127,7 @@ async def start_limited(replicas: Replicas, names: str = "abc", **settings: Any)
     return [replicas[name] for name in names]
 
 
-async def test_a_principal_has_no_more_sessions_than_it_may_at_all_replicas_together():
+async def test_the_sessions_of_a_principal_are_limited_over_all_replicas():
     async with open_replicas() as replicas:
         a, b, c = await start_limited(replicas)
         first, _ = await begun(a, "ann"), await begun(b, "ann")
@@ -152,7 +152,7 @@ async def test_a_session_that_is_taken_over_is_counted_once():
         await begun_at_last(b, "ann")
 
 
-async def test_a_session_of_a_replica_that_was_killed_is_counted_until_its_record_ends():
+async def test_a_session_of_a_killed_replica_counts_until_its_record_ends():
     async with open_replicas() as replicas:
         a, b = await start_limited(replicas, "ab", idle=SHORT)
         await begun(a, "ann")
@@ -208,7 +208,7 @@ async def test_streams_are_counted_with_sessions_and_end_with_their_replica():
         assert_refused(await begin(b, "ann"))
 
 
-async def test_without_the_store_no_session_begins_and_what_was_not_told_is_told_later():
+async def test_without_the_store_no_session_begins_and_ends_are_reported_later():
     async with open_replicas() as replicas:
         a, b = await start_limited(replicas, "ab")
         first, _ = await begun(a, "ann"), await begun(b, "ann")
@@ -239,20 +239,20 @@ async def test_a_session_that_does_not_begin_is_not_counted():
 
 
 @pytest.mark.parametrize(("most", "commands"), [(None, 0), (5, 1)])
-async def test_a_session_costs_one_command_more_at_its_start_and_none_while_it_is_used(most, commands):
+async def test_the_limit_costs_one_command_a_session(most, commands):
     async with open_replicas() as replicas:
         await start(replicas, "ab", auth=AUTH, most_sessions=most)
         await replicas.know_each_other()
-        asked = replicas["a"].line.asked
+        commands_seen = replicas["a"].line.asked
         session = await begun(replicas["a"], "ann")
-        assert (asked["save"], asked["take_place"]) == (1, commands)
+        assert (commands_seen["save"], commands_seen["take_place"]) == (1, commands)
         for _ in range(20):
             assert (await replicas["a"].client.send(request("ping"), session)).status == 200
-        assert set(asked) == {"renew", "save"} | ({"take_place"} if commands else set())
-        assert asked["take_place"] == commands
+        assert set(commands_seen) == {"renew", "save"} | ({"take_place"} if commands else set())
+        assert commands_seen["take_place"] == commands
 
 
-async def test_a_session_that_another_replica_has_taken_is_not_counted_by_the_one_before():
+async def test_a_session_taken_over_is_no_longer_counted_for_its_replica():
     async with open_replicas() as replicas:
         a, b = await start_limited(replicas, "ab")
         session = await begun(a, "ann")

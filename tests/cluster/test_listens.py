@@ -1,4 +1,4 @@
-"""Who owns what: laws of the function that says so."""
+"""Laws of the function that chooses the owner of a session."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def test_all_who_know_the_same_replicas_name_the_same_owner(replicas, name, chan
 @given(ids, names, st.data())
 def test_only_what_was_owned_by_the_one_that_goes_moves(replicas, name, data):
     gone = data.draw(st.sampled_from(sorted(replicas)))
-    before, after = owner_of(name, replicas), owner_of(name, replicas - {gone})
-    assert after == before or before == gone
+    earlier, after = owner_of(name, replicas), owner_of(name, replicas - {gone})
+    assert after == earlier or earlier == gone
 
 
 @given(ids, names, replica_ids)
 def test_one_that_comes_takes_from_others_and_moves_nothing_between_them(replicas, name, fresh):
-    before, after = owner_of(name, replicas), owner_of(name, replicas | {fresh})
-    assert after in (before, fresh)
+    earlier, after = owner_of(name, replicas), owner_of(name, replicas | {fresh})
+    assert after in (earlier, fresh)
 
 
 def test_each_owns_its_share():
     replicas = [f"{number:010x}" for number in range(10)]
     owned = Counter(owner_of(f"upstream-{number}", replicas) for number in range(5000))
     assert set(owned) == set(replicas)
-    assert all(400 < each < 600 for each in owned.values())
+    assert all(400 < share < 600 for share in owned.values())
 
 
 def test_nobody_owns_anything_without_replicas():

@@ -1,4 +1,4 @@
-"""Who is a member, for somebody who is none, with each engine."""
+"""The members of a cluster, seen from outside, with each engine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     server: RedisServer = request.getfixturevalue("shared_redis")
     config = Cluster(url=Secret(f"redis://{server.address}"), prefix="test-members", timeout=5.0)
     async with open_redis_store(config) as redis:
-        for each in (await redis.members()).leases:  # of a run before
-            await redis.leave(each.replica)
+        for lease in (await redis.members()).leases:  # of a run before
+            await redis.leave(lease.replica)
         yield redis
 
 

@@ -1,4 +1,4 @@
-"""How a replica comes in and out, and what the log says of it. The machine in it is pure, and has laws."""
+"""How a replica enters and leaves, and what it logs of it. The machine in it is pure, and has laws."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def test_a_store_that_is_away_at_the_start_is_told_of_once():
     with capture_logs() as logs:
         for _ in range(3):
             await replica.renew()
-    (told,) = logs
-    assert (told["event"], told["reason"]) == ("the store of the cluster is away", "the store is cut off")
+    (event,) = logs
+    assert (event["event"], event["reason"]) == ("the store of the cluster is away", "the store is cut off")
 
 
 async def test_a_replica_with_another_key_is_told_of_once():
@@ -45,7 +45,7 @@ async def test_a_replica_with_another_key_is_told_of_once():
         await replica.renew()
         await member(store, "key of another cluster").renew()
         await replica.renew()
-    events = [each["event"] for each in logs if each["event"] == STRANGER]
+    events = [log["event"] for log in logs if log["event"] == STRANGER]
     assert len(events) == 4  # each has told of the other, and both later ones of each other
 
 
@@ -92,8 +92,8 @@ def test_what_is_remembered_counts_once_all_others_know_of_the_replica():
     standing.take(GRANTED, 1.0)
     standing.take(REGAINED, 1.0)
     standing.take(GRANTED, 2.0)
-    told = [standing.is_told_of_changes(now) for now in (0.5, 1.0, 1.9, 2.0)]
-    assert told == [False, True, True, False]
+    results = [standing.is_told_of_changes(now) for now in (0.5, 1.0, 1.9, 2.0)]
+    assert results == [False, True, True, False]
 
 
 class SlowStore:

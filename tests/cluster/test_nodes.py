@@ -1,4 +1,4 @@
-"""What clients of several processes see: one mcpmux. The same for replicas of a cluster and for workers."""
+"""Clients of several processes see one mcpmux, be they replicas of a cluster or workers."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ async def test_any_process_answers_any_request_of_a_session(open_members):
             assert (await listed(members[name].client, session)).status == 404
 
 
-async def test_a_request_of_a_session_that_is_here_asks_nothing_of_the_store(open_members):
+async def test_a_request_of_a_local_session_needs_no_store(open_members):
     async with open_members(a=subscribable(), b=subscribable()) as members:
         session = await members["a"].client.initialize()
         await listed(members["b"].client, session)
-        before = members.asked()
+        count = members.asked()
         for _ in range(50):
             await listed(members["a"].client, session)
             await listed(members["b"].client, session)
-        assert members.asked() == before
+        assert members.asked() == count
 
 
 async def test_a_session_goes_on_elsewhere_when_its_process_has_gone(open_members):
@@ -95,9 +95,9 @@ async def test_a_session_goes_on_elsewhere_when_its_process_has_gone(open_member
         assert subscribed.last["result"] == {}
         await members["a"].kill()
         async with members["b"].client.stream("GET", None, session) as stream:
-            said = [await stream.message() for _ in range(3)]
-            # It may have missed anything: it hears of each that it would have heard of.
-            assert {each["method"] for each in said} == {
+            messages = [await stream.message() for _ in range(3)]
+            # It may have missed anything: it gets a notification of each change that it would have got.
+            assert {message["method"] for message in messages} == {
                 "notifications/resources/updated",
                 "notifications/resources/list_changed",
                 "notifications/tools/list_changed",
@@ -111,7 +111,7 @@ async def test_a_session_goes_on_elsewhere_when_its_process_has_gone(open_member
         headers = {**session, "Last-Event-ID": event_id}
         async with last.client.stream("GET", None, headers) as stream:
             later = [await stream.next() for _ in range(3)]
-            assert all(number(each) > number((event_id, None)) for each in later)
+            assert all(number(event) > number((event_id, None)) for event in later)
         assert (await listed(last.client, session)).status == 200
 
 
@@ -129,7 +129,7 @@ async def test_a_session_goes_on_where_one_has_just_started(open_members, back):
             assert (await stream.message())["params"] == {"uri": "docs+memo:1"}
 
 
-async def test_of_all_requests_at_once_none_takes_a_session_for_ended_that_goes_on(open_members):
+async def test_no_simultaneous_request_takes_a_live_session_for_ended(open_members):
     async with open_members(a=subscribable(), b=subscribable(), c=subscribable()) as members:
         sessions = [await members["a"].client.initialize() for _ in range(10)]
         await members["a"].kill()
@@ -170,7 +170,7 @@ async def test_a_stream_of_a_call_is_resumed_at_another_process(open_members):
             assert await stream.message() == answer
 
 
-async def test_a_call_that_was_cut_off_is_said_to_be_when_its_stream_is_resumed(open_members):
+async def test_a_resumed_stream_reports_the_call_that_was_cut_off(open_members):
     async with open_members(a=Working(), b=Working()) as members:
         session = await members["a"].client.initialize(LEGACY)
         call = request("tools/call", {"name": "docs__work"}, 7)
@@ -188,11 +188,11 @@ async def test_a_process_that_stops_leaves_its_sessions_to_others_at_once(open_m
     async with open_members(a=subscribable(), b=subscribable()) as members:
         session = await members["a"].client.initialize()
         await members["a"].node.leave()
-        before = trio.current_time()
+        start = trio.current_time()
         assert (await listed(members["a"].client, session)).status == 200
         assert (await listed(members["b"].client, session)).status == 200
         assert sessions_at(members["b"]) == 1
-        assert trio.current_time() - before < LEASE * 20
+        assert trio.current_time() - start < LEASE * 20
 
 
 class Remembered(ScriptedServer):
@@ -218,10 +218,10 @@ class Remembered(ScriptedServer):
         return {"resultType": "complete", "contents": contents, "ttlMs": 60_000, "cacheScope": "public"}
 
 
-async def test_what_a_client_did_at_one_process_is_seen_by_the_next_read_at_any(open_members):
+async def test_a_change_by_one_process_is_seen_by_reads_at_all(open_members):
     shared = [0]
     async with open_members(a=Remembered(shared), b=Remembered(shared)) as members:
-        await trio.sleep(2 * LEASE)  # in which they remember nothing, as others may not know them yet
+        await trio.sleep(2 * LEASE)  # in which they keep no answers, as others may not know them yet
         for turn in range(20):
             for name in "ab":
                 read = await members[name].client.modern("resources/read", {"uri": "docs+memo:1"})
@@ -249,7 +249,7 @@ class Slow(Remembered):
         raise AssertionError
 
 
-async def test_what_a_process_did_that_was_killed_meanwhile_is_seen_by_reads_at_others(open_members):
+async def test_a_change_by_a_killed_process_is_seen_by_reads_at_others(open_members):
     shared = [0]
     server = Slow(shared)
     async with open_members(a=server, b=Remembered(shared)) as members:
@@ -263,7 +263,7 @@ async def test_what_a_process_did_that_was_killed_meanwhile_is_seen_by_reads_at_
         async with trio.open_nursery() as nursery:
 
             async def change() -> None:
-                with suppress(McpmuxError):  # it hears nothing, or that it may have been done
+                with suppress(McpmuxError):  # it gets no answer, or that it may have been done
                     await members["a"].client.modern("tools/call", {"name": "docs__change"})
 
             nursery.start_soon(change)
@@ -283,8 +283,8 @@ async def test_a_list_change_that_one_process_hears_of_reaches_clients_of_all(op
         session = await members["a"].client.initialize()
         async with members["a"].client.stream("GET", None, session) as stream:
             await members["b"].server.notify("notifications/tools/list_changed")
-            told = await stream.message()
-        assert told["method"] == "notifications/tools/list_changed"
+            notification = await stream.message()
+        assert notification["method"] == "notifications/tools/list_changed"
 
 
 async def test_a_rate_limit_holds_for_all_processes_together(open_members):
@@ -312,15 +312,15 @@ async def test_a_listen_that_moves_hears_of_what_it_may_have_missed(open_members
             while comes == "after" and other.node.members.others:
                 await other.node.members.changed(LEASE)
             async with other.client.stream("POST", *listen(2)) as stream:
-                said = [(await stream.message())["method"] for _ in range(3)]
-            assert said[0].endswith("acknowledged")
-            assert set(said[1:]) == {
+                methods = [(await stream.message())["method"] for _ in range(3)]
+            assert methods[0].endswith("acknowledged")
+            assert set(methods[1:]) == {
                 "notifications/resources/updated",
                 "notifications/tools/list_changed",
             }
 
 
-async def test_a_listen_that_moves_to_a_process_which_has_just_started_hears_what_it_may_have_missed(
+async def test_a_listen_that_moves_to_a_new_process_is_caught_up(
     open_members,
 ):
     async with open_members(a=subscribable(MODERN), b=subscribable(MODERN)) as members:
@@ -329,8 +329,8 @@ async def test_a_listen_that_moves_to_a_process_which_has_just_started_hears_wha
             await members["b"].node.members.changed(LEASE)
         fresh = await members.start("a", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
-            said = [(await stream.message())["method"] for _ in range(3)]
-        assert set(said[1:]) == {
+            methods = [(await stream.message())["method"] for _ in range(3)]
+        assert set(methods[1:]) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",
         }
@@ -360,7 +360,7 @@ async def test_a_question_in_a_call_comes_back_to_the_process_that_asked(open_me
         assert len(json.loads(result["content"][0]["text"])) == 2
 
 
-async def test_what_is_posted_to_an_event_stream_of_old_gets_to_its_process(open_members):
+async def test_a_post_to_an_old_event_stream_reaches_its_process(open_members):
     async with (
         open_members(a=subscribable(), b=subscribable()) as members,
         members["a"].client.stream("GET", None, {}, "/sse") as stream,
@@ -395,9 +395,7 @@ async def test_a_task_is_for_the_session_that_made_it_at_any_process(open_member
 
 
 @pytest.mark.parametrize("lives_at", ["a server for all", "one process"])
-async def test_a_task_of_a_modern_client_outlives_the_process_that_had_it_made_where_it_can(
-    open_members, lives_at
-):
+async def test_a_task_outlives_its_process_where_it_can(open_members, lives_at):
     revision = MODERN if lives_at == "a server for all" else LEGACY
     async with open_members() as members:
         for name in "ab":
@@ -428,33 +426,33 @@ async def test_a_task_of_a_modern_client_outlives_the_process_that_had_it_made_w
 
 
 async def ask(member: Any, method: str, params: Json, fields: Json | None = None) -> Any:
-    """What a modern client hears that understands tasks and questions. `fields`: more header fields."""
+    """Return the messages for a modern client with tasks and questions. `fields`: more header fields."""
     meta = {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: ABLE, **params.get("_meta", {})}
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, **(fields or {})}
     headers["Mcp-Name"] = params.get("name") or params["taskId"]
     return (await member.client.send(request(method, {**params, "_meta": meta}), headers)).last
 
 
-async def test_a_call_that_waits_for_its_client_goes_on_elsewhere_where_it_can(open_members):
+async def test_a_call_that_waits_for_its_client_continues_elsewhere(open_members):
     async with open_members() as members:
         for name in "ab":
             server = Curious(MODERN, "elicitation/create")
             await members.start(name, server, target=Http("http://unused.invalid"))
         await members.know_each_other()
-        asked = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
+        question = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
         await members["a"].kill()
-        answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
-        again = {"name": "docs__t", "inputResponses": answers, "requestState": asked["requestState"]}
+        answers = dict.fromkeys(question["inputRequests"], ASKED["elicitation/create"][1])
+        again = {"name": "docs__t", "inputResponses": answers, "requestState": question["requestState"]}
         assert (await ask(members["b"], "tools/call", again))["result"]["resultType"] == "complete"
 
 
-async def test_a_call_whose_server_waits_in_a_process_that_has_gone_is_said_to_be_lost(open_members):
+async def test_a_call_whose_server_waits_in_a_gone_process_is_lost(open_members):
     servers = [Curious(LEGACY, "elicitation/create") for _ in range(2)]
     async with open_members(a=servers[0], b=servers[1]) as members:
-        asked = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
+        question = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
         await members["a"].kill()
-        answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
-        again = {"name": "docs__t", "inputResponses": answers, "requestState": asked["requestState"]}
+        answers = dict.fromkeys(question["inputRequests"], ASKED["elicitation/create"][1])
+        again = {"name": "docs__t", "inputResponses": answers, "requestState": question["requestState"]}
         error = (await ask(members["b"], "tools/call", again))["error"]
         assert (error["code"], error["data"]["mayHaveBeenCarriedOut"]) == (-31001, True)
         assert error["message"] == f"{LOST}; to start it again, send it without requestState"

@@ -34,10 +34,10 @@ def test_a_request_is_for_the_process_that_has_what_it_names(process, text: str)
 
 
 @pytest.mark.parametrize("method", sorted({*READ_ONLY, *ABOUT_ONE_TASK, TOOLS_CALL}))
-def test_a_modern_request_is_for_the_process_that_gave_what_its_method_comes_back_with(method: str):
+def test_a_modern_request_goes_to_the_process_that_marked_its_state(method: str):
     named = {"taskId": "a.1"} if method in ABOUT_ONE_TASK else {"requestState": "a.1"}
-    asked = {"method": method, "params": {"_meta": {}, **named}}
-    assert owner(asked, method=method) == "a"
+    message = {"method": method, "params": {"_meta": {}, **named}}
+    assert owner(message, method=method) == "a"
 
 
 @given(PROCESSES, PROCESSES)

@@ -74,8 +74,8 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
             outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
         client.close()
     assert outcome is Outcome.UNSENT
-    (told,) = (each["reason"] for each in logs if each["event"] == "a request was not handed over")
-    assert told.startswith(reason)
+    (sentence,) = (log["reason"] for log in logs if log["event"] == "a request was not handed over")
+    assert sentence.startswith(reason)
 
 
 OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -93,11 +93,11 @@ OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
     ],
 )
 async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said, reason):
-    """As when it was stopped, or the network to it has gone."""
+    """Drop a connection, as a stopped replica or a broken network does."""
     async with open_answering(said) as (client, there):
-        wanted = ListenWanted("docs", ["memo:1"], "1")
+        listen = ListenWanted("docs", ["memo:1"], "1")
         with pytest.raises((TransportError, RemoteProtocolError), match=reason):
-            await client.listen(there, wanted, SILENCE, ignore_event)
+            await client.listen(there, listen, SILENCE, ignore_event)
 
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

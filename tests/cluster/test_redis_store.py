@@ -36,7 +36,7 @@ def at(server: RedisServer, timeout: float = 0.3, **settings) -> Cluster:
 
 
 async def eventually(question: Callable[[], Awaitable[T]], seconds: float = MOST_SECONDS) -> T:
-    """What the store answers as soon as it does."""
+    """Return the answer of the store once it answers."""
     with trio.fail_after(seconds):
         while True:
             try:
@@ -46,7 +46,7 @@ async def eventually(question: Callable[[], Awaitable[T]], seconds: float = MOST
 
 
 async def why_away(store: Store) -> str:
-    """What it says as soon as it does not answer."""
+    """Return the error of the store once it fails."""
     with trio.fail_after(MOST_SECONDS):
         while True:
             try:
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool]) -> None:
 in_thread = trio.to_thread.run_sync
 
 
-async def test_a_store_that_is_not_there_yet_is_used_as_soon_as_it_is(redis):
+async def test_a_store_is_used_as_soon_as_it_is_there(redis):
     server = redis.make()
     async with open_redis_store(at(server)) as store:
         sentence = f"the store at {server.address} cannot be reached: connection refused"
@@ -234,12 +234,12 @@ async def test_scripts_that_the_store_forgot_are_sent_again(redis):
     server = redis.start()
     async with open_redis_store(at(server)) as store:
         await eventually(lambda: store.save("s", StoredSession("a", b""), LONG))
-        before = store.commands
+        count = store.commands
         await store.save("s", StoredSession("a", b""), LONG)
-        assert store.commands == before + 1
+        assert store.commands == count + 1
         await in_thread(server.ask, "SCRIPT FLUSH")
         await store.save("s", StoredSession("a", b""), LONG)
-        assert store.commands == before + 3
+        assert store.commands == count + 3
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ async def use_everything(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["inf", "nan", "99999999999", "-inf", "no number"])
-async def test_a_bucket_with_a_bad_time_holds_up_for_no_longer_than_an_empty_one(redis, bad):
+async def test_a_bucket_with_a_bad_time_counts_as_an_empty_one(redis, bad):
     server = redis.start()
     bucket = Bucket("b", 1.0, 9.0)
     async with open_redis_store(at(server, timeout=MOST_SECONDS)) as store:
@@ -634,8 +634,8 @@ async def test_a_replica_in_a_cluster_takes_over(redis):
         name = (await names_by_node(store, servers[:3]))[first][0]
         await until(lambda: replica.ask("DBSIZE") == first.ask("DBSIZE"))
         await in_thread(first.kill)
-        found = await eventually(lambda: store.find(name), FAILOVER_SECONDS)
-        assert found == StoredSession("a", b"")
+        session = await eventually(lambda: store.find(name), FAILOVER_SECONDS)
+        assert session == StoredSession("a", b"")
         assert await eventually(lambda: store.claim(name, "b", "a"), FAILOVER_SECONDS)
 
 
@@ -657,7 +657,7 @@ async def test_a_slot_that_has_moved_is_found(redis):
 
 
 @pytest.mark.slow
-async def test_a_cluster_that_is_not_there_yet_is_used_as_soon_as_it_is(redis):
+async def test_a_redis_cluster_is_used_as_soon_as_it_is_there(redis):
     nowhere = redis.make()
     async with open_redis_store(at_all([nowhere])) as store:
         assert "cannot be reached: connection refused" in await why_away(store)

@@ -1,7 +1,7 @@
-"""What clients of several replicas see where workers of one machine are different.
+"""Clients of several replicas, where workers of one machine are different.
 
 Those have no way to their store that could be cut, no keys, no lease that outlives them, and no letters. And
-they give a connection away with the request on it, so nobody waits there for what another one does.
+they give a connection away with the request on it, so that no request waits there for another one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tests.peers.task_server import TaskServer
 from tests.runtime.test_asking import ASKED, client_of
 
 
-async def test_a_stream_goes_on_when_the_store_has_lost_who_had_its_session_last():
+async def test_a_stream_continues_when_the_store_lost_its_owner():
     async with open_replicas(a=subscribable(), b=subscribable(), c=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         await replicas["a"].client.send(request("resources/subscribe", {"uri": "docs+memo:1"}), session)
         kept = copy.deepcopy(replicas.store._sessions)
         await replicas["a"].kill()
         async with replicas["b"].client.stream("GET", None, session) as stream:
-            said = [await stream.next() for _ in range(3)]
+            events = [await stream.next() for _ in range(3)]
             await replicas["b"].server.update("memo:1")
             last = await stream.next()
         replicas.store._sessions = kept  # those of the replica that has become the primary
@@ -58,15 +58,15 @@ async def test_a_stream_goes_on_when_the_store_has_lost_who_had_its_session_last
         while (answer := await listed(replicas["c"].client, session)).status != 200:
             assert answer.status == 503
         # Event ids are made at random: here that they are lower than those which the client has heard.
-        heard = f"0-{number(last) + 2 * EPOCH * EPOCHS_SKIPPED}"
-        headers = {**session, "Last-Event-ID": heard}
+        newest = f"0-{number(last) + 2 * EPOCH * EPOCHS_SKIPPED}"
+        headers = {**session, "Last-Event-ID": newest}
         async with replicas["c"].client.stream("GET", None, headers) as stream:
             again = [await stream.next() for _ in range(3)]
-        assert {each["method"] for _, each in again} == {each["method"] for _, each in said}
-        assert all(number(each) > number((heard, None)) for each in again)
+        assert {event["method"] for _, event in again} == {event["method"] for _, event in events}
+        assert all(number(event) > number((newest, None)) for event in again)
 
 
-async def test_the_end_of_a_lease_is_waited_for_however_often_the_store_is_asked_meanwhile():
+async def test_the_end_of_a_lease_is_awaited_despite_further_requests():
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         await replicas["a"].kill()
@@ -112,7 +112,7 @@ async def test_a_task_is_its_principals_and_its_tools_at_any_replica(prefix):
             assert refused["error"]["message"] == "Task not found"
 
 
-async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_answer_it():
+async def test_a_request_keeps_its_view_over_all_attempts():
     async with open_replicas() as replicas:
         for name in "ab":
             await replicas.start(name, subscribable(), auth=AUTH)
@@ -127,7 +127,7 @@ async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_an
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                # It waits for a lease, then the session is another's that has not gone yet, then nobody's.
+                # It waits for a lease; then the session has another owner, then none.
                 answer = await first.client.send(request("ping"), session, **view)
                 assert answer.status in (200, 503), answer.last  # on a busy machine it waits in vain
 
@@ -152,8 +152,8 @@ class Asking(TaskServer):
             return await super().handle(method, params, message)
         await self.send({"id": "q", "method": "elicitation/create", "params": ASKED["elicitation/create"][0]})
         await self.answered.wait()
-        said = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
-        await self.send({"method": "notifications/progress", "params": said})
+        progress = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
+        await self.send({"method": "notifications/progress", "params": progress})
         await self.done.wait()
         return {"content": []}
 
@@ -174,7 +174,7 @@ async def test_what_is_in_another_replica_is_reached_on_any_transport():
         about = {"taskId": made["result"]["taskId"]}
         again = go_on_with((await ask(replicas["a"], "tools/call", ASKING))["result"])
         client = await client_of(replicas["b"].world, MODERN, ABLE)
-        before = replicas.asked()
+        count = replicas.asked()
         assert (await client.request("tasks/get", about))["status"] == "working"
         call = await client.start("tools/call", again, progressToken=5)
         progress = await client.receive()
@@ -189,7 +189,7 @@ async def test_what_is_in_another_replica_is_reached_on_any_transport():
             await client.request("tools/call", again)
         assert (await client.request("tasks/cancel", about))["resultType"] == "complete"
         assert server.tasks["t1"]["status"] == "cancelled"
-        assert replicas.asked() == before
+        assert replicas.asked() == count
         assert replicas["b"].node.describe().handed_over == replicas["a"].node.describe().handed_in == 4
         await replicas["a"].kill()
         with pytest.raises(RpcFailure, match="Task not found: the replica that had it has gone"):
@@ -198,11 +198,11 @@ async def test_what_is_in_another_replica_is_reached_on_any_transport():
             await client.request("tools/call", again)
 
 
-async def test_a_call_that_is_lost_with_another_replica_is_said_to_be_on_any_transport():
+async def test_a_call_lost_with_another_replica_fails_on_any_transport():
     async with open_replicas(a=Asking(), b=Asking()) as replicas:
-        asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]
+        question = (await ask(replicas["a"], "tools/call", ASKING))["result"]
         client = await client_of(replicas["b"].world, MODERN, ABLE)
-        await client.start("tools/call", go_on_with(asked), progressToken=5)
+        await client.start("tools/call", go_on_with(question), progressToken=5)
         assert (await client.receive())["method"] == "notifications/progress"
         await replicas["a"].kill()
         lost = (await client.receive())["error"]
@@ -210,7 +210,7 @@ async def test_a_call_that_is_lost_with_another_replica_is_said_to_be_on_any_tra
 
 
 async def ask_all_the_time(replica: Any) -> None:
-    """As requests of many sessions do whose replica has gone."""
+    """Send requests of many sessions whose replica has gone."""
     while True:
         await replica.node.members.renew()
 
@@ -278,18 +278,18 @@ async def test_a_replica_that_stops_in_good_order_answers_what_it_has():
             server.done.set()
 
 
-async def test_a_call_on_any_transport_ends_with_the_lease_of_a_replica_that_hangs():
+async def test_a_call_ends_with_the_lease_of_a_hanging_replica():
     async with open_replicas(a=Asking(), b=Asking()) as replicas:
-        asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]
+        question = (await ask(replicas["a"], "tools/call", ASKING))["result"]
         client = await client_of(replicas["b"].world, MODERN, ABLE)
-        await client.start("tools/call", go_on_with(asked), progressToken=5)
+        await client.start("tools/call", go_on_with(question), progressToken=5)
         assert (await client.receive())["method"] == "notifications/progress"
         replicas["a"].line.is_cut = True
         lost = (await client.receive())["error"]
         assert (lost["code"], lost["message"]) == (-31001, LOST)
 
 
-async def test_a_replica_that_is_cut_off_from_the_store_serves_no_session_and_comes_back():
+async def test_a_replica_without_the_store_serves_no_session_and_returns():
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         replicas["a"].line.is_cut = True
@@ -311,7 +311,7 @@ async def test_a_replica_that_is_cut_off_from_the_store_serves_no_session_and_co
         assert (await listed(replicas["b"].client, session)).status == 200
 
 
-async def test_a_session_that_another_replica_has_taken_is_not_served_by_the_one_before():
+async def test_a_session_taken_over_is_no_longer_served_by_its_replica():
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         replicas["a"].line.is_cut = True
@@ -327,7 +327,7 @@ async def test_a_session_that_another_replica_has_taken_is_not_served_by_the_one
 
 
 @pytest.mark.parametrize("way", ["lost", "gone"])
-async def test_without_its_data_a_store_ends_sessions_in_words_that_make_clients_start_anew(way):
+async def test_an_emptied_store_ends_sessions_so_that_clients_start_anew(way):
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
         replicas.store.__init__(trio.current_time)  # type: ignore[misc]  # it has lost all
@@ -348,7 +348,7 @@ async def test_a_replica_that_stops_ends_streams_of_sessions_that_others_have():
             assert await stream.response.read() == b": open\n\n"
 
 
-async def test_a_replica_can_stop_while_an_update_waits_for_others_to_be_told():
+async def test_a_replica_can_stop_while_it_passes_on_an_update():
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         first = replicas["a"]
         session = await first.client.initialize()
@@ -360,8 +360,8 @@ async def test_a_replica_can_stop_while_an_update_waits_for_others_to_be_told():
                 await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
             first.mux.hub.close()
-            told = await stream.message()
-            assert told["method"] == "notifications/resources/updated"
+            notification = await stream.message()
+            assert notification["method"] == "notifications/resources/updated"
             while first.node.members.others:
                 await first.node.members.changed(LEASE)
 
@@ -372,7 +372,7 @@ async def test_replicas_with_other_keys_are_no_neighbours():
         await stranger.node.members.renew()
         await replicas["a"].node.members.renew()
         assert not stranger.node.members.others
-        assert {each.card.name for each in replicas["a"].node.members.others} == {"b"}
+        assert {other.card.name for other in replicas["a"].node.members.others} == {"b"}
 
 
 async def test_caching_can_be_off():
@@ -382,7 +382,7 @@ async def test_caching_can_be_off():
         assert read.status == 200
 
 
-async def test_a_listen_that_moves_hears_of_it_however_late_a_loss_is_noticed(monkeypatch):
+async def test_a_listen_that_moves_is_caught_up_after_a_late_loss(monkeypatch):
     monkeypatch.setattr(notification_hub, "NOTICE_SECONDS", LEASE / 10)
     monkeypatch.setattr(notification_hub, "RETURN_SECONDS", 0.0)  # else it is told as the replica is new
     async with open_replicas(a=subscribable(MODERN), b=subscribable(MODERN)) as replicas:
@@ -394,27 +394,27 @@ async def test_a_listen_that_moves_hears_of_it_however_late_a_loss_is_noticed(mo
             while other.node.members.is_inside:
                 await other.node.members.changed(LEASE)
             other.line.is_cut = False
-            said = [(await stream.message())["method"] for _ in range(2)]
-        assert set(said) == {
+            methods = [(await stream.message())["method"] for _ in range(2)]
+        assert set(methods) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",
         }
 
 
-async def test_a_listen_hears_what_it_may_have_missed_when_nobody_knows_that_there_were_others():
+async def test_a_listen_is_caught_up_when_other_replicas_are_unknown():
     async with open_replicas(a=subscribable(MODERN)) as replicas:
         await replicas["a"].kill()
         replicas.store.__init__(trio.current_time)  # type: ignore[misc]  # it has lost all
         fresh = await replicas.start("b", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
-            said = [(await stream.message())["method"] for _ in range(3)]
-        assert set(said[1:]) == {
+            methods = [(await stream.message())["method"] for _ in range(3)]
+        assert set(methods[1:]) == {
             "notifications/resources/updated",
             "notifications/tools/list_changed",
         }
 
 
-async def test_a_rate_limit_is_counted_by_each_replica_while_the_store_is_away():
+async def test_each_replica_counts_a_rate_limit_without_the_store():
     limits = (RateLimit(requests=5, per=3600.0),)
     async with open_replicas() as replicas:
         for name in "ab":

@@ -1,4 +1,4 @@
-"""What lies in a store opens for whom it was sealed, as what it is, and tells a reader nothing."""
+"""Values in a store open for their reader alone, as what it is, and tells a reader nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One subscription at an upstream for all replicas, and that nobody misses anything."""
+"""One subscription at an upstream for all replicas, and that no client misses a change."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Docs:
 
     def owner(self, session: str = "docs") -> Member:
         """The replica that has to subscribe in sessions with that key."""
-        running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
-        owner = owner_of(session, [each.node.members.replica for each in running])
-        return next(each for each in running if each.node.members.replica == owner)
+        running = [replica for replica in self._replicas.all.values() if not replica.ended.is_set()]
+        owner = owner_of(session, [replica.node.members.replica for replica in running])
+        return next(replica for replica in running if replica.node.members.replica == owner)
 
     def others(self) -> list[Member]:
-        running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
-        return [each for each in running if each is not self.owner()]
+        running = [replica for replica in self._replicas.all.values() if not replica.ended.is_set()]
+        return [replica for replica in running if replica is not self.owner()]
 
 
 @asynccontextmanager
@@ -107,21 +107,21 @@ class Client:
         self.replica, self.session, self.stream = replica, session, stream
 
     async def subscribe(self, uri: str = URI) -> Json:
-        asked = request("resources/subscribe", {"uri": uri})
-        return (await self.replica.client.send(asked, self.session)).last
+        message = request("resources/subscribe", {"uri": uri})
+        return (await self.replica.client.send(message, self.session)).last
 
     async def unsubscribe(self, uri: str = URI) -> None:
-        asked = request("resources/unsubscribe", {"uri": uri})
-        assert (await self.replica.client.send(asked, self.session)).last["result"] == {}
+        message = request("resources/unsubscribe", {"uri": uri})
+        assert (await self.replica.client.send(message, self.session)).last["result"] == {}
 
     async def updates(self, until: str) -> list[str]:
         """The URIs of all updates up to that of a URI, and of that."""
-        heard: list[str] = []
-        while until not in heard:
-            told = await self.stream.message()
-            if told["method"] == UPDATED:
-                heard.append(told["params"]["uri"])
-        return heard
+        uris: list[str] = []
+        while until not in uris:
+            notification = await self.stream.message()
+            if notification["method"] == UPDATED:
+                uris.append(notification["params"]["uri"])
+        return uris
 
 
 @asynccontextmanager
@@ -147,13 +147,13 @@ async def until_shared(docs: Docs, uri: str = "memo:1", session: str = "docs") -
 async def test_three_replicas_with_clients_have_one_subscription(revision):
     async with open_docs(revision) as (replicas, docs), clients_of(*replicas.all.values()) as clients:
         await until_shared(docs)
-        asked = sum(session.subscribes["memo:1"] for session in docs.sessions.values())
-        assert asked == 1
+        subscribes = sum(session.subscribes["memo:1"] for session in docs.sessions.values())
+        assert subscribes == 1
         for client in clients:
             await client.subscribe("docs+memo:2")
         await docs.update("memo:1")
         await docs.update("memo:2")
-        for client in clients:  # each hears it once
+        for client in clients:  # each client gets it once
             assert await client.updates("docs+memo:2") == [URI, "docs+memo:2"]
         for client in clients:
             assert docs.subscribed("memo:1") == {docs.owner().name}
@@ -185,7 +185,7 @@ class BothEras:
         await self._sessions[-1].serve(pipe)
 
     def _legacy(self) -> list[Session]:
-        return [each for each in self._sessions if each.revision == LEGACY]
+        return [session for session in self._sessions if session.revision == LEGACY]
 
     @property
     def subscribed(self) -> set[str]:
@@ -200,7 +200,7 @@ class BothEras:
 async def test_the_session_for_legacy_clients_of_all_has_one_subscription_too():
     key = era_session_key("docs")
     async with open_docs(MODERN, "abc", BothEras, era="auto") as (replicas, docs):
-        others = [each for each in replicas.all.values() if each is not docs.owner(key)]
+        others = [replica for replica in replicas.all.values() if replica is not docs.owner(key)]
         async with clients_of(*others) as clients:  # so that the owner has no such session for itself
             await until_shared(docs, session=key)
             await docs.update("memo:1")
@@ -234,7 +234,9 @@ async def test_another_replica_subscribes_when_the_owner_is_killed(revision):
             await killed.kill()
             for client in clients:  # of what may have been missed; nothing waits for the lease
                 assert await client.updates(URI) == [URI]
-            await until(lambda: all(not each.node.members.neighbours.keys() & own(killed) for each in others))
+            await until(
+                lambda: all(not other.node.members.neighbours.keys() & own(killed) for other in others)
+            )
             await until_shared(docs)
             for client in clients:
                 await client.subscribe("docs+memo:2")
@@ -252,7 +254,7 @@ async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(rev
     async with open_docs(revision, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
         url = owner.node.members.card.url
-        move(owner.node, "http://127.0.0.1:9")  # nobody listens there
+        move(owner.node, "http://127.0.0.1:9")  # no client listens there
         await owner.node.members.renew()
         await other.node.members.renew()
         async with clients_of(other) as (client,):
@@ -264,11 +266,11 @@ async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(rev
             await until_shared(docs)
             await client.subscribe("docs+memo:2")
             await docs.update("memo:2")
-            assert await client.updates("docs+memo:2") == ["docs+memo:2"]  # it missed nothing on the way
+            assert await client.updates("docs+memo:2") == ["docs+memo:2"]  # no change was missed on the way
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_an_owner_that_ends_its_streams_while_its_lease_holds_costs_one_catch_up(revision):
+async def test_an_owner_that_ends_its_streams_costs_one_catch_up(revision):
     async with open_docs(revision, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
         async with clients_of(other) as (client,):
@@ -299,7 +301,7 @@ async def test_an_owner_that_loses_its_upstream_is_left_and_found_again(revision
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_a_change_that_waits_at_the_owner_is_told_in_the_listen_that_replaces_another(revision):
+async def test_a_change_held_by_the_owner_is_sent_in_the_replacing_listen(revision):
     async with open_docs(revision) as (_, docs):
         listener, dead = docs.others()
         async with clients_of(listener) as (client,):
@@ -319,13 +321,13 @@ async def test_a_subscription_moves_to_a_replica_that_comes_and_nobody_notices(r
         clients_of(*docs.others(), docs.owner()) as clients,
     ):
         await until_shared(docs)
-        before = docs.owner()
-        ids = [each.node.members.replica for each in replicas.all.values()]
+        earlier_owner = docs.owner()
+        ids = [replica.node.members.replica for replica in replicas.all.values()]
         names = (f"{number:010x}" for number in itertools.count())
-        fresh = next(each for each in names if owner_of("docs", [*ids, each]) == each)
+        fresh = next(name for name in names if owner_of("docs", [*ids, name]) == name)
         await docs.start("c", fresh)
         assert docs.owner().name == "c"
-        assert docs.owner() is not before
+        assert docs.owner() is not earlier_owner
         await until_shared(docs)
         for client in clients:
             await client.subscribe("docs+memo:2")
@@ -354,7 +356,7 @@ async def test_what_the_upstream_refuses_is_refused_with_its_error(revision):
         (other,) = docs.others()
         async with clients_of(docs.owner(), other) as clients:
             await until_shared(docs)
-            refusals = [(await each.subscribe("docs+memo:2"))["error"] for each in clients]
+            refusals = [(await client.subscribe("docs+memo:2"))["error"] for client in clients]
             assert refusals[0] == refusals[1]
             if revision == LEGACY:
                 assert refusals[0]["message"] == "Not this one"
@@ -392,20 +394,20 @@ async def test_rules_of_the_owner_hide_nothing_from_other_replicas():
 async def test_a_replica_that_is_no_owner_answers_no_listen():
     async with open_docs(MODERN, "ab") as (_, docs):
         owner, (other,) = docs.owner(), docs.others()
-        heard: list[Any] = []
+        events: list[Any] = []
 
         async def hear(event: Event) -> None:
-            heard.append(event)
+            events.append(event)
 
         there = owner.node.members.neighbours[other.node.members.replica]
         with pytest.raises(RemoteProtocolError, match="refuses"):
             letter = ListenWanted("docs", ["memo:1"], "1")
             await owner.node._client.listen(there, letter, LEASE, hear)
-        assert heard == []
+        assert events == []
         assert not docs.subscribed("memo:1")
 
 
-async def test_an_owner_says_whether_a_listen_goes_on_with_the_one_that_it_replaces():
+async def test_an_owner_reports_whether_a_listen_continues_the_one_it_replaces():
     async with open_docs(MODERN, "ab") as (_, docs), trio.open_nursery() as nursery:
         owner, (other,) = docs.owner(), docs.others()
         there = other.node.members.neighbours[owner.node.members.replica]
@@ -420,10 +422,10 @@ async def test_an_owner_says_whether_a_listen_goes_on_with_the_one_that_it_repla
 async def test_children_of_each_replica_are_asked_by_each():
     servers = {name: Subscribable(LEGACY) for name in "ab"}
     async with open_replicas(**servers) as replicas, clients_of(*replicas.all.values()):
-        assert all(each.server.subscribed == {"memo:1"} for each in replicas.all.values())
+        assert all(replica.server.subscribed == {"memo:1"} for replica in replicas.all.values())
 
 
 async def test_replicas_say_at_how_many_upstreams_they_subscribe_for_all():
     async with open_docs(MODERN) as (_, docs):
         states = await docs.owner().node.describe_all()
-        assert [each.owned for each in states] == [1, 0, 0]
+        assert [state.owned for state in states] == [1, 0, 0]

@@ -1,4 +1,4 @@
-"""What replicas tell of themselves and of each other."""
+"""The state that replicas report about themselves and each other."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ def servers(names: str) -> dict[str, ScriptedServer]:
 
 
 async def states_at(replicas: Replicas, name: str) -> dict[str, ReplicaState]:
-    return {each.name: each for each in await replicas[name].node.describe_all()}
+    return {state.name: state for state in await replicas[name].node.describe_all()}
 
 
 async def test_every_replica_knows_how_all_are():
-    before = time.time()
+    start = time.time()
     async with open_replicas(**servers("abc")) as replicas:
         for name in "cab":
             states = await replicas[name].node.describe_all()
-            assert [each.name for each in states] == [name, *sorted(set("abc") - {name})]
-            assert all(each.state == "inside" and each.trouble is None for each in states)
-            assert all(each.version == __version__ and not each.store_away for each in states)
-            assert all(each.others == 2 for each in states)
-            assert all(before <= (each.since or 0) <= time.time() for each in states)
-            assert all(each.commands > 0 and (each.lag_ms or 0) >= 0 for each in states)
-            assert {each.id: each.url for each in states} == {
-                each.node.members.replica: each.node.members.card.url for each in replicas.all.values()
+            assert [state.name for state in states] == [name, *sorted(set("abc") - {name})]
+            assert all(state.state == "inside" and state.trouble is None for state in states)
+            assert all(state.version == __version__ and not state.store_away for state in states)
+            assert all(state.others == 2 for state in states)
+            assert all(start <= (state.since or 0) <= time.time() for state in states)
+            assert all(state.commands > 0 and (state.lag_ms or 0) >= 0 for state in states)
+            assert {state.id: state.url for state in states} == {
+                replica.node.members.replica: replica.node.members.card.url
+                for replica in replicas.all.values()
             }
 
 
@@ -123,8 +124,8 @@ async def never(stream: Any) -> None:
 
 async def test_a_state_that_was_refused_is_no_state():
     async with open_replicas(**servers("ab")) as replicas:
-        (known,) = replicas["a"].node.members.others
+        (other,) = replicas["a"].node.members.others
         client = replicas["a"].node._client
-        assert (await client.ask_state(known)).name == "b"
+        assert (await client.ask_state(other)).name == "b"
         with pytest.raises(RemoteProtocolError, match="it refuses: it is for another replica"):
-            await client.ask_state(Neighbour("nobody", known.card))
+            await client.ask_state(Neighbour("nobody", other.card))

@@ -1,4 +1,4 @@
-"""What every store promises, shown with each engine."""
+"""The promises of a store, shown with each engine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Engine:
     ]
 )
 def url(request) -> str | None:
-    """Where the store is. None: in the memory of this process; "": in that of the supervisor."""
+    """Return the address of the store. None: in the memory of this process; "": in that of the supervisor."""
     if request.param in ("memory", "supervisor"):
         return None if request.param == "memory" else ""
     if request.param == "redis":
@@ -374,12 +374,12 @@ async def test_tokens_come_back(engine, store):
 
 
 async def test_tokens_are_taken_from_all_buckets_or_from_none(store):
-    one, many, slow = Bucket("one", 10.0, 0.0), Bucket("many", 10.0, 20.0), Bucket("slow", 100.0, 0.0)
-    assert await store.take([many, one]) is None
+    single, many, slow = Bucket("one", 10.0, 0.0), Bucket("many", 10.0, 20.0), Bucket("slow", 100.0, 0.0)
+    assert await store.take([many, single]) is None
     for _ in range(5):
-        assert await store.take([many, one]) == (1, pytest.approx(10.0, abs=MOST_SECONDS))
+        assert await store.take([many, single]) == (1, pytest.approx(10.0, abs=MOST_SECONDS))
     assert await store.take([slow]) is None
-    assert await store.take([one, slow, many]) == (1, pytest.approx(100.0, abs=MOST_SECONDS))
+    assert await store.take([single, slow, many]) == (1, pytest.approx(100.0, abs=MOST_SECONDS))
     assert await store.take([many]) is None
     assert await store.take([many]) is None
     assert await store.take([many]) is not None
@@ -416,7 +416,7 @@ def buckets_of(limits: list[RateLimit]) -> list[Bucket]:
 
 
 def answer_of(asked: Coroutine[Any, Any, Any]) -> Any:
-    """What a method answers that never waits."""
+    """Return the result of a method that never waits."""
     try:
         asked.send(None)
     except StopIteration as stop:
@@ -453,8 +453,8 @@ async def test_no_more_places_are_taken_than_there_are(store, other):
 
 
 async def test_a_place_is_taken_once_however_often_it_is_asked_for(store, other):
-    for each in (store, other, store):
-        assert await each.take_place(place("1"), 2, LONG)
+    for backend in (store, other, store):
+        assert await backend.take_place(place("1"), 2, LONG)
     assert await store.take_place(place("2"), 2, LONG)
     assert await store.take_place(place("1"), 2, LONG)
     assert not await store.take_place(place("3"), 2, LONG)
@@ -506,12 +506,12 @@ async def test_very_many_places_are_kept_and_left_at_once(store):
     assert await store.take_place(place("new", "group 0"), 1, LONG)
 
 
-async def test_a_place_is_free_when_its_owner_is_not_in_force_any_more(engine, store, other):
+async def test_a_place_is_free_when_its_owner_has_no_lease(engine, store, other):
     await store.renew("a", b"", SHORT, joining=True)
     await store.renew("b", b"", LONG, joining=True)
     await store.renew("c", b"", LONG, joining=True)
-    for each in (place("1", owner="a"), place("2", owner="b"), place("3", owner="c"), place("4")):
-        assert await store.take_place(each, 4, LONG)
+    for place_name in (place("1", owner="a"), place("2", owner="b"), place("3", owner="c"), place("4")):
+        assert await store.take_place(place_name, 4, LONG)
     await engine.wait_for_end("a")
     assert await other.take_place(place("5", owner="b"), 4, LONG)
     assert not await other.take_place(place("6", owner="b"), 4, LONG)
@@ -536,7 +536,7 @@ async def test_any_text_is_the_name_of_a_place_and_of_a_group(store, name):
     assert await store.take_place(place("other", name), 1, LONG)
 
 
-async def test_of_many_who_want_the_last_place_at_once_exactly_one_has_it(store, other):
+async def test_exactly_one_of_many_gets_the_last_place(store, other):
     await store.take_place(place("1"), 2, LONG)
     taken = []
 

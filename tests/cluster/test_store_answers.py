@@ -63,11 +63,11 @@ TAMPERINGS: dict[str, Callable[[list[Any]], Any]] = {
     "longer": lambda answer: [*answer, b"x"],
     "twice": lambda answer: answer * 2,
     "turned": lambda answer: answer[::-1],
-    "no UTF-8": lambda answer: [b"\xff\xfe" if isinstance(each, bytes) else each for each in answer],
+    "no UTF-8": lambda answer: [b"\xff\xfe" if isinstance(part, bytes) else part for part in answer],
     "all alike": lambda answer: [answer[0]] * len(answer) if answer else answer,
     "another's": lambda answer: [*answer[:1], *answer[3:], *answer[1:3]],
-    "in the future": lambda answer: [each + 10**15 if isinstance(each, int) else each for each in answer],
-    "never": lambda answer: [math.inf if isinstance(each, int) else each for each in answer],
+    "in the future": lambda answer: [part + 10**15 if isinstance(part, int) else part for part in answer],
+    "never": lambda answer: [math.inf if isinstance(part, int) else part for part in answer],
 }
 
 
@@ -88,18 +88,18 @@ class Engine:
         truth, key = self.truth, keys[0]
         if digest == script.RENEW.digest:
             members = await truth.renew(said[0], said[1], said[2] / 1000, joining=bool(said[3]))
-            return members and [part for each in members for part in (each.replica.encode(), each.card)]
+            return members and [part for member in members for part in (member.replica.encode(), member.card)]
         if digest == script.SAVE.digest:
             return int(await truth.save(key, StoredSession(said[0], said[1]), said[2] / 1000))
         if digest == script.CLAIM.digest:
             return int(await truth.claim(key, *said))
         if digest == script.KEEP.digest:
             kept = await truth.keep(keys[::2], said[0], said[1] / 1000)
-            return [int(each in kept) for each in keys[::2]]
+            return [int(key in kept) for key in keys[::2]]
         if digest == script.TAKE.digest:
             numbers = list(map(float, said))
             pairs = zip(keys, numbers[::2], numbers[1::2], strict=True)
-            refused = await truth.take([Bucket(*each) for each in pairs])
+            refused = await truth.take([Bucket(*pair) for pair in pairs])
             return refused and [refused[0], repr(refused[1]).encode()]
         if digest == script.TAKE_PLACE.digest:
             owner, _, name = said[0].partition(" ")
@@ -111,8 +111,8 @@ class Engine:
         return self.lie([None, None] if kept is None else [kept.owner.encode(), kept.facts])
 
     async def xrange(self, key: str) -> Any:
-        events = [{b"event": each} for each in await self.truth.events(key)]
-        return self.lie([SimpleNamespace(field_values=each) for each in events])
+        events = [{b"event": event} for event in await self.truth.events(key)]
+        return self.lie([SimpleNamespace(field_values=event) for event in events])
 
 
 class Host:
@@ -262,7 +262,7 @@ class LyingStore(RuleBasedStateMachine):
 
         result, error = self._host.run(settle)
         assert error is None
-        assert result == (True, sum(not each.is_left for each in replica.others.values()))
+        assert result == (True, sum(not other.is_left for other in replica.others.values()))
         self._lies = False
 
     @rule(seconds=st.sampled_from([0.1, LEASE / 2, LEASE, IDLE]))

@@ -1,4 +1,4 @@
-"""What a look at a cluster from outside finds."""
+"""The survey of a cluster from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEAL = ClusterSeal(b"key")
 
 
 def lease(name: str, *, ahead: float = 0.0, left: float = 2.0, seal: ClusterSeal = SEAL) -> Lease:
-    """Of three seconds, by a replica whose clock is so many seconds ahead."""
+    """Take a lease of three seconds for a replica whose clock is so many seconds ahead."""
     card = Card(name, f"http://{name}", at=NOW + left - 3.0 + ahead, lease=3.0)
     return Lease(f"id-{name}", card.seal(seal, f"id-{name}"), left)
 
@@ -28,19 +28,19 @@ def lease(name: str, *, ahead: float = 0.0, left: float = 2.0, seal: ClusterSeal
 async def test_replicas_are_seen_and_notice_nothing():
     servers = {"a": ScriptedServer(tools=[]), "b": ScriptedServer(tools=[])}
     async with open_replicas(**servers) as replicas:
-        before = {name: replicas[name].node.members.replica for name in "ab"}
-        found = await survey(MemoryStore(time.time), ClusterSeal(KEY.encode()))
-        assert (found.store, found.replicas, found.problems) == ("memory of this process", [], [])
-        assert str(found) == "memory of this process; no replica is there now"
-        found = await survey(replicas.store, ClusterSeal(KEY.encode()))
-        assert [(each.name, each.id, each.version) for each in found.replicas] == [
-            (name, before[name], __version__) for name in "ab"
+        ids = {name: replicas[name].node.members.replica for name in "ab"}
+        surveyed = await survey(MemoryStore(time.time), ClusterSeal(KEY.encode()))
+        assert (surveyed.store, surveyed.replicas, surveyed.problems) == ("memory of this process", [], [])
+        assert str(surveyed) == "memory of this process; no replica is there now"
+        surveyed = await survey(replicas.store, ClusterSeal(KEY.encode()))
+        assert [(replica.name, replica.id, replica.version) for replica in surveyed.replicas] == [
+            (name, ids[name], __version__) for name in "ab"
         ]
-        assert all(each.url in str(found) for each in found.replicas)
+        assert all(replica.url in str(surveyed) for replica in surveyed.replicas)
         await replicas["a"].kill()
         while len((await survey(replicas.store, ClusterSeal(KEY.encode()))).replicas) == 2:
             await replicas["b"].node.members.changed(LEASE)
-        assert replicas["b"].node.members.replica == before["b"]
+        assert replicas["b"].node.members.replica == ids["b"]
 
 
 async def test_a_replica_with_another_key_is_counted():
@@ -57,7 +57,7 @@ async def test_what_says_something_else_is_of_another_version():
 
 
 @pytest.mark.parametrize(("left", "ahead"), [(3.0, 0.0), (0.5, 40.0), (2.0, -12.5)])
-def test_the_clock_of_a_replica_is_told_whenever_it_asked_for_its_lease(left: float, ahead: float):
+def test_the_clock_of_a_replica_is_measured_at_its_lease(left: float, ahead: float):
     ((seen,), _) = read_roll(Roll(NOW, [lease("a", left=left, ahead=ahead)]), SEAL)
     assert seen.clock == pytest.approx(ahead)
 

@@ -1,4 +1,4 @@
-"""Of workers what is not shown for replicas alike: what they hear of each other by way of the supervisor."""
+"""Of workers what is not shown for replicas alike: their messages to each other through the supervisor."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def test_every_worker_knows_how_all_are():
     async with open_workers(a=subscribable(), b=subscribable()) as workers:
         await workers["a"].client.initialize()
         states = await workers["b"].node.describe_all()
-        found = [(each.name, each.state, each.sessions, each.trouble) for each in states]
-        assert found == [("worker 2", INSIDE, 0, None), ("worker 1", INSIDE, 1, None)]
+        rows = [(state.name, state.state, state.sessions, state.trouble) for state in states]
+        assert rows == [("worker 2", INSIDE, 0, None), ("worker 1", INSIDE, 1, None)]
         (there,) = workers["b"].node.members.others
         await workers["a"].node.leave()
         assert (await workers["b"].node._client.ask_state(there)).state == LEFT

@@ -1,7 +1,7 @@
 """Several workers in one process: the supervisor's pool, its channels and its store, scripted upstreams.
 
 What is missing of the real thing is what a process is: that it is started, found to hang, killed and started
-again. A worker that is killed here loses its channels and stops in the middle of whatever it does.
+again. A worker that is killed here loses its channels and stops in the middle of its work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class InsteadOfProcess:
             self._ended.set()
 
     def close(self) -> None:
-        """Nobody hears of it any more, whatever it does until it has stopped."""
+        """Cut it off from all others, until it has stopped."""
         self._generations._counts = memoryview(bytearray(self._generations._counts)).cast("Q")
         self._control.close()
         self._connections.close()
