@@ -1,4 +1,4 @@
-"""What is served again without asking, and what is not: both eras, between clients and scripted servers."""
+"""Answers that are served again without a request, and others, in both eras."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ async def give_up(client: ScriptedClient) -> None:
 
 
 def counts(world: World, name: str = "docs") -> tuple[int, int, int]:
-    found = world.mux.store.count(name)
-    return found.hits, found.misses, found.shared
+    cached = world.mux.store.count(name)
+    return cached.hits, cached.misses, cached.shared
 
 
 # Reads
 
 
-async def test_a_public_read_is_served_again_until_its_time_is_over_and_says_what_is_left(autojump_clock):
+async def test_a_public_read_is_served_until_its_time_is_over(autojump_clock):
     docs = Library()
     async with open_world({"docs": docs}) as world:
         alice, bob = await ready(world, ALICE), await ready(world, BOB)
@@ -159,7 +159,7 @@ async def test_an_error_is_not_kept(autojump_clock):
         assert await read(client) == "2"
 
 
-async def test_a_question_is_not_kept_and_neither_is_the_answer_to_a_repeated_request(autojump_clock):
+async def test_questions_and_answers_to_repeated_requests_are_not_kept(autojump_clock):
     class Asking(Library):
         async def make(self, method: str, params: Json, message: Json) -> Json:
             if "requestState" in params:
@@ -228,7 +228,7 @@ async def test_a_read_that_an_update_overtakes_is_not_kept(autojump_clock):
         await wait_all_tasks_blocked()
         (late,) = await together(world, 1)
         docs.held.set()
-        texts = [(await each.receive())["result"]["contents"][0]["text"] for each in (early, late)]
+        texts = [(await client.receive())["result"]["contents"][0]["text"] for client in (early, late)]
         assert texts == ["1", "2"]
         assert await read(late) == "2"
 
@@ -348,7 +348,7 @@ async def test_who_waits_has_a_deadline_of_its_own(autojump_clock):
         assert docs.reads == 2
 
 
-async def test_who_gets_nothing_of_anothers_answer_has_the_whole_time_for_its_own(autojump_clock):
+async def test_a_request_after_anothers_answer_has_its_whole_time(autojump_clock):
     """Or a slow server would fail those whom it would have answered without any sharing."""
     docs = Slow()
     docs.hints = {"ttlMs": 0, "cacheScope": "private"}
@@ -358,7 +358,7 @@ async def test_who_gets_nothing_of_anothers_answer_has_the_whole_time_for_its_ow
         assert docs.reads == 2
 
 
-async def test_a_servers_own_error_is_the_answer_to_all_of_the_same_principal(autojump_clock):
+async def test_a_servers_error_answers_all_waiting_requests_of_the_principal(autojump_clock):
     docs = Library()
     docs.held, docs.fails = trio.Event(), RpcFailure(-32602, "Resource not found", {"uri": URI})
     async with open_world({"docs": docs}) as world:
@@ -395,7 +395,7 @@ async def test_a_private_answer_goes_to_who_asked_alone(autojump_clock):
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 @pytest.mark.parametrize("prefix", ["docs", ""])
 async def test_a_list_is_asked_for_again_after_a_tool_was_called(prefix, down, caching, autojump_clock):
-    """Servers announce `listChanged` and then say nothing; some mark their lists as fresh as well."""
+    """Servers announce `listChanged` and then never send it; some mark their lists as fresh as well."""
     docs = Library()
     docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"} if caching is not TRUSTING else None
     settings = {"docs": {"prefix": prefix}}
@@ -410,7 +410,7 @@ async def test_a_list_is_asked_for_again_after_a_tool_was_called(prefix, down, c
 
 
 @pytest.mark.parametrize("ended", ["answered", "cancelled", "lost"])
-async def test_what_is_asked_while_a_tool_works_is_not_kept_beyond_its_end(ended, autojump_clock):
+async def test_answers_fetched_during_a_tool_call_end_with_it(ended, autojump_clock):
     docs = Library()
     docs.list_hints = {"ttlMs": 60_000, "cacheScope": "public"}
     async with open_world({"docs": docs}) as world:
@@ -503,7 +503,7 @@ async def test_lists_of_those_who_announce_are_asked_for_again_after_a_change(up
 
 
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
-async def test_a_list_that_is_not_announced_and_not_fresh_is_asked_for_each_time(up, autojump_clock):
+async def test_a_stale_list_without_announcements_is_fetched_each_time(up, autojump_clock):
     docs = Library(up, capabilities=SILENT)
     async with open_world({"docs": docs}) as world:
         client = await ready(world)
@@ -522,7 +522,7 @@ async def test_a_list_is_asked_for_again_at_some_time_without_any_announcement(a
         assert docs.asked["resources/list"] == 2
 
 
-async def test_a_list_that_nobody_can_hear_changes_of_is_asked_for_each_time(autojump_clock):
+async def test_a_list_whose_changes_cannot_arrive_is_fetched_each_time(autojump_clock):
     class Silent(Library):
         async def _listen(self, wish: Json, listen: Any) -> Json:
             raise RpcFailure(-32601, "Method not found")
@@ -535,7 +535,7 @@ async def test_a_list_that_nobody_can_hear_changes_of_is_asked_for_each_time(aut
         assert docs.asked["resources/list"] == 2
 
 
-async def test_a_fresh_list_is_kept_page_by_page_and_says_what_is_left(autojump_clock):
+async def test_a_fresh_list_is_kept_page_by_page(autojump_clock):
     docs = Library(capabilities=SILENT)
     docs.list_hints, docs.page_size = {"ttlMs": 8000, "cacheScope": "public"}, 2
     async with open_world({"docs": docs}, page_size=2) as world:
@@ -566,7 +566,7 @@ async def test_a_private_list_is_for_one_principal_and_one_host_app(autojump_clo
         assert docs.asked["resources/list"] == 3
 
 
-async def test_lists_of_a_legacy_session_that_all_share_are_the_same_for_all(autojump_clock):
+async def test_lists_of_a_shared_legacy_session_are_the_same_for_all(autojump_clock):
     docs = Library(LEGACY)
     async with open_world({"docs": docs}, caching=TRUSTING) as world:
         for principal in (ALICE, BOB):
@@ -657,19 +657,21 @@ async def test_an_upstream_that_comes_or_goes_shows_in_the_merged_list(autojump_
         assert await listed() == 4
 
 
-async def test_one_of_whom_nothing_is_kept_shows_what_it_has_not_had_before(autojump_clock):
+async def test_an_upstream_without_a_kept_list_shows_its_new_items(autojump_clock):
     docs, web = Library(), Subscribable(MODERN, uris=["memo:9"], capabilities={"tools": {}})
     settings = {"web": {"caching": False}}
     async with open_world({"docs": docs, "web": web}, settings=settings, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
             listed = (await client.request("resources/list"))["resources"]
-            assert [each["uri"] for each in listed if each["uri"].startswith("web+")] == []
+            assert [resource["uri"] for resource in listed if resource["uri"].startswith("web+")] == []
         web.capabilities = OFFERS
         await world.kill("web")
         await trio.sleep(30)
         listed = (await client.request("resources/list"))["resources"]
-        assert [each["uri"] for each in listed if each["uri"].startswith("web+")] == ["web+memo:9"]
+        assert [resource["uri"] for resource in listed if resource["uri"].startswith("web+")] == [
+            "web+memo:9"
+        ]
 
 
 async def test_a_raw_uri_is_found_without_walking_the_lists_again(autojump_clock):
@@ -687,11 +689,11 @@ async def test_a_raw_uri_that_is_new_without_a_word_is_found(autojump_clock):
         client = await ready(world)
         await client.request("resources/read", {"uri": "memo:1"})
         web.items("resources/list").append({"uri": "memo:new", "name": "new"})
-        found = await client.request("resources/read", {"uri": "memo:new"})
-        assert found["contents"][0]["uri"] == "web+memo:new"
+        answer = await client.request("resources/read", {"uri": "memo:new"})
+        assert answer["contents"][0]["uri"] == "web+memo:new"
 
 
-async def test_a_shortened_name_is_found_without_walking_the_list_again_and_anew_when_it_is_not(
+async def test_a_shortened_name_is_found_in_the_kept_list_or_anew(
     autojump_clock,
 ):
     names = [f"{letter * 80}" for letter in "abc"]
@@ -710,7 +712,7 @@ async def test_a_shortened_name_is_found_without_walking_the_list_again_and_anew
             await client.request("tools/call", {"name": space.expose_name(names[2])})
 
 
-async def test_a_cursor_that_a_server_has_forgotten_ends_what_was_kept_of_its_list(autojump_clock):
+async def test_a_forgotten_cursor_drops_the_kept_list(autojump_clock):
     docs = Library(capabilities=SILENT)
     docs.list_hints, docs.page_size = {"ttlMs": 60_000, "cacheScope": "public"}, 2
     async with open_world({"docs": docs}, page_size=2) as world:

@@ -1,4 +1,4 @@
-"""What a client reads is never older than what any client has done, in whichever worker, in any order.
+"""A read is never older than any change by a client, in any worker and any order.
 
 A server has a number that each call raises while it works, some time before it answers. Its lists and its
 one resource say the number and are fresh for a minute. Whoever asks after a call has ended, answered or
@@ -28,7 +28,7 @@ LONGEST_SECONDS = 0.2
 
 
 class State:
-    """What all connections of the server share.
+    """The state that all connections of the server share.
 
     `made`: the number that each call has made, so far; `ended`: the highest of those that have ended.
     """
@@ -73,9 +73,9 @@ async def use(client: ScriptedClient, state: State, seen: list[int]) -> None:
         if step in ("list", "read"):
             params = {"uri": "docs+memo:n"} if step == "read" else {}
             result = await client.request("resources/read" if step == "read" else "resources/list", params)
-            found = result["contents"][0]["text"] if step == "read" else result["resources"][0]["name"]
-            assert int(found) >= least, f"{step} says {found} after {least}"
-            seen.append(int(found))
+            value = result["contents"][0]["text"] if step == "read" else result["resources"][0]["name"]
+            assert int(value) >= least, f"{step} says {value} after {least}"
+            seen.append(int(value))
         else:
             name = f"{id(client)} {number}"
             await client.start("tools/call", {"name": "docs__raise", "arguments": {"call": name}})
@@ -87,14 +87,14 @@ async def use(client: ScriptedClient, state: State, seen: list[int]) -> None:
                 made = state.made.get(name, 0)
                 request = {"requestId": client._ids}
                 await client.send({"method": "notifications/cancelled", "params": request})
-                asked = await client.start("server/discover")  # is answered behind the cancellation
-                while (await client.receive())["id"] != asked:
+                discover = await client.start("server/discover")  # is answered behind the cancellation
+                while (await client.receive())["id"] != discover:
                     pass  # the answer has overtaken it
             state.ended = max(state.ended, made)
 
 
 async def run(seed: int, caching: Caching) -> tuple[list[int], int]:
-    """What was seen, and how often something came from memory."""
+    """Return the values seen, and how often an answer came from the cache."""
     state = State(random.Random(seed))
     counters = memoryview(bytearray(WORKERS * ROW_BYTES))
     seen: list[int] = []

@@ -138,16 +138,16 @@ async def test_a_legacy_server_that_changes_is_noticed_without_a_call():
             await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_errors_of_a_server_that_has_not_changed_stay_errors_and_cost_little():
+async def test_errors_of_an_unchanged_server_stay_errors_and_cost_little():
     script = Changing(MODERN)
     async with open_web(script) as (_web, mux):
         await read(mux)
-        asked = script.discovers
+        count = script.discovers
         for _ in range(5):
             with pytest.raises(RpcError):
                 await call_tool(mux, "bad")
         assert script.carried_out.count("tools/call") == 5
-        assert script.discovers == asked
+        assert script.discovers == count
 
 
 async def test_a_server_that_refuses_oddly_is_asked_once_in_a_while():

@@ -1,4 +1,4 @@
-"""What a modern listen may ask for, and how it is answered."""
+"""The requests that a modern listen may make, and their answers."""
 
 from __future__ import annotations
 

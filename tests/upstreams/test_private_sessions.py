@@ -21,7 +21,7 @@ PRIVATE = {"x": {"session": "per-client"}}
 
 
 class Numbered(ScriptedServer):
-    """Every connection is a server of its own, which says its number and what its client declared."""
+    """Every connection is its own server, which says its number and what its client declared."""
 
     def __init__(self, number: int) -> None:
         super().__init__(LEGACY, tools=[TOOL], resources=[{"uri": f"memo:{number}", "name": "own"}])
@@ -66,14 +66,14 @@ def open_private_world() -> Any:
 
 async def test_each_client_has_a_session_with_its_own_capabilities(autojump_clock):
     async with open_private_world() as world:
-        one, two = await client_of(world, LEGACY, CAPABILITIES), await client_of(world, LEGACY, {})
+        first_client, two = await client_of(world, LEGACY, CAPABILITIES), await client_of(world, LEGACY, {})
         assert world.open_now == 1
-        first, second = await told(one), await told(two)
+        first, second = await told(first_client), await told(two)
         assert first["number"] != second["number"]
         assert (first["declared"], second["declared"]) == (CAPABILITIES, {})
-        assert await told(one) == first
+        assert await told(first_client) == first
         assert world.open_now == 3
-        listed = await one.request("resources/list")
+        listed = await first_client.request("resources/list")
         assert [item["uri"] for item in listed["resources"]] == [f"x+memo:{first['number']}"]
 
 
@@ -102,15 +102,15 @@ async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock:
     async with open_world(servers, settings=PRIVATE, world_class=Asking) as world:
         clients = [await client_of(world, LEGACY) for _ in range(3)]
         calls = [await client.start("tools/call", {"name": "x__t"}) for client in clients]
-        asked = [await client.receive_method("roots/list") for client in clients]
-        for number, (client, question) in enumerate(zip(clients, asked, strict=True)):
+        questions = [await client.receive_method("roots/list") for client in clients]
+        for number, (client, question) in enumerate(zip(clients, questions, strict=True)):
             roots = {"roots": [{"uri": f"file:///{number}"}]}
             await client.send({"id": question["id"], "result": roots})
         for number, (client, call) in enumerate(zip(clients, calls, strict=True)):
             answer = await client.receive()
             assert answer["id"] == call
-            heard = json.loads(answer["result"]["content"][0]["text"])
-            assert heard == [{"roots": [{"uri": f"file:///{number}"}]}]
+            roots_seen = json.loads(answer["result"]["content"][0]["text"])
+            assert roots_seen == [{"roots": [{"uri": f"file:///{number}"}]}]
 
 
 class Rooted(ScriptedServer):
@@ -135,7 +135,7 @@ class Rooted(ScriptedServer):
         self.roots = message
 
 
-async def test_a_question_that_no_call_has_caused_reaches_the_only_client(autojump_clock):
+async def test_a_question_outside_calls_reaches_the_only_client(autojump_clock):
     server = Rooted()
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         client = await client_of(world, LEGACY)
@@ -148,10 +148,10 @@ async def test_a_question_that_no_call_has_caused_reaches_the_only_client(autoju
         assert server.roots["result"] == {"roots": [{"uri": "file:///r"}]}
 
 
-async def test_a_question_that_no_call_has_caused_is_refused_when_there_are_several(autojump_clock):
+async def test_a_question_outside_calls_is_refused_with_several_clients(autojump_clock):
     server = Rooted()
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
-        one, _two = await client_of(world, LEGACY), await client_of(world, LEGACY)
-        await one.request("tools/list")
+        client, _two = await client_of(world, LEGACY), await client_of(world, LEGACY)
+        await client.request("tools/list")
         await trio.sleep(1)
         assert 'session = "per-client"' in server.roots["error"]["message"]

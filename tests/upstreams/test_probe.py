@@ -1,4 +1,4 @@
-"""How the era of an HTTP upstream is found out, also of one that answers the probe with something else."""
+"""The detection of the era of an HTTP upstream, also of one that answers the probe with something else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_server_that_refuses_a_version_which_it_lists_is_asked_again():
 @pytest.mark.parametrize(
     ("listed", "discovers"), [(["2025-11-25", NEWEST], 2), (["2025-11-25"], 1)], ids=["listed", "not listed"]
 )
-async def test_a_server_that_keeps_refusing_a_version_is_spoken_to_in_an_older_one(listed, discovers):
+async def test_a_server_that_refuses_a_version_gets_an_older_one(listed, discovers):
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message["method"] == "server/discover":
             await refuse_version(reply, message, *listed)
@@ -72,7 +72,7 @@ async def test_a_server_without_a_common_revision_is_not_asked_to_initialize(sup
         assert set(web.methods()) == {"server/discover"}
 
 
-async def test_the_newest_revision_is_not_asked_for_twice_of_a_server_that_does_not_list_it():
+async def test_the_newest_revision_is_offered_once():
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message["method"] == "server/discover":
             await refuse_version(reply, message, "2025-11-25")
@@ -96,8 +96,10 @@ TEXT = b"Bad Request: Unsupported protocol version (supported versions: 2025-03-
 
 
 def asked_revisions(messages: list[Json]) -> list[str]:
-    said = (message.get("params") or {} for message in messages if message.get("method") == "initialize")
-    return [params["protocolVersion"] for params in said]
+    handshakes = (
+        message.get("params") or {} for message in messages if message.get("method") == "initialize"
+    )
+    return [params["protocolVersion"] for params in handshakes]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def asked_revisions(messages: list[Json]) -> list[str]:
         (400, b"Unsupported protocol version", ["2025-11-25", "2025-06-18", "2025-03-26"]),
     ],
 )
-async def test_a_server_over_http_that_refuses_a_revision_is_asked_for_an_older_one(status, refusal, asked):
+async def test_a_refusing_http_server_is_offered_an_older_revision(status, refusal, asked):
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         method, params = message["method"], message.get("params") or {}
         if method == "initialize" and params["protocolVersion"] > "2025-03-26":
@@ -143,7 +145,7 @@ def choosy(revision: str | None, refusal: Json) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("refusal", [SPEC_EXAMPLE, WITHOUT_LIST])
-async def test_a_server_over_stdio_that_refuses_a_revision_is_asked_for_an_older_one(refusal, autojump_clock):
+async def test_a_refusing_stdio_server_is_offered_an_older_revision(refusal, autojump_clock):
     server = choosy("2024-11-05", refusal)
     async with open_world({"a": server}) as world:
         await world.mux.upstreams["a"].settled()
@@ -159,8 +161,8 @@ async def test_a_server_that_refuses_all_revisions_is_asked_for_each_once(refusa
         await world.mux.upstreams["a"].settled()
         upstream = world.mux.upstreams["a"]
         assert upstream.trouble == f"it refused to initialize: {refusal['message']}"
-        each = list(LEGACY[::-1]) if refusal is WITHOUT_LIST else [LEGACY[-1]]
-        assert asked_revisions(server.seen) == each
+        revisions = list(LEGACY[::-1]) if refusal is WITHOUT_LIST else [LEGACY[-1]]
+        assert asked_revisions(server.seen) == revisions
 
 
 @pytest.mark.parametrize("revision", LEGACY)

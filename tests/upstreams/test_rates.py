@@ -57,7 +57,7 @@ async def test_exchanges_with_an_upstream_are_counted_for_all_clients(prefix, au
         await clients[4].request("resources/list")
 
 
-async def test_an_upstream_whose_list_is_asked_for_too_often_is_left_out_and_told(autojump_clock):
+async def test_an_upstream_past_its_rate_is_left_out_and_named(autojump_clock):
     async with open_world(stores()) as world:
         client = await client_of(world, ANYONE, REVISIONS[-1])
         limit(world, RateLimit(requests=1, per=60.0, upstreams=("vault",), methods=("tools/list",)))

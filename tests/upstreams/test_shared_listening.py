@@ -1,4 +1,4 @@
-"""An upstream that is asked through another replica: nothing is missed, whatever that one does."""
+"""An upstream that is asked through another replica: no change is missed, despite any failure of that one."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Owner:
         if self.mood == "silent":
             await trio.sleep(LEASE)
             raise TransportClosed("silent")
-        before = self._newest
+        earlier = self._newest
         await trio.sleep(self.delay)
         granted, end, name = uris_of(call.params) - self.declined, trio.Event(), next(self._names)
         self._listens[name] = granted, notify, end
         try:
             acknowledgement = {"notifications": raw({"resourceSubscriptions": sorted(granted)})}
-            if before in self._listens:
-                self._listens[before][2].set()
+            if earlier in self._listens:
+                self._listens[earlier][2].set()
                 acknowledgement[REPLACES] = raw(True)
                 await trio.sleep(self.late)
                 if self.mood == "refusing":
@@ -156,9 +156,9 @@ async def test_what_the_owner_declines_is_asked_of_the_upstream(up, autojump_clo
         await subscribe(client, ["memo:1", "memo:2"])
         await quiet()
         assert (server.subscribed, owner.listened) == ({"memo:2"}, {"memo:1"})
-        asked = owner.asked["well"]
+        count = owner.asked["well"]
         await trio.sleep(15)  # not as long as until it is asked again
-        assert owner.asked["well"] == asked
+        assert owner.asked["well"] == count
         owner.declined = set()
         await trio.sleep(HEARD_SECONDS)
         assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
@@ -179,7 +179,7 @@ async def test_what_the_owner_declines_later_is_caught_up(up, autojump_clock):
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_a_listen_that_breaks_off_when_it_is_not_needed_any_more_costs_nothing(up, autojump_clock):
+async def test_a_break_of_an_unneeded_listen_costs_no_request(up, autojump_clock):
     begun, owner = trio.Event(), Owner()
 
     async def begin(_server: Subscribable, method: str, params: Json, _message: Json) -> None:
@@ -252,7 +252,7 @@ async def test_a_listen_that_ends_before_its_successor_is_acknowledged_costs_not
 
 
 class Reader:
-    """Reads all that a client is told. `heard` has the URIs of updates."""
+    """Reads all messages to a client. `heard` has the URIs of updates."""
 
     def __init__(self, client: ScriptedClient) -> None:
         self._client = client
@@ -273,10 +273,10 @@ class Reader:
             self._news.unpark_all()
 
     async def ask(self, method: str, uri: str) -> Json:
-        asked = await self._client.start(method, {"uri": uri})
-        while asked not in self._answers:
+        request = await self._client.start(method, {"uri": uri})
+        while request not in self._answers:
             await self._news.park()
-        return self._answers.pop(asked)
+        return self._answers.pop(request)
 
     async def hear(self, uri: str, since: int) -> None:
         """Wait for an update that came when `since` others had been heard, or later."""
@@ -285,7 +285,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_a_successor_that_breaks_off_after_its_predecessor_ended_costs_one_catch_up(up, autojump_clock):
+async def test_a_successor_that_breaks_off_costs_one_catch_up(up, autojump_clock):
     server, owner = Subscribable(up), Owner()
     owner.late = 0.1
     async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
@@ -310,7 +310,7 @@ async def become_later(owner: Owner, mood: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("up", ERAS)
 async def test_an_owner_that_has_acknowledged_again_is_asked_at_once(up, autojump_clock):
-    """Also when the listen before broke off meanwhile."""
+    """Catch up also when the listen before broke off meanwhile."""
     server, owner = Subscribable(up), Owner()
     async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
         reader = Reader(await client_of(world, LEGACY))
@@ -335,7 +335,7 @@ async def break_off_later(owner: Owner, seconds: float) -> None:
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
-    """The last change of what a client listens to is followed by an update, in whichever way."""
+    """The last change of what a client listens to is followed by an update, in either way."""
     chance = random.Random(seed)
     server, owner = Moody(up, be_slow), Owner()
     async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
@@ -384,7 +384,7 @@ async def hear_all(reader: Reader, changed: dict[str, int]) -> None:
 
 
 async def change(uri: str, server: Subscribable, owner: Owner) -> None:
-    """A resource changes; whoever is asked tells of it."""
+    """Change a resource; the upstream or owner that was asked reports it."""
     await owner.update(uri)
     with suppress(TransportClosed):  # it was killed
         await server.update(uri)

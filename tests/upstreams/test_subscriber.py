@@ -1,4 +1,4 @@
-"""What an upstream may do to a subscription, and that it harms no other."""
+"""The acts of an upstream on a subscription, and that it harms no other."""
 
 from __future__ import annotations
 
@@ -166,13 +166,13 @@ async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down,
         for uri in ("x+memo:1", "x+memo:2"):
             await expect_update(client, uri, listen)
         assert server.subscribed == {"memo:1", "memo:2"}
-        told = {message["method"] for message in await client.drain()}
+        methods = {message["method"] for message in await client.drain()}
         # A change of a list may have passed, too; the modern client has not asked for these.
         lists = {f"notifications/{kind}/list_changed" for kind in ("resources", "tools")}
-        assert told == (lists if down == LEGACY else set())
+        assert methods == (lists if down == LEGACY else set())
 
 
-async def test_list_changes_are_told_of_a_time_in_which_the_server_refused_to_be_listened_to(autojump_clock):
+async def test_list_changes_are_reported_after_a_refused_listen(autojump_clock):
     moods = ["break off", "refuse"]
 
     async def be_moody(server: Subscribable, method: str, params: Json, message: Json) -> Json | None:
@@ -190,11 +190,11 @@ async def test_list_changes_are_told_of_a_time_in_which_the_server_refused_to_be
     async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
         client = await client_of(world, LEGACY)
         assert moods == []  # it is drained
-        told = [message["method"] for _ in range(4) for message in await client.drain()]
-        assert sorted(told) == [f"notifications/{kind}/list_changed" for kind in ("resources", "tools")]
+        methods = [message["method"] for _ in range(4) for message in await client.drain()]
+        assert sorted(methods) == [f"notifications/{kind}/list_changed" for kind in ("resources", "tools")]
 
 
-async def test_what_a_server_grants_no_more_is_caught_up_when_it_does_again(autojump_clock):
+async def test_a_subscription_granted_again_is_caught_up(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
         steady, other = await client_of(world, LEGACY), await client_of(world, LEGACY)

@@ -1,4 +1,4 @@
-"""Upstreams that hang, die over and over or answer nothing any more: in memory, with a virtual clock."""
+"""Upstreams that hang, die over and over or stop answering: in memory, with a virtual clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def call_tool(world: World, seconds: float | None = None) -> Any:
 
 
 async def fail_calls(world: World, count: int = FAILURES) -> None:
-    """So many calls at a time that nobody answers."""
+    """Start so many calls at a time, which stay without an answer."""
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             nursery.start_soon(call_tool, world)
@@ -71,9 +71,7 @@ async def fail_calls(world: World, count: int = FAILURES) -> None:
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_a_server_that_dies_over_and_over_is_tried_at_the_cap_and_said_to_be_in_a_crash_loop(
-    up, autojump_clock
-):
+async def test_a_server_that_keeps_dying_is_in_a_crash_loop(up, autojump_clock):
     class Dying(Moody):
         async def serve(self, pipe: Any) -> None:
             async with trio.open_nursery() as nursery:
@@ -91,9 +89,9 @@ async def test_a_server_that_dies_over_and_over_is_tried_at_the_cap_and_said_to_
         assert error["code"] == -31001
         assert error["data"]["state"] == "crash-loop"
         assert 0 < error["data"]["retryAfterSeconds"] <= LOOP_SECONDS
-        before = world.connects["x"]
+        count = world.connects["x"]
         await trio.sleep(10 * LOOP_SECONDS)
-        assert 10 <= world.connects["x"] - before <= 10 / (1 - JITTER)
+        assert 10 <= world.connects["x"] - count <= 10 / (1 - JITTER)
         if upstream.connection is not None:
             await trio.sleep(1)  # it lives for half a second now and then
         left_out = (await world.client().request("resources/list"))["_meta"]["dev.mcpmux/upstreams"]
@@ -139,7 +137,7 @@ async def test_an_idle_server_that_answers_nothing_any_more_is_started_again(up,
         assert await call_tool(world) is None
 
 
-async def test_a_legacy_server_that_ignores_what_it_does_not_know_is_left_alone(autojump_clock):
+async def test_a_legacy_server_that_ignores_unknown_requests_is_left_alone(autojump_clock):
     server = Moody(LEGACY)
     server.dumb = frozenset({"ping"})
     async with open_world({"x": server, "docs": other()}) as world:
@@ -150,24 +148,22 @@ async def test_a_legacy_server_that_ignores_what_it_does_not_know_is_left_alone(
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_nothing_is_asked_while_traffic_flows_or_a_call_is_on_its_way_or_it_is_switched_off(
-    up, autojump_clock
-):
+async def test_no_health_check_runs_beside_traffic_or_when_off(up, autojump_clock):
     busy, working, off = Moody(up), Moody(up), Moody(up)
     working.dumb = frozenset({"tools/call"})
     settings = {"x": {}, "w": {"request_timeout": 400.0}, "off": {"health_interval": 0.0}}
     servers: Any = {"x": busy, "w": working, "off": off}
     async with open_world(servers, settings=settings) as world:
         await world.client().request("resources/list")
-        asked = [server.asked(QUESTION[up]) for server in (busy, working, off)]
+        counts = [server.asked(QUESTION[up]) for server in (busy, working, off)]
         world.nursery.start_soon(world.client().start, "tools/call", {"name": "w__t", "arguments": {}})
         for _ in range(40):
             await call_tool(world)
             await trio.sleep(8)
-        assert [server.asked(QUESTION[up]) for server in (busy, working, off)] == asked
+        assert [server.asked(QUESTION[up]) for server in (busy, working, off)] == counts
         await trio.sleep(100)
-        assert busy.asked(QUESTION[up]) > asked[0]
-        assert off.asked(QUESTION[up]) == asked[2]
+        assert busy.asked(QUESTION[up]) > counts[0]
+        assert off.asked(QUESTION[up]) == counts[2]
 
 
 # The breaker
@@ -197,12 +193,12 @@ async def test_calls_that_nobody_answers_open_the_breaker_and_a_probe_closes_it(
         await trio.sleep(5)
         assert (upstream.state, world.connects["x"]) == ("ready", 1)
         assert await call_tool(world) is None
-        told = [message.get("method") for message in await client.drain()]
-        assert told.count("notifications/tools/list_changed") == 2  # gone, and back
+        methods = [message.get("method") for message in await client.drain()]
+        assert methods.count("notifications/tools/list_changed") == 2  # gone, and back
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_a_server_that_hangs_altogether_is_given_up_after_the_breaker_has_opened(up, autojump_clock):
+async def test_a_server_that_hangs_is_given_up_after_its_breaker_opened(up, autojump_clock):
     server = Moody(up)
     async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
         assert await call_tool(world) is None
@@ -215,7 +211,7 @@ async def test_a_server_that_hangs_altogether_is_given_up_after_the_breaker_has_
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_calls_that_take_too_long_never_shut_off_a_server_that_is_alive(up, autojump_clock):
+async def test_slow_calls_never_shut_off_a_live_server(up, autojump_clock):
     server = Moody(up)
     server.dumb = frozenset({"tools/call"})
     async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
@@ -259,7 +255,7 @@ async def test_lists_that_come_too_late_count_as_failures(autojump_clock):
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_methods_have_deadlines_of_their_own_and_the_server_hears_of_their_end(up, autojump_clock):
+async def test_each_method_has_its_deadline_and_the_server_gets_the_cancellation(up, autojump_clock):
     server = Moody(up)
     server.dumb = frozenset({"tools/call", "resources/read"})
     settings = {"x": {"request_timeout": 20.0, "timeouts": {"tools/call": 45.0}}}
@@ -288,10 +284,10 @@ async def test_progress_renews_a_deadline_up_to_the_maximum(up, asked, autojump_
         client = world.client()
         began = trio.current_time()
         await client.start("tools/call", {"name": "x__t", "arguments": {}}, **asked)
-        told = 0
+        notifications = 0
         while "error" not in (message := await client.receive()):
-            told += 1
-        assert (told > 0) == bool(asked)  # what mcpmux asks for itself is not for the client
+            notifications += 1
+        assert (notifications > 0) == bool(asked)  # what mcpmux asks for itself is not for the client
         assert message["error"]["code"] == -31002
         assert "did not finish tools/call within 50 s" in message["error"]["message"]
         assert "raise `upstreams.x.max_request_timeout`" in message["error"]["message"]
@@ -305,7 +301,7 @@ async def test_progress_renews_a_deadline_up_to_the_maximum(up, asked, autojump_
 
 @pytest.mark.parametrize("down", ERAS)
 @pytest.mark.parametrize("up", ERAS)
-async def test_what_is_missing_in_a_list_is_told_and_an_error_when_strict(up, down, autojump_clock):
+async def test_missing_parts_of_a_list_are_named_or_an_error_when_strict(up, down, autojump_clock):
     async with open_world({"x": Moody(up), "gone": None}) as world:
         client = world.client()
         if down != MODERN:
@@ -328,7 +324,7 @@ async def test_what_is_missing_in_a_list_is_told_and_an_error_when_strict(up, do
 
 
 async def relisted(client: Any) -> Json:
-    """A legacy client hears the list change before."""
+    """A legacy client gets the list change before."""
     request = await client.start("resources/list")
     while (message := await client.receive()).get("id") != request:
         assert message["method"].endswith("list_changed")
@@ -336,9 +332,7 @@ async def relisted(client: Any) -> Json:
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_a_raw_uri_whose_owner_may_be_missing_is_told_apart_from_one_that_nobody_has(
-    up, autojump_clock
-):
+async def test_a_raw_uri_of_a_missing_owner_differs_from_an_unknown_one(up, autojump_clock):
     async def read(server: ScriptedServer, params: Json, _message: Json) -> Json:
         result: Json = {"contents": [{"uri": params["uri"], "text": "x"}]}
         cache = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
