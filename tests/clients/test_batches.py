@@ -57,9 +57,9 @@ def by_id(answers: Any) -> dict[Any, Json]:
     for answer in answers:
         if answer.get("id") in METHODS:
             SchemaOracle(WITH_BATCHES).check_from_server(answer, METHODS[answer["id"]])
-    found = {answer.get("id"): answer for answer in answers}
-    assert len(found) == len(answers)
-    return found
+    answers_by_id = {answer.get("id"): answer for answer in answers}
+    assert len(answers_by_id) == len(answers)
+    return answers_by_id
 
 
 def reading_server() -> ScriptedServer:
@@ -181,14 +181,14 @@ async def test_over_http_a_batch_is_answered_with_one_array(before: bytes):
         assert by_id(answer.messages[0]).keys() == {1, 2, 3}
 
 
-async def test_over_http_progress_makes_it_a_stream_with_the_answers_at_its_end():
+async def test_over_http_progress_makes_the_answer_a_stream():
     async with open_endpoint({"docs": reading_server(), "more": docs()}) as client:
         session = await client.initialize(WITH_BATCHES)
         answer = await client.send(json.dumps([COUNT, PING]).encode(), session)
         assert answer.headers["content-type"] == "text/event-stream"
         progress, answers = answer.messages
         assert progress["method"] == "notifications/progress"
-        assert sorted(each["id"] for each in answers) == [1, 3]
+        assert sorted(answer["id"] for answer in answers) == [1, 3]
 
 
 async def test_over_http_what_asks_nothing_is_accepted():
@@ -209,7 +209,10 @@ async def test_over_http_bad_batches_are_refused():
         answer = await client.send(json.dumps([INITIALIZE]).encode())
         assert (answer.status, answer.last["error"]["code"]) == (400, -32600)
         answer = await client.send(json.dumps([INITIALIZE, PING, PING]).encode(), session)
-        assert sorted(each["id"] for each in answer.messages[0] if "error" in each) == [3, 4]
+        assert sorted(answer_part["id"] for answer_part in answer.messages[0] if "error" in answer_part) == [
+            3,
+            4,
+        ]
 
 
 @pytest.mark.parametrize("revision", WITHOUT)
@@ -244,10 +247,12 @@ class Batching(ScriptedServer):
             return
         token = self.seen[-1]["params"].get("_meta", {}).get("progressToken")
         progress = {"progressToken": token, "progress": 1}
-        told: list[Json] = [message]
-        told += [{"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}] if token else []
-        told += [{"jsonrpc": "2.0", "id": "p", "method": "ping"}, 1]  # type: ignore[list-item]
-        await self._pipe.send(json.dumps(told).encode())
+        messages: list[Json] = [message]
+        messages += (
+            [{"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}] if token else []
+        )
+        messages += [{"jsonrpc": "2.0", "id": "p", "method": "ping"}, 1]  # type: ignore[list-item]
+        await self._pipe.send(json.dumps(messages).encode())
 
 
 class Face(HttpFace):
@@ -266,7 +271,7 @@ class Face(HttpFace):
         if not data.startswith(b"["):
             await super().send(data, about)
             return
-        answer = next(each for each in json.loads(data) if isinstance(each, dict) and "result" in each)
+        answer = next(load for load in json.loads(data) if isinstance(load, dict) and "result" in load)
         reply = self._replies[answer["id"]]
         if self.streams:
             await reply.open(200, EVENT_STREAM, b"data: " + data + b"\n\n")
@@ -285,8 +290,8 @@ async def test_a_servers_batch_is_read_on_a_stream(autojump_clock):
         await client.initialize("2025-11-25")
         await client.drain()
         request_id = await client.start("tools/call", {"name": "x__count"}, progressToken="t")
-        heard = await client.drain()
-        assert [message.get("id", message.get("method")) for message in heard] == [
+        messages = await client.drain()
+        assert [message.get("id", message.get("method")) for message in messages] == [
             "notifications/progress",
             request_id,
         ]
@@ -306,11 +311,11 @@ async def test_a_servers_batch_is_read_over_http(face: type[Face]):
                 await client.initialize("2025-11-25")
                 params = client.params({"name": "x__count"}, progressToken="t")
                 await client.send({"id": 7, "method": "tools/call", "params": params})
-                heard = [await hear(client)]
-                while heard[-1].get("id") != 7:
-                    heard.append(await hear(client))
-                assert "result" in heard[-1]
-                assert "notifications/progress" in [message.get("method") for message in heard]
+                messages = [await hear(client)]
+                while messages[-1].get("id") != 7:
+                    messages.append(await hear(client))
+                assert "result" in messages[-1]
+                assert "notifications/progress" in [message.get("method") for message in messages]
                 nursery.cancel_scope.cancel()
 
 

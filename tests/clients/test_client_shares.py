@@ -46,7 +46,7 @@ def get(path: str, more: str = "") -> bytes:
 
 @asynccontextmanager
 async def asked(site: Site, data: bytes) -> AsyncIterator[bytes]:
-    """What comes first of the answer, as long as its connection is open."""
+    """Yield the first part of the answer while its connection is open."""
     async with await site.connect() as stream:
         await stream.send_all(data)
         yield bytes(await stream.receive_some())
@@ -63,7 +63,9 @@ async def begin_session(site: Site, more: str = "") -> str:
     head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{more}Content-Type: application/json\r\n"
     async with asked(site, head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as answer:
         fields = answer.decode().split("\r\n")
-        return next(each.partition(": ")[2] for each in fields if each.lower().startswith("mcp-session-id:"))
+        return next(
+            field.partition(": ")[2] for field in fields if field.lower().startswith("mcp-session-id:")
+        )
 
 
 @pytest.mark.parametrize("kind", ["listen", "get", "sse"])
@@ -89,9 +91,9 @@ async def test_one_client_leaves_half_of_the_connections_to_others(kind: str, au
                 head, _, body = answer.partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 429 ")
                 assert b"\r\nRetry-After: 1" in head
-                said = json.loads(body)
-                assert said["error"]["data"]["limit"] == "limits.max_streams_per_client"
-                assert said.get("id") == (1 if kind == "listen" else None)
+                refusal = json.loads(body)
+                assert refusal["error"]["data"]["limit"] == "limits.max_streams_per_client"
+                assert refusal.get("id") == (1 if kind == "listen" else None)
         other = BOB if auth is not None else ""
         assert await status_of(site, post("resources/list", other)) == 200
         assert auth is None or await status_of(site, post("subscriptions/listen", BOB)) == 200

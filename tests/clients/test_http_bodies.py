@@ -155,8 +155,8 @@ async def test_strangers_hold_little_memory(framing: str):
 async def test_a_refusal_answers_the_head(framing: str, auth: Auth | None, more: str, host: str, status: int):
     async with open_site(auth) as site, await site.connect() as stream:
         await stream.send_all(head(framing, more, host))
-        got, fields, said = await read_answer(stream)
-        assert (got, said["error"]["code"]) == (status, -32600)
+        got, fields, answer = await read_answer(stream)
+        assert (got, answer["error"]["code"]) == (status, -32600)
         assert "connection: close" in fields
         assert ("www-authenticate: bearer" in fields) == (status == 401)
         assert ("access-control-allow-origin: http://localhost:6274" in fields) == (status == 401)
@@ -179,9 +179,9 @@ async def test_large_bodies_of_one_connection_are_answered_in_turn(auth: Auth | 
         for framing, data in ((declared(BODY_BYTES), body), (CHUNKED, chunked(body))) * 2:
             await stream.send_all(head(framing, ANN))
             await stream.send_all(data)
-            status, fields, said = await read_answer(stream)
+            status, fields, answer = await read_answer(stream)
             assert (status, "connection: close" in fields) == (200, False)
-            assert said["result"]["resources"]
+            assert answer["result"]["resources"]
         await stream.send_all(head(declared(BODY_BYTES) + "\r\nExpect: 100-continue", ANN))
         assert await stream.receive_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
         await stream.send_all(body)
@@ -200,10 +200,10 @@ async def test_bodies_in_flight_share_one_budget(framing: str, ending: str):
             await stream.send_all(head(declared(size)) + body[:-1])
             while site.bodies.taken < size:
                 await trio.lowlevel.checkpoint()
-            status, fields, said = await ask(site, *second)
+            status, fields, answer = await ask(site, *second)
             assert (status, "retry-after: 1" in fields) == (503, True)
-            assert said["error"]["code"] == -31003
-            assert said["error"]["data"]["limit"] == "limits.max_body_bytes_in_flight"
+            assert answer["error"]["code"] == -31003
+            assert answer["error"]["data"]["limit"] == "limits.max_body_bytes_in_flight"
             assert (await ask(site, declared(len(padded(0))), padded(0)))[0] == 200
             assert site.bodies.taken == size
             if ending == "answered":

@@ -78,7 +78,7 @@ async def test_annotated_arguments_must_be_in_the_headers_too(header):
         assert (await client.modern("tools/call", params, **{"Mcp-Param-Region": "eu"})).status == 200
 
 
-async def test_a_version_that_differs_from_its_header_is_a_mismatch_even_when_unknown():
+async def test_a_version_unlike_its_header_is_a_mismatch_even_when_unknown():
     async with open_endpoint() as client:
         params = {"_meta": {VERSION: "1900-01-01", CAPABILITIES: {}}}
         headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/list"}

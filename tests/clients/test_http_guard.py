@@ -41,7 +41,7 @@ MUX = "https://mux.example.com"
 
 
 class Guarded:
-    """A guarded listener: what `HttpClient` gives, as somebody."""
+    """A guarded listener: the fields of `HttpClient`, of a principal."""
 
     def __init__(self, pool: HttpPool, world: Any) -> None:
         self.http = HttpClient(pool)
@@ -74,7 +74,7 @@ async def open_guarded(
     is_open: bool = False,
     body_bytes: int = 1 << 20,
 ) -> AsyncIterator[Guarded]:
-    """`is_open`: nobody is asked for a token."""
+    """`is_open`: no token is required."""
     gate = gate or make_gate(tokens=STATIC)
     async with open_world(
         servers or {"docs": docs(), "more": docs()}, page_size=page_size, views=VIEWS
@@ -219,9 +219,7 @@ PLACES = (
 
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("origin", [APP, LOCAL])
-async def test_a_page_that_may_connect_may_ask_before_it_has_a_token_and_read_every_answer(
-    origin: str, is_open: bool
-):
+async def test_an_allowed_page_may_preflight_and_read_every_answer(origin: str, is_open: bool):
     """Fetch, "CORS protocol": a browser asks with OPTIONS and without credentials."""
     asking = {
         "Origin": origin,
@@ -300,7 +298,7 @@ async def test_every_call_carries_its_principal():
         ]
 
 
-async def test_a_token_that_was_taken_back_opens_nothing_though_it_did_a_moment_ago():
+async def test_a_revoked_token_opens_no_session_any_more():
     gate = make_gate(tokens=STATIC)
     async with open_guarded(gate=gate) as mux:
         statuses = [(await mux.modern("resources/list", None, who)).status for who in (ANN, ANN, BEN)]
@@ -312,7 +310,7 @@ async def test_a_token_that_was_taken_back_opens_nothing_though_it_did_a_moment_
 
 
 async def test_a_session_is_bound_to_its_principal():
-    """Another one hears what it would hear of a session that is not there."""
+    """Another principal gets the answer for a session that is not there."""
     async with open_guarded() as mux:
         session = await mux.initialize(ANN)
         unknown = session | {"Mcp-Session-Id": "unknown"}
@@ -421,9 +419,9 @@ async def test_a_request_state_is_bound_to_its_principal(revision: str):
             headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "x__t"}
             return (await mux.send(request("tools/call", params), who | headers)).last
 
-        asked = (await call(ANN, None))["result"]
-        assert asked["resultType"] == "input_required"
-        state = asked["requestState"]
+        question = (await call(ANN, None))["result"]
+        assert question["resultType"] == "input_required"
+        state = question["requestState"]
         assert "server's own" not in state
         stolen, unknown = await call(BEN, state), await call(BEN, "unknown")
         assert stolen["error"]["code"] == unknown["error"]["code"] == -32602
@@ -490,7 +488,7 @@ async def test_a_stream_ends_when_its_token_expires(era: str):
 async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
     gate = make_gate(tokens=STATIC)
     async with open_guarded(gate=gate) as mux:
-        before = len(mux.world.mux.hub._listeners)
+        count = len(mux.world.mux.hub._listeners)
         over = trio.Event()
         session = await mux.initialize(ANN) if era == "legacy" else {}
 
@@ -515,7 +513,7 @@ async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
         assert (await mux.modern("resources/list", None, BEN)).status == 200
         with trio.fail_after(30):
             # The session's own goes within a second; no event tells of it.
-            while len(mux.world.mux.hub._listeners) > before:  # noqa: ASYNC110
+            while len(mux.world.mux.hub._listeners) > count:  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
 

@@ -28,7 +28,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is waited for in real time here is not what is tested."""
+    """Shorten the waits in real time that are not under test."""
     monkeypatch.setattr(wanted, "BROKEN_SECONDS", 0.05)
     monkeypatch.setattr(http_peer, "RETRY_SECONDS", 0.05)
 
@@ -59,7 +59,7 @@ class Stage:
         return sorted(text_of(event.params["uri"]) or "" for event in events if event is not None)
 
     def count(self, method: str) -> int:
-        """How often mcpmux has sent a request."""
+        """Return how often mcpmux has sent a request."""
         return sum(message["method"] == method for message in self.server.seen)
 
 
@@ -119,7 +119,7 @@ async def test_an_upstream_goes_on_answering_while_its_listen_is_broken():
 
 
 async def _unheard(_event: object) -> None:
-    """Nothing is told here."""
+    """Ignore the notification."""
 
 
 @pytest.mark.parametrize("revision", ERAS)
@@ -128,9 +128,9 @@ async def test_lists_are_remembered_while_their_changes_can_be_heard(revision: s
         listing = Call("resources/list", {}, {})
 
         async def asked() -> int:
-            before = stage.count("resources/list")
+            count = stage.count("resources/list")
             await stage.mux.router.exchange(listing, ignore_event)
-            return stage.count("resources/list") - before
+            return stage.count("resources/list") - count
 
         with trio.fail_after(PATIENCE):
             while await asked():  # until the server's stream is open

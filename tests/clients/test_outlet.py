@@ -85,7 +85,7 @@ async def test_before_the_reader_waits_everything_is_kept_for_it(autojump_clock)
     assert client.heard == [update(number) for number in range(4)]
 
 
-async def test_a_slow_client_hears_later_changes_once_in_order_and_in_bounded_memory(autojump_clock):
+async def test_a_slow_client_gets_changes_once_in_order_in_bounded_memory(autojump_clock):
     client = Client(ClientOutbox(frozenset()), room=1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.read)
@@ -126,15 +126,15 @@ async def test_a_reader_that_goes_leaves_what_comes_later_to_the_next(autojump_c
 
 async def test_the_reader_before_does_not_take_the_outlet_of_the_next(autojump_clock):
     outbox = ClientOutbox(frozenset())
-    before, after = Client(outbox, room=100), Client(outbox, room=100)
+    earlier, after = Client(outbox, room=100), Client(outbox, room=100)
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as first:
-                first.start_soon(before.read)
+                first.start_soon(earlier.read)
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
                 nursery.start_soon(after.read)
         await trio.testing.wait_all_tasks_blocked()
         outbox.put(update(0))
-        assert (before.heard, after.heard) == ([], [update(0)])
+        assert (earlier.heard, after.heard) == ([], [update(0)])
         outbox.close()

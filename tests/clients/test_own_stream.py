@@ -1,4 +1,4 @@
-"""What a legacy session's own stream keeps of what many clients are told."""
+"""The events that a legacy session's own stream keeps, shared by many clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def update(uri: str) -> Event:
 
 
 async def test_sessions_share_what_they_keep_and_have_ids_of_their_own():
-    (one, kept_by_one), (other, kept_by_other) = opened(), opened()
-    said = [one.keep(event) for event in (update("x:1"), update("x:2"), update("x:1"))]
+    (own_stream, kept_by_one), (other, kept_by_other) = opened(), opened()
+    events = [own_stream.keep(event) for event in (update("x:1"), update("x:2"), update("x:1"))]
     event = update("x:1")
-    assert other.keep(event) == said[0]
-    assert one.keep(event) == said[0].replace(b"id: 0-1", b"id: 0-4")
+    assert other.keep(event) == events[0]
+    assert own_stream.keep(event) == events[0].replace(b"id: 0-1", b"id: 0-4")
     _, after_one = kept_by_one.after("0-0", 0.0)
     _, after_other = kept_by_other.after("0-0", 0.0)
-    assert [each.number for each in after_one] == [2, 4]
+    assert [event.number for event in after_one] == [2, 4]
     assert after_one[1].data is after_other[0].data  # though the first came with another event
 
 

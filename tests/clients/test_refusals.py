@@ -26,10 +26,10 @@ LIMITS = Limits(max_message_bytes=100_000, client_stall=STALL, max_in_flight=2)
 
 
 def requests(count: int) -> bytes:
-    asked = (
+    messages = (
         {"jsonrpc": "2.0", "id": number, "method": SLOW, "params": {"_meta": META}} for number in range(count)
     )
-    return b"".join(json.dumps(each).encode() + b"\n" for each in asked)
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
 
 
 @asynccontextmanager
@@ -65,8 +65,8 @@ async def test_every_request_of_a_burst_is_answered(autojump_clock):
         assert refused == [BUSY] * 298
 
 
-async def test_a_client_that_reads_nothing_is_not_read_on_and_closed_after_the_stall(autojump_clock):
-    """So what it has asked is not told one by one: the end of the stream is the answer to all of it."""
+async def test_a_client_that_does_not_read_is_closed_after_the_stall(autojump_clock):
+    """Close the stream as the one answer to all of its requests."""
     async with open_client() as ((ours, theirs), done):
         receives = 0
 

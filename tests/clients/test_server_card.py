@@ -67,7 +67,7 @@ async def test_a_stranger_gets_the_card_of_a_guarded_endpoint_and_nothing_else()
         assert (await mux.get(CARD, ANN, "POST"))[0] == 405
 
 
-async def test_a_page_of_any_origin_may_read_it_and_nothing_under_a_foreign_host():
+async def test_pages_of_any_origin_may_read_it_under_our_hosts():
     async with open_guarded(card=card_of(made())) as mux:
         page = {"Origin": "https://any.example.com"}
         for who in (page, page | ANN, {"Origin": APP}, {"Origin": LOCAL}):
@@ -97,7 +97,7 @@ def remote_of(auth: Auth) -> dict[str, Any]:
     return remote
 
 
-def test_whether_a_token_has_to_be_shown_is_told_unless_there_is_a_login():
+def test_a_required_token_is_declared_unless_there_is_a_login():
     assert "headers" not in remote_of(Auth())
     assert remote_of(Auth(tokens=TOKENS))["headers"][0]["isRequired"] is True
     assert remote_of(Auth(tokens=TOKENS, certificates=True))["headers"][0]["isRequired"] is False

@@ -92,7 +92,7 @@ class Site:
             await trio.lowlevel.checkpoint()
 
     async def until_gone(self, address: str) -> None:
-        """Until POSTs to an address are refused: the server notices a little later that a client has left."""
+        """Wait until POSTs to an address are refused, once the server noticed that the client has left."""
         status = 202
         while status == 202:
             status, _ = await self.send("POST", address, PING)
@@ -272,7 +272,7 @@ async def test_sessions_of_both_kinds_are_limited_together():
             assert "try again" in answer["error"]["message"]
 
 
-async def test_a_client_that_says_nothing_is_closed_and_one_that_does_is_not():
+async def test_a_silent_client_is_closed_and_an_active_one_is_not():
     async with open_site(idle=0.3) as site, site.stream() as (address, talker):
         await site.send("POST", address, PING)
         await talker.receive_some()
@@ -326,7 +326,7 @@ async def test_when_we_stop_what_was_asked_is_answered_and_the_stream_ends():
 @pytest.mark.parametrize("transport", ["auto", "sse"])
 async def test_mcpmux_is_an_upstream_of_mcpmux(transport):
     async def unheard(_event: object) -> None:
-        """Nothing is told here."""
+        """Ignore the notification."""
 
     async with open_site() as site:
         target = Http(site.url, transport=transport)

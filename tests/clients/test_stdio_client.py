@@ -1,4 +1,4 @@
-"""One client on a stream of its own: what it may get wrong, and what is left of it."""
+"""One client on its own stream: its mistakes, and what is left of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_what_comes_while_initialize_is_answered_waits_for_it(autojump_clo
         assert answers[-1]["result"]["resources"]
 
 
-async def test_what_waits_for_an_initialize_that_fails_is_refused_and_the_next_one_counts(autojump_clock):
+async def test_requests_behind_a_failed_initialize_are_refused(autojump_clock):
     async with open_world({"x": Subscribable(LEGACY)}) as world:
         client = world.client()
         client.revision = LEGACY

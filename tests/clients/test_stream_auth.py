@@ -141,7 +141,7 @@ async def test_a_websocket_needs_its_token_at_the_handshake():
         assert mux.principals == ["ann"]
 
 
-async def test_one_principal_has_its_share_of_websockets_and_its_place_back_at_the_end():
+async def test_a_principal_gets_its_websockets_back_at_their_end():
     auth = Auth(tokens={**ANN.tokens, "bob": StaticToken(sha256=hash_token(f"{TOKEN}b"))})
     async with open_listening(WS, auth, limits=Limits(max_connections=4)) as mux:
         async with open_socket(mux.url, TOKEN), open_socket(mux.url, TOKEN):

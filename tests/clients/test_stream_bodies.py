@@ -60,7 +60,7 @@ async def until(site: Site, taken: int, exactly: bool = True) -> None:
         await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_a_line_counts_as_it_comes_and_one_that_does_not_fit_is_refused():
+async def test_a_line_counts_while_it_arrives_and_may_be_refused():
     async with open_site(TcpListener(port=0)) as site:
         async with await site.connect() as first:
             await first.send_all(PART)
@@ -95,10 +95,10 @@ class WebClient:
             self.protocol.receive_data(bytes(await self.stream.receive_some()))
 
 
-async def test_a_websocket_message_counts_as_it_comes_and_one_that_does_not_fit_is_refused():
+async def test_a_websocket_message_counts_while_it_arrives_and_may_be_refused():
     async with open_site(WebSocketListener(port=0)) as site:
-        async with await site.connect() as one, await site.connect() as two:
-            clients = [WebClient(one), WebClient(two)]
+        async with await site.connect() as first, await site.connect() as two:
+            clients = [WebClient(first), WebClient(two)]
             for client in clients:
                 await client.send(Request(f"127.0.0.1:{site.port}", "/mcp"))
                 await client.next(AcceptConnection)
@@ -159,7 +159,7 @@ def post(path: str, body: bytes, *fields: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n{declared(len(body))}\r\n\r\n".encode() + body
 
 
-async def test_a_call_counts_when_its_connection_has_gone_and_its_session_goes_on():
+async def test_a_call_counts_beyond_its_connection():
     body = json.dumps(request("tools/call", LARGE_CALL, 7)).encode()
     async with open_site(HttpListener(port=0)) as site, await site.connect() as other:
         await other.send_all(post("/mcp", json.dumps(hello("2025-11-25")).encode()))
@@ -248,7 +248,7 @@ async def test_one_principal_takes_half_of_the_budget_with_several_bodies():
         await until(site, 0)
 
 
-def test_a_message_always_fits_when_no_other_is_there_and_no_client_has_more_than_half():
+def test_a_lone_message_fits_and_no_client_has_over_half():
     bodies = BodyBudget(100)
     assert bodies.take(300, 0, "ann")
     assert bodies.take(200, 300, "ann")  # it grows
@@ -257,7 +257,7 @@ def test_a_message_always_fits_when_no_other_is_there_and_no_client_has_more_tha
     assert bodies.take(30, 0, "ann")
     assert not bodies.take(30, 0, "ann")
     assert bodies.take(30, 0, "bob")
-    assert bodies.take(30)  # of somebody without a name on this machine
+    assert bodies.take(30)  # of an unnamed client on this machine
     assert not bodies.take(30)
     for client in ("ann", "bob", ""):
         bodies.give_back(30, client)
