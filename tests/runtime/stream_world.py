@@ -121,7 +121,7 @@ class StreamWorld:
         await self._nursery.start(self._serve, server)
 
     async def stop(self) -> None:
-        """Its streams break and nobody listens any more."""
+        """Break its streams and stop listening."""
         assert self._running is not None
         self._running.cancel()
         await self._gone.wait()
@@ -142,8 +142,8 @@ class StreamWorld:
 
         async with trio.open_nursery() as nursery:
             port = int(self.server_url.rpartition(":")[2].partition("/")[0] or 0)
-            found = await nursery.start(partial(serve_websocket, handle, "127.0.0.1", port, None))
-            self.server_url = f"ws://127.0.0.1:{found.port}/mcp"
+            listening = await nursery.start(partial(serve_websocket, handle, "127.0.0.1", port, None))
+            self.server_url = f"ws://127.0.0.1:{listening.port}/mcp"
             task_status.started()
 
     async def _serve_lines(self, server: Server, task_status: Any) -> None:
@@ -188,7 +188,7 @@ class StreamWorld:
         return Lines(await trio.open_unix_socket(self.url.removeprefix("unix:")))
 
     async def listen(self, config: Config) -> None:
-        """What `mcpmux serve` does for the one listener."""
+        """Serve the one listener, as `mcpmux serve` does."""
         (listener,) = config.listeners.bound
         announced: list[str] = []
 
@@ -201,7 +201,7 @@ class StreamWorld:
         (self.url,) = announced
 
     def stop_serving(self) -> None:
-        """What `mcpmux serve` does at the first signal."""
+        """Stop as `mcpmux serve` does at the first signal."""
         self.stopping.set()
         self.mux.hub.close()
 

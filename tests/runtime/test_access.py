@@ -96,8 +96,8 @@ class Store(Subscribable):
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         more = {"resultType": "complete"} if self.modern else {}
         if method == "resources/read":
-            found = {"contents": [{"uri": params["uri"], "text": "t"}]} | more
-            return found | (CACHE | {"cacheScope": "public"} if self.modern else {})
+            result = {"contents": [{"uri": params["uri"], "text": "t"}]} | more
+            return result | (CACHE | {"cacheScope": "public"} if self.modern else {})
         if method == "tools/call":
             return {"content": [{"type": "text", "text": params["name"]}]} | more
         if method == "prompts/get":
@@ -133,7 +133,7 @@ def knows_nothing(told: Any, *words: str) -> None:
 async def test_lists_show_what_may_be_used_and_name_nothing_else(restriction, up, down, autojump_clock):
     servers = stores(up)
     async with open_world(servers, **restriction.settings) as world:
-        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        few, many = [await client_of(world, rules, down) for rules in (restriction.few, restriction.many)]
         servers["vault"].seen.clear()
         for method, key, name in LISTS:
             page = await few.request(method)
@@ -152,10 +152,10 @@ async def test_lists_show_what_may_be_used_and_name_nothing_else(restriction, up
 @by_each_restriction
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(restriction, up, down, autojump_clock):
+async def test_listed_items_are_usable_and_others_are_unknown(restriction, up, down, autojump_clock):
     servers = stores(up)
     async with open_world(servers, **restriction.settings) as world:
-        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        few, many = [await client_of(world, rules, down) for rules in (restriction.few, restriction.many)]
         for method, key, member, use in (
             ("resources/list", "resources", "uri", "resources/read"),
             ("tools/list", "tools", "name", "tools/call"),
@@ -170,11 +170,11 @@ async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(restricti
                     nobodys = "vault+file:///nowhere" if member == "uri" else "nobody__has-this"
                     await check_absent(few, use, member, item[member], nobodys)
         assert not servers["vault"].asked("resources/read", "tools/call", "prompts/get")
-        assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
+        assert not [message for message in servers["docs"].seen if "secret" in repr(message.get("params"))]
 
 
 def without_hint(error: Json) -> str:
-    """The message of an error; the hint in it names nothing secret."""
+    """The message of an error; the hint in it names no secret."""
     message, _, near = error["message"].partition("; did you mean ")
     knows_nothing(near)
     return str(message)
@@ -184,8 +184,8 @@ async def check_absent(client: ScriptedClient, method: str, key: str, refused: s
     """Something refused and something that does not exist are answered in the same words."""
     error = await client.refusal(method, {key: refused})
     other = await client.refusal(method, {key: nonexistent})
-    for each in (error, other):
-        each["message"] = without_hint(each)
+    for failure in (error, other):
+        failure["message"] = without_hint(failure)
     assert repr(error).replace(refused, "…") == repr(other).replace(nonexistent, "…")
 
 
@@ -215,12 +215,10 @@ async def test_no_spelling_of_a_denied_uri_is_read(restriction, uri, down, autoj
 
 @by_each_restriction
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_a_raw_uri_or_name_is_that_of_the_upstream_where_it_may_be_used(
-    restriction, down, autojump_clock
-):
+async def test_a_raw_uri_or_name_belongs_to_an_allowed_upstream(restriction, down, autojump_clock):
     servers = stores()
     async with open_world(servers, **restriction.settings) as world:
-        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        few, many = [await client_of(world, rules, down) for rules in (restriction.few, restriction.many)]
         result = await few.request("resources/read", {"uri": "file:///open/0"})
         assert result["contents"][0]["uri"] == "docs+file:///open/0"
         result = await few.request("tools/call", {"name": "open-tool"})
@@ -249,11 +247,11 @@ async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(
             ({"type": "ref/prompt", "name": "docs__open-prompt"}, None),
             ({"type": "ref/prompt", "name": "docs__secret-prompt"}, "Unknown prompt: docs__secret-prompt"),
         ):
-            asked = {"ref": ref, "argument": {"name": "name", "value": "v"}}
+            params = {"ref": ref, "argument": {"name": "name", "value": "v"}}
             if absence is None:
-                await few.request("completion/complete", asked)
+                await few.request("completion/complete", params)
             else:
-                assert without_hint(await few.refusal("completion/complete", asked)) == absence
+                assert without_hint(await few.refusal("completion/complete", params)) == absence
 
 
 DODGES: list[tuple[str, Json]] = [
@@ -276,9 +274,7 @@ DODGES: list[tuple[str, Json]] = [
 
 @pytest.mark.parametrize(("method", "params"), DODGES, ids=lambda value: str(list(value)))
 @pytest.mark.parametrize("prefix", ["docs", ""])
-async def test_no_member_is_passed_on_that_a_server_may_take_for_the_judged_one(
-    method, params, prefix, autojump_clock
-):
+async def test_no_member_that_resembles_the_judged_one_is_passed_on(method, params, prefix, autojump_clock):
     """Servers that do not look at the case of letters, such as those in Go, take the last one."""
     server = Store(MODERN)
     async with open_world({"docs": server}, access=RULES, settings={"docs": {"prefix": prefix}}) as world:
@@ -369,7 +365,7 @@ async def test_the_rules_hold_for_an_upstream_that_is_passed_through(up, down, a
         alice = await client_of(world, ALICE, down)
         for method, key, name in LISTS:
             items = [item[name] for item in (await alice.request(method))[key]]
-            assert items and not any("secret" in each for each in items)
+            assert items and not any("secret" in item for item in items)
         await alice.request("resources/read", {"uri": "file:///open/0"})
         await alice.request("tools/call", {"name": "open-tool"})
         server.seen.clear()
@@ -388,15 +384,15 @@ async def test_the_rules_hold_for_an_upstream_that_is_passed_through(up, down, a
         stranger = await client_of(world, Principal(""), down)
         assert (await stranger.request("resources/list"))["resources"] == []
         await stranger.refusal("resources/read", {"uri": "file:///open/0"})
-        asked = {each.get("method") for each in server.seen}
-        assert asked <= {"ping", None, *(method for method, _, _ in LISTS)}  # lists: for hints
+        methods = {message.get("method") for message in server.seen}
+        assert methods <= {"ping", None, *(method for method, _, _ in LISTS)}  # lists: for hints
 
 
 # Subscriptions and changes
 
 
 async def subscribe(client: ScriptedClient, uris: list[str], **lists: bool) -> Json:
-    """What of this was granted: the acknowledgement's filter, or the URIs that were not refused."""
+    """Return the granted part: the acknowledgement's filter, or the URIs that were not refused."""
     if client.revision == MODERN:
         wish = {"resourceSubscriptions": uris, **lists}
         await client.start("subscriptions/listen", {"notifications": wish})
@@ -431,7 +427,7 @@ async def test_only_what_may_be_subscribed_to_is(restriction, up, down, autojump
 
 
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_a_part_that_is_denied_is_not_told_to_the_subscriber_of_the_whole(down, autojump_clock):
+async def test_updates_of_a_denied_part_are_not_sent(down, autojump_clock):
     server = Subscribable(MODERN, uris=["file:///a"])
     rules = (
         AccessRule(effect="allow", principals=("alice",), targets=("file:///a", "file:///a/*")),
@@ -442,8 +438,8 @@ async def test_a_part_that_is_denied_is_not_told_to_the_subscriber_of_the_whole(
         await subscribe(alice, ["docs+file:///a"])
         await server.update("file:///a/secret1", through="file:///a")
         await server.update("file:///a/open", through="file:///a")
-        told = await alice.drain()
-        assert [message["params"]["uri"] for message in told] == ["docs+file:///a/open"]
+        messages = await alice.drain()
+        assert [message["params"]["uri"] for message in messages] == ["docs+file:///a/open"]
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -485,14 +481,16 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         await trio.sleep(10)
         await servers["docs"].update("file:///open/1")
         world.mux.router.adopt(policy_of(LESS), EVERYTHING)
-        told = await alice.drain()
-        knows_nothing(told)
+        messages = await alice.drain()
+        knows_nothing(messages)
         if down == MODERN:
-            assert told[-1]["result"]["resultType"] == "complete"  # a graceful end, so that it listens anew
+            assert (
+                messages[-1]["result"]["resultType"] == "complete"
+            )  # a graceful end, so that it listens anew
             again = await subscribe(alice, both, **ALL_LISTS)
             assert again["resourceSubscriptions"] == both[:1]
         else:
-            assert {message["method"] for message in told[-3:]} == {
+            assert {message["method"] for message in messages[-3:]} == {
                 f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
             }
         changes = [message["method"] for message in await bob.drain()]
@@ -509,7 +507,7 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         assert len(await bob.drain()) >= 1
 
 
-async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(autojump_clock):
+async def test_updates_denied_while_they_wait_are_not_sent(autojump_clock):
     servers = {"docs": Store(MODERN, count=2), "vault": Store(MODERN)}
     async with open_world(servers, access=RULES) as world:
         hub = world.mux.hub
@@ -520,10 +518,10 @@ async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(a
         await trio.testing.wait_all_tasks_blocked()  # it has been put into the mailbox
         world.mux.router.adopt(policy_of(LESS), EVERYTHING)
         outbox.close()
-        told = []
+        uris = []
         while (event := await outbox.take()) is not None:
-            told.append(bytes(event.params["uri"]))
-        assert told == [b'"docs+file:///open/0"']  # it may have been that one, nobody knows any more
+            uris.append(bytes(event.params["uri"]))
+        assert uris == [b'"docs+file:///open/0"']  # it may have been that one
         hub.leave(outbox)
 
 
@@ -543,7 +541,7 @@ async def test_a_reloaded_configuration_brings_its_rules(autojump_clock):
 # Tasks
 
 
-async def test_a_task_of_a_tool_that_is_no_longer_allowed_is_not_there(autojump_clock):
+async def test_a_task_of_a_tool_denied_since_is_unknown(autojump_clock):
     server = TaskServer(LEGACY)
     only_may = AccessRule(effect="allow", principals=("alice",), targets=("may",))
     async with open_world({"x": server, "y": Store(MODERN)}, access=(AccessRule(effect="allow"),)) as world:
@@ -571,8 +569,8 @@ async def test_a_task_of_a_tool_that_is_no_longer_allowed_is_not_there(autojump_
 
 async def test_a_task_of_an_unknown_tool_needs_a_rule_about_all_tools(autojump_clock):
     server = TaskServer(MODERN)
-    one = AccessRule(effect="allow", principals=("alice",), targets=("may",))
-    async with open_world({"x": server, "y": Store(MODERN)}, access=(one,)) as world:
+    rule = AccessRule(effect="allow", principals=("alice",), targets=("may",))
+    async with open_world({"x": server, "y": Store(MODERN)}, access=(rule,)) as world:
         alice = world.client(principal=ALICE)
         alice.capabilities = {"extensions": {EXTENSION: {}}}
         error = await alice.refusal("tasks/get", {"taskId": "x+t9"})
@@ -633,8 +631,8 @@ async def test_a_deny_in_either_spelling_denies_every_use(spelling, down, up, au
             assert not servers["docs"].asked(method), method
         for method, key, name in LISTS[::2]:  # templates and prompts are alike
             listed = [item[name] for item in (await client.request(method))[key]]
-            secret = [each for each in listed if "secret" in each and each.startswith("docs")]
-            assert secret == [] and any(each.startswith("docs") for each in listed)
+            secret = [uri for uri in listed if "secret" in uri and uri.startswith("docs")]
+            assert secret == [] and any(uri.startswith("docs") for uri in listed)
         if spelling.startswith("shown"):  # what another server has is not meant
             assert await client.request("tools/call", {"name": "web__secret-tool"})
             assert await client.request("resources/read", {"uri": "web+file:///secret/0"})
@@ -645,12 +643,12 @@ async def test_an_allow_with_a_prefix_allows_nothing_of_another_server(down, aut
     servers = {"docs": Store(MODERN), "evil": Store(MODERN)}
     servers["evil"].lists["tools/list"] = (
         "tools",
-        [{"name": each, "inputSchema": {"type": "object"}} for each in ("docs__open-tool", "open-tool")],
+        [{"name": name, "inputSchema": {"type": "object"}} for name in ("docs__open-tool", "open-tool")],
     )
     rules = (AccessRule(effect="allow", targets=("docs__open-tool", "docs+file:///open/*")),)
     async with open_world(servers, access=rules) as world:
         client = await client_of(world, ALICE, down)
-        tools = [each["name"] for each in (await client.request("tools/list"))["tools"]]
+        tools = [tool["name"] for tool in (await client.request("tools/list"))["tools"]]
         assert tools == ["docs__open-tool"]
         assert await client.request("tools/call", {"name": "docs__open-tool"})
         for name in ("evil__docs__open-tool", "evil__open-tool", "docs__secret-tool"):

@@ -1,4 +1,4 @@
-"""What servers ask of clients: sampling, elicitation and roots, in every pair of eras."""
+"""Questions of servers to clients: sampling, elicitation and roots, in every pair of eras."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class Curious(ScriptedServer):
             return await super().handle(method, params, message)
         if self.modern:
             return self._answer_modern(params)
-        told = [await self.ask(self._method) for _ in range(self._times)]
-        return {"content": [{"type": "text", "text": json.dumps(told)}]}
+        answers = [await self.ask(self._method) for _ in range(self._times)]
+        return {"content": [{"type": "text", "text": json.dumps(answers)}]}
 
     def _answer_modern(self, params: Json) -> Json:
-        told = json.loads(params.get("requestState", "[]"))
-        told += list(params.get("inputResponses", {}).values())
-        if len(told) == self._times:
-            return {"resultType": "complete", "content": [{"type": "text", "text": json.dumps(told)}]}
+        answers = json.loads(params.get("requestState", "[]"))
+        answers += list(params.get("inputResponses", {}).values())
+        if len(answers) == self._times:
+            return {"resultType": "complete", "content": [{"type": "text", "text": json.dumps(answers)}]}
         wish = {"method": self._method, "params": ASKED[self._method][0]}
         return {
             "resultType": "input_required",
             "inputRequests": {"it": wish},
-            "requestState": json.dumps(told),
+            "requestState": json.dumps(answers),
         }
 
     async def ask(self, method: str) -> Json:
@@ -131,8 +131,8 @@ async def test_a_clients_refusal_ends_the_call_to_a_modern_server(autojump_clock
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         client = await client_of(world, LEGACY)
         request_id = await client.start("tools/call", {"name": "x__t"})
-        asked = await client.receive()
-        await client.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
+        question = await client.receive()
+        await client.send({"id": question["id"], "error": {"code": -1, "message": "no"}})
         answer = await client.receive()
         assert answer["id"] == request_id
         assert answer["error"] == {"code": -1, "message": "no"}
@@ -155,9 +155,9 @@ async def test_a_client_is_not_asked_for_what_it_does_not_offer(down, autojump_c
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         client = await client_of(world, down, {"roots": {}})
         result = await call_and_answer(client, {"result": {}})
-        told = json.loads(result["content"][0]["text"])
-        assert told[0]["error"]["code"] == -32601
-        assert "does not offer sampling" in told[0]["error"]["message"]
+        answers = json.loads(result["content"][0]["text"])
+        assert answers[0]["error"]["code"] == -32601
+        assert "does not offer sampling" in answers[0]["error"]["message"]
 
 
 async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
@@ -170,15 +170,15 @@ async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
 
     server = Late(LEGACY, "elicitation/create")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
-        one, two = await client_of(world, LEGACY), await client_of(world, MODERN)
-        await one.start("tools/call", {"name": "x__t"})
+        first, two = await client_of(world, LEGACY), await client_of(world, MODERN)
+        await first.start("tools/call", {"name": "x__t"})
         await two.start("tools/call", {"name": "x__t"})
         await trio.testing.wait_all_tasks_blocked()
         gate.set()
-        for client in (one, two):
-            told = json.loads((await client.receive())["result"]["content"][0]["text"])
-            if "error" in told[0]:
-                assert 'session = "per-client"' in told[0]["error"]["message"]
+        for client in (first, two):
+            answers = json.loads((await client.receive())["result"]["content"][0]["text"])
+            if "error" in answers[0]:
+                assert 'session = "per-client"' in answers[0]["error"]["message"]
                 return
         pytest.fail("neither was refused")
 
@@ -265,10 +265,10 @@ class Talkative(ScriptedServer):
         if method != "tools/call":
             return await super().handle(method, params, message)
         levels = ["debug", "info", "error"]
-        wanted = (
+        threshold = (
             params.get("_meta", {}).get("io.modelcontextprotocol/logLevel") if self.modern else self.level
         )
-        for level in levels[levels.index(wanted) :] if wanted else []:
+        for level in levels[levels.index(threshold) :] if threshold else []:
             params = {"level": level, "logger": "db", "data": level}
             await self.send({"method": "notifications/message", "params": params})
         return {"content": []} | ({"resultType": "complete"} if self.modern else {})
@@ -278,9 +278,9 @@ class Talkative(ScriptedServer):
 @pytest.mark.parametrize("down", ERAS)
 async def test_log_messages_come_at_the_level_that_each_client_asked_for(up, down, autojump_clock):
     async with open_world({"x": Talkative(up), "y": ScriptedServer()}) as world:
-        one, two = await client_of(world, down), await client_of(world, down)
+        first, two = await client_of(world, down), await client_of(world, down)
         for client, level, expected in [
-            (one, "debug", ["debug", "info", "error"]),
+            (first, "debug", ["debug", "info", "error"]),
             (two, "error", ["error"]),
         ]:
             meta = {}
@@ -301,8 +301,8 @@ async def test_a_server_that_takes_its_question_back_is_understood(down, autojum
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         client = await client_of(world, down)
         if down == MODERN:
-            asked = await client.request("tools/call", {"name": "x__t"})
-            assert asked["resultType"] == "input_required"
+            first_result = await client.request("tools/call", {"name": "x__t"})
+            assert first_result["resultType"] == "input_required"
         else:
             await client.start("tools/call", {"name": "x__t"})
             question = await client.receive_method("elicitation/create")
@@ -310,7 +310,7 @@ async def test_a_server_that_takes_its_question_back_is_understood(down, autojum
         await trio.sleep(1)
         server._answers["ask-0"].send_nowait({"result": {"action": "cancel"}})
         if down == MODERN:
-            again = {"name": "x__t", "inputResponses": {}, "requestState": asked["requestState"]}
+            again = {"name": "x__t", "inputResponses": {}, "requestState": first_result["requestState"]}
             result = await client.request("tools/call", again)
         else:
             cancelled = await client.receive()
@@ -344,9 +344,9 @@ async def test_an_older_server_gets_an_answer_that_its_revision_has(up: str, dow
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         client = await client_of(world, down)
         await call_and_answer(client, {"result": answer})
-        (heard,) = server.heard
-        assert heard["result"]["content"] == blocks[0]
-        server.oracle.check_from_client(heard, "sampling/createMessage")
+        (their_answer,) = server.heard
+        assert their_answer["result"]["content"] == blocks[0]
+        server.oracle.check_from_client(their_answer, "sampling/createMessage")
 
 
 class Inquisitive(Curious):
@@ -385,13 +385,13 @@ async def test_a_question_in_a_subscription_is_for_the_client_that_subscribes(se
         assert await bystander.drain() == []
         await world.kill("x")  # which subscribes again by itself
         await trio.sleep(1)
-        asked = await client.receive_method("sampling/createMessage")
-        await client.send({"id": asked["id"], "result": ASKED["sampling/createMessage"][1]})
+        question = await client.receive_method("sampling/createMessage")
+        await client.send({"id": question["id"], "result": ASKED["sampling/createMessage"][1]})
         await trio.sleep(1)
         assert world.mux.upstreams["x"].subscriber.asked == {"memo:1"}
 
 
-async def test_a_question_in_a_subscription_over_http_is_for_the_client_that_subscribes():
+async def test_a_question_in_an_http_subscription_is_for_the_subscriber():
     server = Inquisitive()
     async with open_world({"x": server}, world_class=HttpWorld) as world:
         clients = []
@@ -418,43 +418,43 @@ class Settling(Curious):
         await self.ask("roots/list")
 
 
-async def test_a_server_that_asks_for_roots_when_it_starts_waits_for_the_first_client(autojump_clock):
+async def test_a_question_for_roots_at_the_start_waits_for_a_client(autojump_clock):
     server = Settling(LEGACY, "roots/list")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         await trio.sleep(20)
         assert server.heard == []
         client = world.client()
         client.capabilities = CAPABILITIES
-        await client.initialize(LEGACY)  # nothing comes before its result
-        asked = await client.receive_method("roots/list")
-        await client.send({"id": asked["id"], "result": ASKED["roots/list"][1]})
+        await client.initialize(LEGACY)  # no message comes before its result
+        question = await client.receive_method("roots/list")
+        await client.send({"id": question["id"], "result": ASKED["roots/list"][1]})
         await trio.sleep(1)
         assert server.heard[0]["result"] == ASKED["roots/list"][1]
 
 
 async def test_a_server_that_asks_for_roots_is_refused_quietly_when_nobody_comes(autojump_clock):
     server = Settling(LEGACY, "roots/list")
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as logs:
         async with open_world({"x": server, "y": ScriptedServer()}):
             await trio.sleep(60)
     assert server.heard[0]["error"]["code"] == -32600
-    refusals = [each for each in said if "refused" in each["event"] and each["log_level"] != "debug"]
+    refusals = [log for log in logs if "refused" in log["event"] and log["log_level"] != "debug"]
     assert refusals == []
 
 
-async def test_a_call_that_waits_for_its_client_is_in_no_other_clients_way(autojump_clock):
+async def test_a_call_that_waits_for_its_client_blocks_no_other(autojump_clock):
     server = Curious(LEGACY, "elicitation/create")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
         gone, client = await client_of(world, MODERN), await client_of(world, LEGACY)
-        asked = await gone.request("tools/call", {"name": "x__t"})
-        assert asked["resultType"] == "input_required"  # and it never comes back
+        first_result = await gone.request("tools/call", {"name": "x__t"})
+        assert first_result["resultType"] == "input_required"  # and it never comes back
         await trio.sleep(5)
         answer = ASKED["elicitation/create"][1]
         result = await call_and_answer(client, {"result": answer})
         assert json.loads(result["content"][0]["text"]) == [answer]
 
 
-# What ends a parked call besides its client's answer
+# Other ends of a parked call than its client's answer
 
 
 class Impatient(Curious):
@@ -492,16 +492,16 @@ async def test_a_client_that_never_answers_does_not_hold_up_its_call(down, metho
         client = await client_of(world, down)
         began = trio.current_time()
         request_id = await client.start("tools/call", {"name": "x__t"})
-        asked = await client.receive()
+        question = await client.receive()
         if ends == "lost":
             await world.kill("x")
         if down == LEGACY:
             taken_back = await client.receive()
             assert taken_back["method"] == "notifications/cancelled"
-            assert taken_back["params"]["requestId"] == asked["id"]
+            assert taken_back["params"]["requestId"] == question["id"]
         else:
             await trio.sleep(20)
-            again = {"name": "x__t", "requestState": asked["result"]["requestState"]}
+            again = {"name": "x__t", "requestState": question["result"]["requestState"]}
             request_id = await client.start("tools/call", again)
         answer = await client.receive()
         assert answer["id"] == request_id
@@ -509,7 +509,7 @@ async def test_a_client_that_never_answers_does_not_hold_up_its_call(down, metho
         if ends == "result":
             assert json.loads(answer["result"]["content"][0]["text"]) == [{"nobody": "told me"}]
         elif ends == "lost" and down == MODERN:
-            assert answer["error"]["code"] == -32602  # another connection knows nothing of the state
+            assert answer["error"]["code"] == -32602  # another connection does not know the state
         else:
             code, message = FAILURES[ends]
             assert answer["error"]["code"] == code
@@ -534,7 +534,7 @@ async def test_what_a_program_answers_is_waited_for_for_seconds(up, down, autoju
         await client.start("tools/call", {"name": "x__t"})
         await client.receive()
         if down == MODERN and up == MODERN:
-            return  # the server keeps nothing, and waits for nobody
+            return  # the server keeps no state and waits for no client
         if down == LEGACY:
             assert (await client.receive())["method"] == "notifications/cancelled"
             answer = await client.receive()
@@ -552,9 +552,9 @@ async def test_a_question_outside_of_calls_that_is_taken_back_is_not_asked(autoj
         client = world.client()
         client.capabilities = CAPABILITIES
         await client.initialize(LEGACY)
-        asked = await client.receive_method("roots/list")
+        question = await client.receive_method("roots/list")
         await server.send({"method": "notifications/cancelled", "params": {"requestId": "ask-0"}})
-        assert (await client.receive())["params"]["requestId"] == asked["id"]
+        assert (await client.receive())["params"]["requestId"] == question["id"]
         assert server.heard == []
 
 
@@ -565,8 +565,8 @@ async def test_equal_states_of_a_modern_server_do_not_mix_up_its_clients(autojum
         for client in clients:
             await client.start("tools/call", {"name": "x__t"})
         for client in clients:
-            asked = await client.receive_method("roots/list")
-            await client.send({"id": asked["id"], "result": ASKED["roots/list"][1]})
+            question = await client.receive_method("roots/list")
+            await client.send({"id": question["id"], "result": ASKED["roots/list"][1]})
         for client in clients:
             assert "result" in await client.receive()
 

@@ -100,7 +100,7 @@ class Worker(ScriptedServer):
         return self.result(key)
 
     async def say_progress(self, params: Json, message: Json) -> None:
-        """Also when nobody asked for it: then about the request's id, as a careless server would."""
+        """Send progress also without a token: then about the request's id, as a careless server would."""
         token = params.get("_meta", {}).get("progressToken", message["id"])
         about = {"progressToken": token, "progress": 1, "message": params["arguments"]["key"]}
         await self.send({"method": "notifications/progress", "params": about})
@@ -216,7 +216,7 @@ class HttpCaller(Caller):
                             self.hear(json.loads(event.data), key)
 
     async def cancel(self, key: str) -> None:
-        """As the era has it: by closing the stream, or by saying so."""
+        """Cancel as the era does: by closing the stream or by a notification."""
         if self.revision == MODERN:
             self._scopes[key].cancel()
             return
@@ -283,9 +283,9 @@ def judge(calls: Calls) -> None:
 
 
 def cancellations(worker: Worker) -> Counter[Any]:
-    """How often each request id was taken back."""
-    said = [message for message in worker.seen if message.get("method") == "notifications/cancelled"]
-    return Counter(message["params"]["requestId"] for message in said)
+    """Count how often each request id was cancelled."""
+    messages = [message for message in worker.seen if message.get("method") == "notifications/cancelled"]
+    return Counter(message["params"]["requestId"] for message in messages)
 
 
 def assert_nothing_in_flight(mux: app.Mux) -> None:

@@ -136,7 +136,7 @@ class Server(ScriptedServer):
         await self.send({"id": request_id, **answer})
 
     async def _ask(self, call: Json) -> None:
-        """As its era does."""
+        """Cancel as its era does."""
         if self.modern:
             wishes = {"resultType": "input_required", "inputRequests": {"q": {"method": "roots/list"}}}
             await self._answer_with(call["id"], result=wishes | {"requestState": "s"})
@@ -166,7 +166,7 @@ class Client:
         self._hears = trio.Event()
         self._hears.set()
         self._was_deaf = False  # and may have been closed for that
-        self.is_silent = False  # and answers nothing that it is asked
+        self.is_silent = False  # and answers no request
 
     async def begin(self, nursery: trio.Nursery) -> None:
         if self._revision != MODERN:
@@ -251,13 +251,13 @@ class Client:
 
 def check_server(server: Server) -> None:
     for seen in server.lives:
-        heard = Counter(
+        cancelled = Counter(
             m["params"]["requestId"] for m in seen if m.get("method") == "notifications/cancelled"
         )
-        assert heard.keys() <= {message["id"] for message in seen if "id" in message}
-        assert all(count == 1 for count in heard.values()), heard
-        told = Counter(message["id"] for message in seen if "method" not in message)
-        assert all(count == 1 for count in told.values()), told
+        assert cancelled.keys() <= {message["id"] for message in seen if "id" in message}
+        assert all(count == 1 for count in cancelled.values()), cancelled
+        answered = Counter(message["id"] for message in seen if "method" not in message)
+        assert all(count == 1 for count in answered.values()), answered
 
 
 def check_nothing_is_held(world: World) -> None:
@@ -275,7 +275,7 @@ async def act_out(up: str, downs: Sequence[str], script: Sequence[Step]) -> None
     server = Server(up)
     async with open_world({"x": server, "y": ScriptedServer()}, settings={"x": LIMITS}) as world:
         await trio.testing.wait_all_tasks_blocked()
-        before = tasks()
+        count = tasks()
         async with trio.open_nursery() as nursery:
             clients = [Client(world, revision) for revision in downs]
             for client in clients:
@@ -293,7 +293,7 @@ async def act_out(up: str, downs: Sequence[str], script: Sequence[Step]) -> None
                 await client.leave()
             await trio.sleep(END_SECONDS)
             nursery.cancel_scope.cancel()
-        assert tasks() == before
+        assert tasks() == count
 
 
 async def act(world: World, server: Server, clients: Sequence[Client], step: Step) -> None:

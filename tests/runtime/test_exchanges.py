@@ -99,15 +99,15 @@ async def quiet() -> None:
 
 
 def tasks() -> int:
-    """How many tasks there are but for those in which a scripted server answers."""
+    """Count the tasks, except those in which a scripted server answers."""
     task = trio.lowlevel.current_root_task()
     assert task is not None
-    waiting, found = [task], 0
+    waiting, count = [task], 0
     while waiting:
         task = waiting.pop()
-        found += not task.name.endswith(ScriptedServer._answer.__qualname__)
+        count += not task.name.endswith(ScriptedServer._answer.__qualname__)
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
-    return found
+    return count
 
 
 def held(world: World) -> tuple[int, int]:
@@ -134,16 +134,14 @@ async def ready(
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY, "2024-11-05"])
 @pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
-async def test_a_plain_call_is_answered_in_its_clients_words_and_has_no_task(
-    autojump_clock, server, call, era
-):
+async def test_a_plain_call_is_answered_in_its_era_without_a_task(autojump_clock, server, call, era):
     async with ready(server, era) as (world, client):
-        before = tasks()
+        count = tasks()
         for _ in range(10):
             await client.start(*call)
         await quiet()
         assert len(server.asked(call[0])) >= 10
-        assert tasks() == before
+        assert tasks() == count
         server.gate.set()
         answers = [await client.receive() for _ in range(10)]
         assert sorted(answer["id"] for answer in answers) == list(range(client._ids - 9, client._ids + 1))
@@ -152,27 +150,25 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_has_no_task(
     assert text.count(f'x+{URI}"') == (10 if call is not PROMPT else 0)
     assert ("resultType" in text) is (era == MODERN)
     assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
-    assert all(f"x+{URI}" not in json.dumps(asked) for asked in server.asked(call[0]))
+    assert all(f"x+{URI}" not in json.dumps(message) for message in server.asked(call[0]))
 
 
 @pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
-async def test_what_the_server_says_on_the_way_comes_before_the_answer_and_in_order(
-    autojump_clock, server, call
-):
+async def test_notifications_come_in_order_before_the_answer(autojump_clock, server, call):
     async with ready(server) as (_, client):
         server.notes = 5
         server.gate.set()
         first = await client.start(*call, progressToken="mine")
         second = await client.start(*call, progressToken=7)
-        told: dict[Any, list[Any]] = {"mine": [], 7: []}
+        order: dict[Any, list[Any]] = {"mine": [], 7: []}
         for _ in range(12):
             message = await client.receive()
             if "id" in message:
-                told["mine" if message["id"] == first else 7].append("answer")
+                order["mine" if message["id"] == first else 7].append("answer")
                 assert message["id"] in (first, second)
             else:
-                told[message["params"]["progressToken"]].append(message["params"]["progress"])
-    assert told == {key: [0, 1, 2, 3, 4, "answer"] for key in ("mine", 7)}
+                order[message["params"]["progressToken"]].append(message["params"]["progress"])
+    assert order == {key: [0, 1, 2, 3, 4, "answer"] for key in ("mine", 7)}
 
 
 @pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
@@ -199,7 +195,7 @@ async def test_an_error_is_told_in_the_clients_words(autojump_clock, server):
         assert held(world) == NO_SLOT_IS_HELD
 
 
-async def test_a_read_is_sent_again_when_the_server_is_lost_and_a_tool_call_is_not(autojump_clock, server):
+async def test_a_read_is_repeated_after_a_loss_and_a_tool_call_not(autojump_clock, server):
     async with ready(server) as (world, client):
         read, tool = await client.start(*READ), await client.start(*TOOL)
         await quiet()
@@ -237,13 +233,13 @@ async def test_what_was_asked_before_the_stream_ended_is_still_answered(autojump
         assert held(world) == NO_SLOT_IS_HELD
 
 
-async def test_answers_wait_for_a_client_that_does_not_read_and_none_is_lost(autojump_clock, server):
+async def test_answers_wait_for_a_slow_client_without_loss(autojump_clock, server):
     async with ready(server) as (world, client):
-        before = tasks()
+        count = tasks()
         ids = [await client.start(*TOOL) for _ in range(100)]
         server.gate.set()
         await quiet()
-        assert tasks() >= before + 80  # each waits with its answer: the pipe to the client holds a few
+        assert tasks() >= count + 80  # each waits with its answer: the pipe to the client holds a few
         answers = [await client.receive() for _ in ids]
         assert sorted(answer["id"] for answer in answers) == ids
         assert all("result" in answer for answer in answers)
@@ -263,7 +259,7 @@ async def test_calls_take_turns_when_the_upstream_has_no_slot_for_them(autojump_
         assert held(world) == NO_SLOT_IS_HELD
 
 
-async def test_of_many_reads_at_once_of_a_server_whose_reads_are_private_one_is_looked_at(autojump_clock):
+async def test_one_of_many_private_reads_looks_into_the_cache(autojump_clock):
     server = Server(MODERN)
     async with ready(server) as (world, client):
         memory = world.mux.upstreams["x"].memory
@@ -272,32 +268,32 @@ async def test_of_many_reads_at_once_of_a_server_whose_reads_are_private_one_is_
         for _ in range(PASSED):
             await client.request(*READ)
         server.gate = trio.Event()
-        before, looked_at = len(server.asked("resources/read")), memory.counts.misses
+        reads, looked_at = len(server.asked("resources/read")), memory.counts.misses
         for _ in range(10):
             await client.start(*READ)
         await quiet()
-        assert len(server.asked("resources/read")) == before + 10  # none waits for what the first brings
+        assert len(server.asked("resources/read")) == reads + 10  # none waits for what the first brings
         assert memory.counts.misses == looked_at + 1
         server.gate.set()
         answers = [await client.receive() for _ in range(10)]
         assert all("result" in answer for answer in answers)
 
 
-async def test_a_server_whose_reads_are_for_everybody_after_all_is_not_asked_again(autojump_clock):
+async def test_public_reads_are_served_from_the_cache_again(autojump_clock):
     server = Server(MODERN)
     async with ready(server) as (_, client):
         server.gate.set()
         server.hints = {"ttlMs": 600_000, "cacheScope": "public"}
         for _ in range(PASSED + 1):
             await client.request(*READ)
-        before = len(server.asked("resources/read"))
+        count = len(server.asked("resources/read"))
         await client.request(*READ)
-        assert len(server.asked("resources/read")) == before
+        assert len(server.asked("resources/read")) == count
 
 
 def on_the_way() -> list[Inline | PendingRequest]:
-    """What exchanges on their way have, as far as the collector knows of it."""
-    return [each for each in gc.get_objects() if isinstance(each, Inline | PendingRequest)]
+    """Return the objects of exchanges in flight that the collector knows."""
+    return [item for item in gc.get_objects() if isinstance(item, Inline | PendingRequest)]
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
@@ -307,10 +303,12 @@ async def test_what_has_been_answered_is_gone_without_the_collector(autojump_clo
         gc.collect()
         gc.disable()
         try:
-            before = on_the_way()  # other tests' cycles that `gc.freeze` has put out of the collector's reach
+            earlier = (
+                on_the_way()
+            )  # other tests' cycles that `gc.freeze` has put out of the collector's reach
             for call in PLAIN * 5:
                 await client.request(*call)
-            left = [each for each in on_the_way() if not any(each is other for other in before)]
+            left = [held for held in on_the_way() if not any(held is other for other in earlier)]
             circles = gc.collect()  # objects that nothing else would have freed
         finally:
             gc.enable()
@@ -319,7 +317,7 @@ async def test_what_has_been_answered_is_gone_without_the_collector(autojump_clo
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_a_call_that_a_server_wants_repeated_with_its_state_alone_goes_on(autojump_clock, era):
+async def test_a_call_to_repeat_with_its_state_alone_continues(autojump_clock, era):
     async def twice(server: ScriptedServer, params: Json, _message: Json) -> Json:
         if "requestState" in params:
             return shaped(server, {"content": [{"type": "text", "text": params["requestState"]}]})
@@ -362,7 +360,7 @@ async def test_what_makes_no_sense_is_refused_in_the_ordinary_way(autojump_clock
     [(RpcError(-32602, "no"), -32602), (RuntimeError("a mistake"), -32603)],
     ids=["refused", "broken"],
 )
-async def test_what_fails_at_once_is_answered_once_and_the_next_call_is_taken(autojump_clock, failure, code):
+async def test_an_immediate_failure_is_answered_once_and_the_next_call_served(autojump_clock, failure, code):
     requests = []
 
     async def answer(request: object, _notify: object) -> Any:
@@ -371,17 +369,17 @@ async def test_what_fails_at_once_is_answered_once_and_the_next_call_is_taken(au
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
     async with open_duplex_channel(ours, answer, lambda _: None, objects=True):
-        before = tasks()
+        count = tasks()
         for number in (1, 2):
             await theirs.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call"}).encode())
-            said = json.loads(await theirs.receive())
-            assert (said["id"], said["error"]["code"]) == (number, code)
+            reply = json.loads(await theirs.receive())
+            assert (reply["id"], reply["error"]["code"]) == (number, code)
             assert len(requests) == number
-            assert tasks() == before
+            assert tasks() == count
 
 
-async def test_an_answer_that_waits_without_a_task_is_an_error_that_is_told(autojump_clock):
-    """A mistake of ours, which `await in_task()` mends: nobody waits for an answer that never comes."""
+async def test_an_answer_that_waits_without_a_task_is_an_error(autojump_clock):
+    """A mistake of ours, which `await in_task()` mends: no client waits in vain."""
 
     async def answer(_request: object, _notify: object) -> Any:
         with trio.move_on_after(5):
@@ -416,15 +414,13 @@ async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock,
 
 
 @pytest.mark.parametrize("call", [READ, TOOL], ids=lambda call: call[0])
-async def test_a_call_on_its_way_is_answered_whatever_the_configuration_says_by_then(
-    autojump_clock, server, call
-):
-    """What rules judge is the question; links in the answer have the prefix that is good from then on."""
+async def test_a_call_in_flight_is_answered_after_a_reload(autojump_clock, server, call):
+    """Judge the question by the old rules and give links of the answer the new prefix."""
     async with ready(server) as (world, client):
-        before = tasks()
+        count = tasks()
         await client.start(*call)
         await quiet()
-        assert tasks() == before
+        assert tasks() == count
         config = world.mux.config
         x, y = config.upstreams
         rule = AccessRule(effect="deny", upstreams=("x",))

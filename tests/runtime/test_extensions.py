@@ -1,4 +1,4 @@
-"""What mcpmux does not know passes: extensions by capability, their methods where one server is alone."""
+"""Unknown extensions pass: extensions by capability, their methods where one server is alone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ALONE = {"docs": {"prefix": ""}}
 
 
 async def echo(_server: ScriptedServer, params: Json, _message: Json) -> Json:
-    said: Json = {key: value for key, value in params.items() if key != "_meta"}
-    return {"resultType": "complete", "said": said}
+    echoed: Json = {key: value for key, value in params.items() if key != "_meta"}
+    return {"resultType": "complete", "said": echoed}
 
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
@@ -43,16 +43,16 @@ async def test_extensions_are_told_as_their_server_tells_them(down: str, up: str
 async def test_a_server_hears_which_extensions_the_calling_client_has(autojump_clock):
     server = docs()
     async with open_world({"x": server}) as world:
-        each: list[Json] = [{"extensions": {UI: {}}}, {"experimental": {"mine": {}}}, {}]
-        for capabilities in each:
+        declarations: list[Json] = [{"extensions": {UI: {}}}, {"experimental": {"mine": {}}}, {}]
+        for capabilities in declarations:
             client = world.client()
             client.capabilities = capabilities
             if capabilities:  # the last one is modern
                 await client.initialize(LEGACY)
                 await client.drain()
             await client.request("resources/list")
-            (*_, asked) = (message for message in server.seen if message["method"] == "resources/list")
-            assert asked["params"]["_meta"][CAPABILITIES] == capabilities
+            (*_, request) = (message for message in server.seen if message["method"] == "resources/list")
+            assert request["params"]["_meta"][CAPABILITIES] == capabilities
 
 
 async def test_a_legacy_server_may_have_apps_for_whoever_shares_its_session(autojump_clock):
@@ -126,8 +126,8 @@ async def test_unknown_notifications_pass_both_ways_and_none_stands_for_another(
             await client.send(unknown(number))
             await server.send(unknown(number))
         assert await heard(client) == [0, 1, 2]
-        said = [message for message in server.seen if message["method"] == "notifications/vendor/thing"]
-        assert [message["params"]["number"] for message in said] == [0, 1, 2]
+        messages = [message for message in server.seen if message["method"] == "notifications/vendor/thing"]
+        assert [message["params"]["number"] for message in messages] == [0, 1, 2]
 
 
 async def test_unknown_notifications_stop_where_it_is_unclear_whose_they_are(autojump_clock):
@@ -141,7 +141,7 @@ async def test_unknown_notifications_stop_where_it_is_unclear_whose_they_are(aut
 
 
 async def test_a_modern_client_hears_only_what_it_asked_for(autojump_clock):
-    """ "subscriptions/listen": a server sends nothing that the client did not request."""
+    """ "subscriptions/listen": a server sends no notification that the client did not request."""
     server = ScriptedServer(LEGACY, tools=[])
     async with open_world({"docs": server}, settings=ALONE) as world:
         client = world.client()

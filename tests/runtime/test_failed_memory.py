@@ -1,4 +1,4 @@
-"""What a failed exchange leaves in memory before the garbage collector comes, which it does rarely."""
+"""The memory that a failed exchange holds before the garbage collector comes, which it does rarely."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def uncollected() -> Iterator[list[int]]:
     gc.disable()
     tracemalloc.start()
     try:
-        before, _ = tracemalloc.get_traced_memory()
+        start, _ = tracemalloc.get_traced_memory()
         yield left
-        left.append(tracemalloc.get_traced_memory()[0] - before)
+        left.append(tracemalloc.get_traced_memory()[0] - start)
     finally:
         tracemalloc.stop()
         gc.enable()

@@ -41,7 +41,7 @@ PATIENCE = 100.0  # seconds, on a busy machine
 CLIENT = {"name": "fanout", "version": "1"}
 META = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
 
-IDLE_BYTES_LIMIT = 32 * 1024  # of memory for one subscriber that hears nothing; it takes 20 KiB
+IDLE_BYTES_LIMIT = 32 * 1024  # of memory for one idle subscriber; it takes 20 KiB
 GROWTH_LIMIT = 4 * 1024 * 1024  # bytes that a process may grow by noise alone
 
 
@@ -54,7 +54,7 @@ async def count_updates(client: ScriptedClient, heard: Counter[ScriptedClient]) 
 
 
 @pytest.mark.slow
-async def test_a_thousand_hear_of_it_and_nobody_waits_for_those_who_do_not_read(autojump_clock):
+async def test_a_thousand_clients_get_updates_past_those_who_do_not_read(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world, trio.open_nursery() as nursery:
         clients = [world.client() for _ in range(2 * EACH_ERA)]
@@ -64,26 +64,28 @@ async def test_a_thousand_hear_of_it_and_nobody_waits_for_those_who_do_not_read(
             await subscribe(client, ["x+memo:1"])
         assert server.subscribes == {"memo:1": 1}
 
-        heard: Counter[ScriptedClient] = Counter()
+        updates: Counter[ScriptedClient] = Counter()
         stuck = clients[:: len(clients) // STUCK]
         reading = [client for client in clients if client not in stuck]
         for client in reading:
-            nursery.start_soon(count_updates, client, heard)
+            nursery.start_soon(count_updates, client, updates)
         began = trio.current_time()
-        for told in range(1, 2 * CAPACITY):
+        for number in range(1, 2 * CAPACITY):
             await server.update("memo:1")
             await trio.testing.wait_all_tasks_blocked()
-            assert {heard[client] for client in reading} == {told}
+            assert {updates[client] for client in reading} == {number}
         assert trio.current_time() == began  # nothing but the update itself was needed, least of all time
 
         for client in stuck:
-            nursery.start_soon(count_updates, client, heard)
+            nursery.start_soon(count_updates, client, updates)
         await trio.testing.wait_all_tasks_blocked()
-        assert {heard[client] for client in stuck} == {CAPACITY + 2}  # one in hand, and one for all the rest
+        assert {updates[client] for client in stuck} == {
+            CAPACITY + 2
+        }  # one in hand, and one for all the rest
         nursery.cancel_scope.cancel()
 
 
-async def test_the_parts_of_one_resource_do_not_fill_the_box_of_a_client_that_does_not_read(autojump_clock):
+async def test_parts_of_one_resource_do_not_fill_a_slow_clients_outbox(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
         client = world.client()
@@ -93,8 +95,8 @@ async def test_the_parts_of_one_resource_do_not_fill_the_box_of_a_client_that_do
         await trio.testing.wait_all_tasks_blocked()  # the last ones are on their way, while nobody reads
         (outbox,) = world.mux.hub._listeners
         assert len(outbox.waiting) <= DETAIL_LIMIT + 1
-        heard = [message["params"]["uri"] for message in await client.drain()]
-        assert heard[-1] == "x+file:///a"
+        uris = [message["params"]["uri"] for message in await client.drain()]
+        assert uris[-1] == "x+file:///a"
 
 
 # Over HTTP, with mcpmux in a process of its own
@@ -212,7 +214,7 @@ class HttpListener:
 
 
 async def crowd(child: Child, pool: HttpPool, revision: str, nursery: trio.Nursery) -> list[HttpListener]:
-    """So many clients of an era, each with its stream open."""
+    """Open so many clients of an era, each with its stream."""
     listeners = [HttpListener(pool, URIS[:1]) for _ in range(EACH_ERA)]
     for listener in listeners:
         await nursery.start(listener.run, revision)
@@ -229,11 +231,11 @@ async def test_a_thousand_streams_over_http_cost_little_and_all_hear():
                 await nursery.start(HttpListener(pool, URIS[:1]).run, revision)
             listeners: list[HttpListener] = []
             for revision in (LEGACY, MODERN):
-                before = child.resident_bytes()
+                earlier = child.resident_bytes()
                 listeners += await crowd(child, pool, revision, nursery)
-                each = (child.resident_bytes() - before) / EACH_ERA
-                print(f"an idle subscriber of {revision} costs {each / 1024:.1f} KiB")
-                assert each < IDLE_BYTES_LIMIT
+                cost = (child.resident_bytes() - earlier) / EACH_ERA
+                print(f"an idle subscriber of {revision} costs {cost / 1024:.1f} KiB")
+                assert cost < IDLE_BYTES_LIMIT
             await child.update(URIS[0], 1)
             while not all(listener.heard for listener in listeners):
                 await trio.lowlevel.checkpoint()
@@ -252,14 +254,14 @@ async def test_a_burst_over_http_takes_no_memory_and_ends_with_everything(revisi
                 decoder = SseDecoder(1 << 20)
                 listener.take(decoder, await response.receive_some())
                 await child.update("*", 1000)  # what a first burst leaves in use is not growth
-                before = child.resident_bytes()
+                earlier = child.resident_bytes()
                 await child.update("*", BURST)
-                assert child.resident_bytes() - before < GROWTH_LIMIT
+                assert child.resident_bytes() - earlier < GROWTH_LIMIT
                 while len(listener.heard) < len(URIS):
                     listener.take(decoder, await response.receive_some())
-                told = sum(listener.heard.values())
+                count = sum(listener.heard.values())
                 await child.update(URIS[0], 1)
                 listener.heard.clear()
                 while listener.heard[f"x+{URIS[0]}"] == 0:
                     listener.take(decoder, await response.receive_some())
-                assert told + sum(listener.heard.values()) < BURST / 2
+                assert count + sum(listener.heard.values()) < BURST / 2

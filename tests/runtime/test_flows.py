@@ -29,8 +29,8 @@ def resource(uri: str, **more: Any) -> Json:
 
 async def read_back(server: ScriptedServer, params: Json, _message: Json) -> Json:
     uri = params["uri"]
-    known = [item["uri"] for item in server.items("resources/list")]
-    if uri not in known and not uri.startswith("t:"):
+    uris = [item["uri"] for item in server.items("resources/list")]
+    if uri not in uris and not uri.startswith("t:"):
         raise RpcFailure(-32602 if server.modern else -32002, "Resource not found", {"uri": uri})
     result: Json = {"contents": [{"uri": uri, "text": f"text of {uri}"}, {"uri": uri + "#b", "blob": "AAE="}]}
     return result | ({"resultType": "complete", "ttlMs": 5, "cacheScope": "public"} if server.modern else {})
@@ -53,7 +53,7 @@ async def open_client(world: World, revision: str) -> Any:
     return client
 
 
-async def test_a_raw_uri_reaches_its_only_owner_and_names_the_candidates_of_several(autojump_clock):
+async def test_a_raw_uri_reaches_its_only_owner(autojump_clock):
     other = ScriptedServer(resources=[resource("file:///a.md"), resource("only:here")])
     other.handlers["resources/read"] = read_back
     async with open_world({"docs": docs(), "other": other}) as world:
@@ -103,15 +103,13 @@ NAMING = {
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", ERAS)
 @pytest.mark.parametrize("method", NAMING)
-async def test_a_raw_name_reaches_its_only_owner_and_names_the_candidates_of_several(
-    method, down, up, autojump_clock
-):
+async def test_a_raw_name_reaches_its_only_owner(method, down, up, autojump_clock):
     servers = {"docs": named(up, "find", "both"), "other": named(up, "both", "only_here")}
     async with open_world(servers) as world:
         client = await open_client(world, down)
         await client.request(method, NAMING[method]("only_here"))
-        asked = [message["params"] for message in servers["other"].seen if message["method"] == method]
-        assert [(params.get("name") or params["ref"]["name"]) for params in asked] == ["only_here"]
+        calls = [message["params"] for message in servers["other"].seen if message["method"] == method]
+        assert [(params.get("name") or params["ref"]["name"]) for params in calls] == ["only_here"]
         error = await client.refusal(method, NAMING[method]("both"))
         assert error["code"] == -32602
         assert error["data"] == {"name": "both", "candidates": ["docs__both", "other__both"]}
@@ -120,7 +118,7 @@ async def test_a_raw_name_reaches_its_only_owner_and_names_the_candidates_of_sev
 
 
 @pytest.mark.parametrize("up", ERAS)
-async def test_whose_a_tool_is_is_remembered_for_a_minute_or_until_a_list_changes(up, autojump_clock):
+async def test_the_owner_of_a_tool_is_remembered_for_a_minute(up, autojump_clock):
     tool: Json = {"name": "search", "inputSchema": {"type": "object"}}
     servers = {"docs": Subscribable(up), "other": Subscribable(up)}
     servers["other"].lists["tools/list"] = "tools", [tool]
@@ -130,12 +128,12 @@ async def test_whose_a_tool_is_is_remembered_for_a_minute_or_until_a_list_change
         client = await open_client(world, LEGACY)  # which wants to hear of changes
 
         async def lists_of_two_calls() -> int:
-            before = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
+            earlier = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
             for _ in range(2):
                 await client.request("tools/call", {"name": "search"})
             after = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
-            (asked,) = {new - old for new, old in zip(after, before, strict=True)}
-            return asked
+            (count,) = {new - old for new, old in zip(after, earlier, strict=True)}
+            return count
 
         assert await lists_of_two_calls() == 1
         assert await lists_of_two_calls() == 0
@@ -148,11 +146,11 @@ async def test_whose_a_tool_is_is_remembered_for_a_minute_or_until_a_list_change
             await client.request("tools/call", {"name": "search"})
 
 
-async def test_whose_a_raw_name_is_is_not_known_while_somebody_who_may_have_it_is_away(autojump_clock):
+async def test_a_raw_name_has_no_owner_while_a_candidate_is_away(autojump_clock):
     async with open_world({"docs": named(LEGACY, "find"), "gone": None}) as world:
         client = world.client()
-        found = await client.request("tools/call", {"name": "find"})
-        assert "gone" in found["_meta"]["dev.mcpmux/upstreams"]
+        failure = await client.request("tools/call", {"name": "find"})
+        assert "gone" in failure["_meta"]["dev.mcpmux/upstreams"]
         with pytest.raises(RpcFailure, match="It is not known who owns nosuch"):
             await client.request("tools/call", {"name": "nosuch"})
 
@@ -199,7 +197,7 @@ async def test_bad_items_of_one_server_cost_no_client_its_list(up, down, autojum
             client = await open_client(world, down)
             for _ in range(2):
                 listed = await client.request("tools/list")
-                names = [each["name"] for each in listed["tools"]]
+                names = [tool["name"] for tool in listed["tools"]]
                 assert names == ["odd__good", "odd__bad", "odd__nulls", "sane__good"]
                 assert listed["_meta"][ITEMS] == {
                     "odd": [
@@ -229,11 +227,11 @@ async def test_bad_items_of_one_server_cost_no_client_its_list(up, down, autojum
                 ("prompts/list", "prompts", "name", ["odd__p"]),
             ):
                 listed = await client.request(method)
-                assert [each[member] for each in listed[key]] == expected
+                assert [item[member] for item in listed[key]] == expected
                 assert listed["_meta"][ITEMS]["odd"]
-    told = [(each["method"], each["item"], each["problem"]) for each in logs if "problem" in each]
-    assert len(told) == len(set(told))
-    assert {item for method, item, _ in told if method == "tools/list"} >= {"bad", "nulls", "string", "good"}
+    notes = [(log["method"], log["item"], log["problem"]) for log in logs if "problem" in log]
+    assert len(notes) == len(set(notes))
+    assert {item for method, item, _ in notes if method == "tools/list"} >= {"bad", "nulls", "string", "good"}
 
 
 async def test_what_is_told_of_items_keeps_to_the_view_and_its_names(autojump_clock):
@@ -242,8 +240,8 @@ async def test_what_is_told_of_items_keeps_to_the_view_and_its_names(autojump_cl
     views = {"some": View(exclude=(Selector(name="secret"),), overrides=(rename,))}
     async with open_world({"odd": odd, "docs": docs()}, views=views) as world:
         listed = await world.client(principal=ANYONE.within("some")).request("tools/list")
-        assert [each["name"] for each in listed["tools"]] == ["odd__better"]
-        assert [each["item"] for each in listed["_meta"][ITEMS]["odd"]] == ["odd__better"]
+        assert [tool["name"] for tool in listed["tools"]] == ["odd__better"]
+        assert [note["item"] for note in listed["_meta"][ITEMS]["odd"]] == ["odd__better"]
 
 
 async def test_the_bad_items_of_a_single_server_pass_as_they_are(autojump_clock):
@@ -269,11 +267,11 @@ LONG = "t" * 80
 async def test_a_list_that_begins_again_is_shown_once_and_its_tools_work(
     cursor, page_size, prefix, autojump_clock
 ):
-    asked = []
+    cursors = []
 
     async def answer(server: ScriptedServer, params: Json, _message: Json) -> Json:
-        asked.append(params.get("cursor"))
-        following = cursor if cursor is not None else str(len(asked))
+        cursors.append(params.get("cursor"))
+        following = cursor if cursor is not None else str(len(cursors))
         page = {"tools": [tool(LONG), tool("old")], "nextCursor": following}
         return page | ({"resultType": "complete"} | CACHE if server.modern else {})
 
@@ -290,14 +288,14 @@ async def test_a_list_that_begins_again_is_shown_once_and_its_tools_work(
         pages = [await client.request("tools/list")]
         while "nextCursor" in pages[-1]:
             pages.append(await client.request("tools/list", {"cursor": pages[-1]["nextCursor"]}))
-        names = [each["name"] for page in pages for each in page["tools"]]
+        names = [tool["name"] for page in pages for tool in page["tools"]]
         assert len(names) == len(set(names)) == 2
-        told = pages[-1]["_meta"]
-        assert told[ITEMS]["odd"][-1] == {"problem": BEGINS_AGAIN.text, "leftOut": False}
-        assert "dev.mcpmux/upstreams" not in told
-        assert len(asked) <= 4
+        meta = pages[-1]["_meta"]
+        assert meta[ITEMS]["odd"][-1] == {"problem": BEGINS_AGAIN.text, "leftOut": False}
+        assert "dev.mcpmux/upstreams" not in meta
+        assert len(cursors) <= 4
         called = [await client.request("tools/call", {"name": name, "arguments": {}}) for name in names]
-        assert [each["content"][0]["text"] for each in called] == [LONG, "old"]
+        assert [result["content"][0]["text"] for result in called] == [LONG, "old"]
 
 
 async def test_a_server_that_is_slow_to_start_holds_up_a_client_once(autojump_clock):
@@ -316,7 +314,7 @@ async def test_a_server_that_is_slow_to_start_holds_up_a_client_once(autojump_cl
         await client.initialize(LEGACY)
         listed = [await client.request(f"{kind}/list") for kind in ("tools", "resources", "prompts")]
         assert trio.current_time() - began < 8
-        assert all("not available yet" in str(each["_meta"]) for each in listed)
+        assert all("not available yet" in str(page["_meta"]) for page in listed)
 
 
 async def hang(_server: Any, _params: Json, _message: Json) -> Json:
@@ -324,7 +322,7 @@ async def hang(_server: Any, _params: Json, _message: Json) -> Json:
     raise AssertionError
 
 
-async def test_those_who_hang_are_named_at_their_deadline_and_the_others_are_listed(autojump_clock):
+async def test_hanging_servers_are_named_at_their_deadline(autojump_clock):
     async def answer_late(_server: Any, _params: Json, _message: Json) -> Json:
         await trio.sleep(2)
         return {"resources": [{"uri": "x:1", "name": "x"}]}
@@ -411,20 +409,20 @@ async def test_capabilities_are_the_union_and_instructions_have_headings(down, a
 
 
 @pytest.mark.parametrize("down", ERAS)
-async def test_a_client_is_told_what_a_server_that_is_not_there_yet_may_offer(down, autojump_clock):
+async def test_an_absent_server_counts_as_offering_all(down, autojump_clock):
     async with open_world({"docs": docs(instructions="use it"), "late": None}) as world:
         client = world.client()
-        told = await (client.initialize(down) if down == LEGACY else client.request("server/discover"))
-        lists = {name: told["capabilities"][name] for name in ("tools", "resources", "prompts")}
-        assert all(each["listChanged"] for each in lists.values())
+        facts = await (client.initialize(down) if down == LEGACY else client.request("server/discover"))
+        lists = {name: facts["capabilities"][name] for name in ("tools", "resources", "prompts")}
+        assert all(capability["listChanged"] for capability in lists.values())
         assert lists["resources"]["subscribe"]
-        assert told["instructions"] == "## docs\n\nuse it"
+        assert facts["instructions"] == "## docs\n\nuse it"
         assert (await client.request("tools/list"))["tools"] == []
         if down == LEGACY:
             world.servers["late"] = ScriptedServer(tools=[{"name": "t", "inputSchema": {"type": "object"}}])
-            while (heard := await client.receive())["method"] != "notifications/tools/list_changed":
-                assert heard["method"].endswith("list_changed")
-            assert [each["name"] for each in (await client.request("tools/list"))["tools"]] == ["late__t"]
+            while (notification := await client.receive())["method"] != "notifications/tools/list_changed":
+                assert notification["method"].endswith("list_changed")
+            assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == ["late__t"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class Forgetful(http_server.HttpFace):
     """Tells the tool calls of the session `forgotten` that there is none, each some time after the other."""
 
     forgotten: str | None = None
-    told = 0
+    attempts = 0
 
     @property
     def session(self) -> str | None:
@@ -32,8 +32,8 @@ class Forgetful(http_server.HttpFace):
         message = json.loads(request.body) if request.body else {}
         session = request.headers.get("mcp-session-id")
         if message.get("method") == "tools/call" and session is not None and session == self.forgotten:
-            self.told += 1
-            await trio.sleep(0.03 * self.told)
+            self.attempts += 1
+            await trio.sleep(0.03 * self.attempts)
             await reply.send(404, (), b"")
             return
         await super()._handle(request, reply)
@@ -64,5 +64,5 @@ async def test_calls_on_their_way_are_all_repeated_in_the_next_session(monkeypat
                 for _ in range(COUNT):
                     nursery.start_soon(ask)
             faces[0].forgotten = faces[0].session
-    assert faces[0].told == COUNT
+    assert faces[0].attempts == COUNT
     assert ["result" in answer for answer in answers] == [True] * COUNT

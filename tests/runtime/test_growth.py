@@ -1,4 +1,4 @@
-"""What grows in a message costs no more than in proportion, and is not kept: a walk over MCP's schemas.
+"""The growth of a message costs no more than in proportion, and is not kept: a walk over MCP's schemas.
 
 Every text, array and object that a peer can send, from either side and in both eras, comes at once, a hundred
 and a thousand times its usual size. A part fails that costs too much time, or that stays in memory.
@@ -182,29 +182,29 @@ class Server:
         method, params, case = message["method"], message.get("params", {}), self.case
         if method == "subscriptions/listen":
             self.listen = message["id"]
-            told = {"_meta": {SUBSCRIPTION_ID: self.listen}, "notifications": params["notifications"]}
-            await peer.send({"method": "notifications/subscriptions/acknowledged", "params": told})
+            acknowledged = {"_meta": {SUBSCRIPTION_ID: self.listen}, "notifications": params["notifications"]}
+            await peer.send({"method": "notifications/subscriptions/acknowledged", "params": acknowledged})
             if case is None or case.method != method or case.origin != "answers":
                 return
-        known = self.known(method, params.get("_meta", {}).get("progressToken", 1))
+        values = self.known(method, params.get("_meta", {}).get("progressToken", 1))
         if case is not None and method == "tools/call":
             if case.origin == "says":
-                await peer.send(self.grown(known))
+                await peer.send(self.grown(values))
             elif case.origin == "wants to know":
-                await peer.ask(self.grown(known))
+                await peer.ask(self.grown(values))
             elif case.origin == "answers a question":
                 await peer.ask(
                     example(self.schema, self.schema.calls("ServerRequest")[case.method], None, 1, known={})
                 )
         if case is not None and case.origin in ("answers", "fails") and method == case.method:
-            grown = self.grown(known)
+            grown = self.grown(values)
             answer = {"error": grown["error"]} if case.origin == "fails" else {"result": grown}
         elif "task" in params:
-            answer = {"result": example(self.schema, "CreateTaskResult", None, 1, known=known)}
+            answer = {"result": example(self.schema, "CreateTaskResult", None, 1, known=values)}
         elif method not in self.schema.calls("ClientRequest"):
             answer = {"error": {"code": -32601, "message": "Method not found"}}
         else:
-            answer = {"result": example(self.schema, self.schema.result_of(method), None, 1, known=known)}
+            answer = {"result": example(self.schema, self.schema.result_of(method), None, 1, known=values)}
         await peer.send({"id": message["id"], **answer})
 
 
@@ -285,9 +285,9 @@ class Scene:
         definition = schema.calls("ClientRequest").get(method)
         if definition is not None:
             uri = f"x+{URI}{salt}"
-            known = client.known() | {"uri": uri, "resourceSubscriptions": [uri]}
+            values = client.known() | {"uri": uri, "resourceSubscriptions": [uri]}
             await self._ask(
-                example(schema, definition, None, 1, known=known, salt=salt, extra=EXTRA.get(method, ()))
+                example(schema, definition, None, 1, known=values, salt=salt, extra=EXTRA.get(method, ()))
             )
 
     async def _ask(self, message: Json) -> None:
@@ -335,7 +335,7 @@ def cases(down: OfficialSchema, up: OfficialSchema) -> Iterator[Case]:
         """Whether mcpmux asks the server for it, perhaps because the client does."""
         return method not in OWN and (method in OPENINGS or method in down.calls("ClientRequest"))
 
-    asked: list[tuple[Origin, str, str, OfficialSchema]] = [
+    triples: list[tuple[Origin, str, str, OfficialSchema]] = [
         *(("asks", *call, down) for call in down.calls("ClientRequest").items()),
         *(("tells", *call, down) for call in down.calls("ClientNotification").items()),
         *(
@@ -348,15 +348,15 @@ def cases(down: OfficialSchema, up: OfficialSchema) -> Iterator[Case]:
         ("fails", "resources/read", "JSONRPCErrorResponse", up),
     ]
     if questions := up.calls("ServerRequest"):
-        asked += [("wants to know", *call, up) for call in questions.items()]
+        triples += [("wants to know", *call, up) for call in questions.items()]
     if questions and down.calls("ServerRequest"):  # a modern client answers by asking again
-        asked += [("answers a question", method, down.result_of(method), down) for method in QUESTIONS]
+        triples += [("answers a question", method, down.result_of(method), down) for method in QUESTIONS]
     if "InputRequiredResult" in up.definitions:
-        asked.append(("answers", "tools/call", "InputRequiredResult", up))
+        triples.append(("answers", "tools/call", "InputRequiredResult", up))
     if "CreateTaskResult" in up.definitions:
-        asked.append(("answers", "tools/call", "CreateTaskResult", up))
+        triples.append(("answers", "tools/call", "CreateTaskResult", up))
     seen = set()
-    for origin, method, definition, schema in asked:
+    for origin, method, definition, schema in triples:
         for place in places(schema, definition):
             if (sort := (origin, place.sort)) not in seen:
                 seen.add(sort)
@@ -380,9 +380,9 @@ class Walk:
     async def _seconds(self, scene: Scene, case: Case, times: int, filler: str, tries: int) -> float:
         took = []
         for _ in range(tries):
-            before = self._watch.seconds
+            seconds = self._watch.seconds
             await scene.play(case, USUAL[case.place.kind] * times, filler, self._salt())
-            took.append(self._watch.seconds - before)
+            took.append(self._watch.seconds - seconds)
         return min(took)
 
     async def find_growth(self, scene: Scene, case: Case) -> None:
@@ -396,8 +396,8 @@ class Walk:
                 if many - few <= allowed:
                     break
             else:
-                told = ", ".join(f"{seconds * 1000:.1f} ms" for seconds in (few, more, many))
-                self.failures.append(f"{told} at {TIMES} times {filler!r}: {self._told(case)}")
+                durations = ", ".join(f"{seconds * 1000:.1f} ms" for seconds in (few, more, many))
+                self.failures.append(f"{durations} at {TIMES} times {filler!r}: {self._told(case)}")
 
     async def find_kept(self, scene: Scene, case: Case) -> None:
         """Note a case whose large message stays in memory."""
@@ -450,25 +450,25 @@ pytestmark = pytest.mark.skipif(find_schemas() is None, reason="needs the offici
 def walk(look: Callable[[Walk, Scene, Case], Awaitable[None]], down: str, up: str, step: int) -> Walk:
     """Look at each `step`-th case of a client and a server."""
     watch = StepWatch()
-    found = Walk(watch)
+    findings = Walk(watch)
 
     async def run() -> None:
         async with open_scene(down, up) as scene:
             for case in islice(cases(load_schema(down), load_schema(up)), step // 2, None, step):
-                await look(found, scene, case)
+                await look(findings, scene, case)
                 if scene.said is not case:
-                    found.unsaid.append(str(case))
+                    findings.unsaid.append(str(case))
 
     trio.run(run, clock=MockClock(autojump_threshold=0), instruments=[watch])
-    assert found.played > 300 / step
-    assert not found.unsaid, "\n".join(["", *found.unsaid])
-    return found
+    assert findings.played > 300 / step
+    assert not findings.unsaid, "\n".join(["", *findings.unsaid])
+    return findings
 
 
 @pytest.mark.parametrize(("down", "up", "step"), SAMPLES + WALKS)
-def test_no_part_of_a_message_costs_more_than_in_proportion_to_its_size(down: str, up: str, step: int):
-    found = walk(Walk.find_growth, down, up, step)
-    assert not found.failures, "\n".join(["", *found.failures])
+def test_the_cost_of_a_message_is_proportional_to_its_size(down: str, up: str, step: int):
+    findings = walk(Walk.find_growth, down, up, step)
+    assert not findings.failures, "\n".join(["", *findings.failures])
 
 
 @pytest.mark.parametrize(("down", "up", "step"), PARTS)
@@ -476,7 +476,7 @@ def test_no_part_of_a_message_is_kept_without_a_bound(down: str, up: str, step: 
     gc.collect()
     gc.freeze()  # what is there already need not be looked through again
     try:
-        found = walk(Walk.find_kept, down, up, step)
+        findings = walk(Walk.find_kept, down, up, step)
     finally:
         gc.unfreeze()
-    assert not found.failures, "\n".join(["", *found.failures])
+    assert not findings.failures, "\n".join(["", *findings.failures])

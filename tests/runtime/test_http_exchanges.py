@@ -59,7 +59,7 @@ class Asking:
     """A client, modern or of a session, in front of server `x`.
 
     `attended`: exchanges that went on in a task; `carried`: what a task has sent to a server, or read of it.
-    Compiled callers do not see what is put in a method's place, so that nothing may be found there.
+    Compiled callers do not see what is put in a method's place, so that a look-up there fails.
     """
 
     def __init__(self, client: HttpClient, session: Json | None) -> None:
@@ -115,23 +115,23 @@ async def asking(
     worlds = HttpWorld if server.over == HTTP else World
     watching = watching or {}
     async with open_endpoint(servers, settings={"x": settings}, world_class=worlds, **watching) as client:
-        found = Asking(client, None if era == MODERN else await client.initialize(era))
+        session = Asking(client, None if era == MODERN else await client.initialize(era))
         server.gate.set()
         for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
-            await found.ask(method, params)
+            await session.ask(method, params)
         server.gate = trio.Event()
-        found.watch(monkeypatch)
-        yield found
+        session.watch(monkeypatch)
+        yield session
 
 
 async def asked(server: Server, method: str, count: int) -> None:
     with trio.fail_after(PATIENCE):
-        while len(server.asked(method)) < count:  # noqa: ASYNC110 - nobody tells
+        while len(server.asked(method)) < count:  # noqa: ASYNC110 - there is no event for it
             await trio.sleep(0.01)
 
 
 def make_audit() -> tuple[list[bytes], Audit]:
-    """What an audit log has written, and it; somebody has to run it."""
+    """Return the output of an audit log, and the log, which the caller runs."""
     written: list[bytes] = []
 
     async def append(records: Sequence[bytes]) -> None:
@@ -143,7 +143,7 @@ def make_audit() -> tuple[list[bytes], Audit]:
 async def nothing_is_held(found: Asking) -> None:
     assert found.client.world is not None
     with trio.fail_after(PATIENCE):
-        while held(found.client.world) != NO_SLOT_IS_HELD:  # noqa: ASYNC110 - nobody tells
+        while held(found.client.world) != NO_SLOT_IS_HELD:  # noqa: ASYNC110 - there is no event for it
             await trio.sleep(0.01)
 
 
@@ -167,13 +167,13 @@ class Placed(Server):
             raise
 
     async def heard_of_the_end(self, count: int) -> None:
-        """Of as many calls, each told once: by a notification, or by closing the connection."""
+        """Check the end of as many calls, each reported once: by a notification or a closed connection."""
         with trio.fail_after(PATIENCE):
-            while self.left < count:  # noqa: ASYNC110 - nobody tells
+            while self.left < count:  # noqa: ASYNC110 - there is no event for it
                 await trio.sleep(0.01)
-        told = 0 if self.over == HTTP and self.modern else count
-        await asked(self, "notifications/cancelled", told)
-        assert (self.left, len(self.asked("notifications/cancelled"))) == (count, told)
+        cancellations = 0 if self.over == HTTP and self.modern else count
+        await asked(self, "notifications/cancelled", cancellations)
+        assert (self.left, len(self.asked("notifications/cancelled"))) == (count, cancellations)
 
 
 @pytest.fixture(params=[MODERN, LEGACY])
@@ -191,44 +191,40 @@ ERAS = pytest.mark.parametrize("era", [MODERN, LEGACY, "2024-11-05"])
 
 @ERAS
 @pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
-async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
-    server, call, era, monkeypatch
-):
-    async with asking(server, era, monkeypatch) as found:
+async def test_a_plain_http_call_is_answered_in_its_era_without_a_task(server, call, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as session:
         server.gate.set()
         method, params = call
         for number in range(5):
-            answer = await found.ask(method, params, number)
+            answer = await session.ask(method, params, number)
             assert answer.status == 200
             assert answer.headers["content-type"] == "application/json"
             text = str(answer.last["result"])
             assert (f"x+{URI}" in text) is (call is not PROMPT)
             assert ("resultType" in text) is (era == MODERN)
             assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
-        assert found.has_no_task
-        assert held(found.client.world) == NO_SLOT_IS_HELD
+        assert session.has_no_task
+        assert held(session.client.world) == NO_SLOT_IS_HELD
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no_task(
-    server, era, monkeypatch
-):
+async def test_observed_calls_are_answered_without_a_task(server, era, monkeypatch):
     memory, metrics = Memory(), Metrics()
     spans = make_spans(memory)
     written, audit = make_audit()
     recorder = Recorder([spans], [metrics, spans, audit], trio.current_time, [metrics])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
-        async with asking(server, era, monkeypatch, {"tap": recorder, "trace": spans.trace}) as found:
+        async with asking(server, era, monkeypatch, {"tap": recorder, "trace": spans.trace}) as session:
             server.gate.set()
             memory.clear()
             for number in range(5):
-                assert "result" in (await found.ask(*READ, number)).last
+                assert "result" in (await session.ask(*READ, number)).last
                 record = json.loads(written[-1])
                 assert (record["method"], record["outcome"]) == ("resources/read", "ok")
-            assert found.has_no_task
+            assert session.has_no_task
             assert len(memory.of_kind(SpanKind.SERVER)) == len(memory.of_kind(SpanKind.CLIENT)) == 5
-            error = (await found.ask("tools/call", {"name": "nothing"}, 5)).last["error"]  # it waits, too
+            error = (await session.ask("tools/call", {"name": "nothing"}, 5)).last["error"]  # it waits, too
             assert json.loads(written[-1])["code"] == error["code"]
         audit.close()
 
@@ -256,30 +252,32 @@ class Comparing:
     def _compare(self, message: bytes, said: Said | None) -> None:
         if said is None:
             return
-        found = json.loads(message)
+        decoded = json.loads(message)
         self.compared.append(said.kind)
-        assert said.id == found["id"]
-        assert said.code == found.get("error", {}).get("code")
-        assert said.kind == ("request" if "method" in found else "error" if "error" in found else "result")
+        assert said.id == decoded["id"]
+        assert said.code == decoded.get("error", {}).get("code")
+        assert said.kind == (
+            "request" if "method" in decoded else "error" if "error" in decoded else "result"
+        )
         if said.kind == "request":
-            params = found.get("params", {})
-            assert (said.method, said.target) == (found["method"], params.get("uri", params.get("name")))
+            params = decoded.get("params", {})
+            assert (said.method, said.target) == (decoded["method"], params.get("uri", params.get("name")))
 
 
 @ERAS
 async def test_what_is_said_of_messages_is_what_they_say(server, era, monkeypatch):
     tap = Comparing(Recorder([], [], trio.current_time, [Metrics()]))
-    async with asking(server, era, monkeypatch, {"tap": tap}) as found:
+    async with asking(server, era, monkeypatch, {"tap": tap}) as session:
         server.gate.set()
         tap.compared.clear()
         for number, call in enumerate([*PLAIN, ("tools/call", {"name": "nothing"})]):
-            await found.ask(*call, number)
+            await session.ask(*call, number)
         legs = 2 if server.over == HTTP and not server.streams else 1
         assert tap.compared.count("request") >= len(PLAIN) * legs
         assert tap.compared.count("result") >= len(PLAIN) * legs
 
 
-async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_whoever_watches():
+async def test_observers_see_a_call_cut_off_by_a_stop_as_cancelled():
     metrics = Metrics()
     written, audit = make_audit()
     recorder = Recorder([], [metrics, audit], trio.current_time, [metrics])
@@ -297,122 +295,120 @@ async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_wh
     assert metrics.exchanges_total["tools/call", "x", "cancelled"] == 1
 
 
-async def test_a_call_that_outlives_its_connection_has_no_task_before_there_is_something_to_tell(
-    server, monkeypatch
-):
-    async with asking(server, "2025-06-18", monkeypatch) as found:  # which does not prime streams
+async def test_a_call_beyond_its_connection_gets_a_task_with_its_first_event(server, monkeypatch):
+    async with asking(server, "2025-06-18", monkeypatch) as session:  # which does not prime streams
         server.gate.set()
         for number in range(5):
-            answer = await found.client.send(request(*TOOL, number), found.session)
+            answer = await session.client.send(request(*TOOL, number), session.session)
             assert answer.headers["content-type"] == "application/json"
             assert answer.last["id"] == number
-        assert found.has_no_task
+        assert session.has_no_task
         server.notes = 1
         method, params = TOOL
         meta = {"_meta": {"progressToken": "mine"}}
-        answer = await found.client.send(request(method, params | meta, 9), found.session)
+        answer = await session.client.send(request(method, params | meta, 9), session.session)
         assert [message.get("id") for message in answer.messages] == [None, 9]
-        assert is_compiled() or len(found.attended) == 2  # the call, and the connection that follows it
+        assert is_compiled() or len(session.attended) == 2  # the call, and the connection that follows it
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
-        server.notes = 0 if server.over == HTTP and era == MODERN else 3  # with no token it is nobody's there
+    async with asking(server, era, monkeypatch) as session:
+        server.notes = (
+            0 if server.over == HTTP and era == MODERN else 3
+        )  # there it has no owner without a token
         server.gate.set()
         method, params = READ
         answer = None
         meta = {"_meta": {"progressToken": "mine"}}
         if era == LEGACY:
-            answer = await found.ask(method, params | meta)
-            told = [message["params"]["progressToken"] for message in answer.messages[:-1]]
-            assert told == ["mine"] * 3
+            answer = await session.ask(method, params | meta)
+            tokens = [message["params"]["progressToken"] for message in answer.messages[:-1]]
+            assert tokens == ["mine"] * 3
             assert "contents" in answer.last["result"]
-            assert is_compiled() or len(found.attended) == 1
+            assert is_compiled() or len(session.attended) == 1
         else:
-            answer = await found.ask(method, params)  # it did not ask for progress, so hears of none
+            answer = await session.ask(method, params)  # it did not ask for progress, so hears of none
             assert len(answer.messages) == 1
             assert "contents" in answer.last["result"]
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_error_is_told_in_the_clients_words(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
+    async with asking(server, era, monkeypatch) as session:
         server.failure = RpcFailure(-32602, "no such thing", {"uri": URI})
         server.gate.set()
-        answer = await found.ask(*TOOL)
+        answer = await session.ask(*TOOL)
         assert answer.last["error"]["data"] == {"uri": f"x+{URI}"}
-        await nothing_is_held(found)
+        await nothing_is_held(session)
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_told(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch, timeouts={"tools/call": 0.5}) as found:
-        answer = await found.ask(*TOOL)
+async def test_a_call_ends_at_its_deadline_and_its_server_is_notified(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch, timeouts={"tools/call": 0.5}) as session:
+        answer = await session.ask(*TOOL)
         assert "did not answer tools/call within 0.5 s" in answer.last["error"]["message"]
         await server.heard_of_the_end(1)
-        await nothing_is_held(found)
+        await nothing_is_held(session)
         server.gate.set()
-        assert "result" in (await found.ask(*READ)).last  # the session may use the id again
+        assert "result" in (await session.ask(*READ)).last  # the session may use the id again
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_a_read_is_sent_again_when_the_server_is_lost(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found, trio.open_nursery() as nursery:
+    async with asking(server, era, monkeypatch) as session, trio.open_nursery() as nursery:
 
         async def lose() -> None:
             await asked(server, "resources/read", DOUBTS + 1)
             server.gate.set()
-            await found.client.world.kill("x")
+            await session.client.world.kill("x")
 
         nursery.start_soon(lose)
-        answer = await found.ask(*READ)
+        answer = await session.ask(*READ)
         assert "contents" in answer.last["result"]
-        await nothing_is_held(found)
+        await nothing_is_held(session)
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 @pytest.mark.parametrize("call", PLAIN, ids=lambda call: call[0])
 async def test_a_client_that_leaves_is_noticed_and_the_server_is_told_once(server, call, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
-        before = len(server.asked(call[0]))
+    async with asking(server, era, monkeypatch) as session:
+        count = len(server.asked(call[0]))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(found.ask, *call))
-            await asked(server, call[0], before + 1)
+            nursery.start_soon(partial(session.ask, *call))
+            await asked(server, call[0], count + 1)
             nursery.cancel_scope.cancel()
         await server.heard_of_the_end(1)
-        await nothing_is_held(found)
+        await nothing_is_held(session)
         server.gate.set()
-        assert "result" in (await found.ask(*call)).last
+        assert "result" in (await session.ask(*call)).last
         await server.heard_of_the_end(1)
 
 
 @pytest.mark.parametrize("ended", ["taken back", "with its session"])
-async def test_a_call_of_a_session_that_ends_is_answered_with_nothing_and_holds_nothing(
-    server, ended, monkeypatch
-):
-    async with asking(server, LEGACY, monkeypatch) as found:
+async def test_a_call_of_an_ended_session_gets_an_empty_answer(server, ended, monkeypatch):
+    async with asking(server, LEGACY, monkeypatch) as session:
         got = []
 
         async def ask() -> None:
-            got.append(await found.ask(*READ, 7))
+            got.append(await session.ask(*READ, 7))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await asked(server, "resources/read", DOUBTS + 1)
-            busy = await found.ask(*READ, 7)
+            busy = await session.ask(*READ, 7)
             assert "already in flight" in busy.last["error"]["message"]
             if ended == "taken back":
                 for _ in range(2):
-                    await found.cancel(7)
+                    await session.cancel(7)
             else:
-                assert (await found.client.send(b"", found.session, "DELETE")).status == 204
+                assert (await session.client.send(b"", session.session, "DELETE")).status == 204
         assert [answer.status for answer in got] == [202]
         await server.heard_of_the_end(1)
-        await nothing_is_held(found)
+        await nothing_is_held(session)
         if ended == "taken back":  # the connection goes on
             server.gate.set()
-            assert "contents" in (await found.ask(*READ, 7)).last["result"]
+            assert "contents" in (await session.ask(*READ, 7)).last["result"]
             await server.heard_of_the_end(1)
 
 
@@ -427,19 +423,19 @@ async def test_a_large_answer_is_whole(server, era, size, monkeypatch):
             {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if server.modern else {}
         )
 
-    async with asking(server, era, monkeypatch) as found:
+    async with asking(server, era, monkeypatch) as session:
         server.handlers["resources/read"] = read
         for number in range(2):
-            answer = await found.ask(*READ, number)
+            answer = await session.ask(*READ, number)
             assert answer.last["result"]["contents"] == [{"uri": f"x+{URI}", "text": text}]
         in_parts = server.over == HTTP and size > LARGE_BYTES  # a task reads these where they stay
-        assert is_compiled() or bool(found.carried) is in_parts
+        assert is_compiled() or bool(session.carried) is in_parts
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
+async def test_a_call_that_breaks_while_sent_is_answered(server, era, monkeypatch):
+    async with asking(server, era, monkeypatch) as session:
         server.gate.set()
 
         def fail(_link: DuplexChannel | HttpChannel, *_: Any) -> None:
@@ -448,16 +444,16 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
         with monkeypatch.context() as broken:
             broken.setattr(DuplexChannel, "_send_now", fail)
             broken.setattr(HttpChannel, "_send_now", fail)
-            answer = await found.ask(*TOOL)
+            answer = await session.ask(*TOOL)
         assert answer.last["error"]["message"] == "Internal error"
-        await nothing_is_held(found)
-        assert "result" in (await found.ask(*TOOL)).last
+        await nothing_is_held(session)
+        assert "result" in (await session.ask(*TOOL)).last
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
+    async with asking(server, era, monkeypatch) as session:
         server.gate.set()
 
         def fail(*_: Any) -> None:
@@ -465,17 +461,17 @@ async def test_an_answer_that_makes_no_sense_breaks_nothing(server, era, monkeyp
 
         with monkeypatch.context() as broken:
             broken.setattr(rewrite, "expose_result", fail)
-            answer = await found.ask(*READ)
+            answer = await session.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
         assert answer.status == (500 if era == MODERN else 200)
-        assert "result" in (await found.ask(*READ)).last
+        assert "result" in (await session.ask(*READ)).last
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, era, monkeypatch):
     server = Placed(revision, HTTP)
-    async with asking(server, era, monkeypatch) as found:
+    async with asking(server, era, monkeypatch) as session:
         server.gate.set()
 
         def fail(_body: bytes, _pending: PendingHttpRequest) -> None:
@@ -483,24 +479,24 @@ async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, 
 
         with monkeypatch.context() as broken:
             broken.setattr(http_channel, "answer_in", fail)
-            answer = await found.ask(*READ)
+            answer = await session.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
-        await nothing_is_held(found)
-        assert "result" in (await found.ask(*READ)).last
-        assert found.has_no_task
+        await nothing_is_held(session)
+        assert "result" in (await session.ask(*READ)).last
+        assert session.has_no_task
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_what_has_been_answered_is_gone_without_the_collector(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as found:
+    async with asking(server, era, monkeypatch) as session:
         server.gate.set()
         gc.collect()
         gc.disable()
         try:
-            before = on_the_way()  # a server's own stream, and other tests' cycles
+            earlier = on_the_way()  # a server's own stream, and other tests' cycles
             for number in range(5):
-                await found.ask(*READ, number)
-            left = [each for each in on_the_way() if not any(each is other for other in before)]
+                await session.ask(*READ, number)
+            left = [held for held in on_the_way() if not any(held is other for other in earlier)]
             circles = gc.collect()  # objects that nothing else would have freed
         finally:
             gc.enable()

@@ -36,8 +36,8 @@ class Session(Subscribable):
         if method == "initialize":
             self._world.initializes += 1
         if method == "tools/call":
-            told = {"content": [{"type": "text", "text": self.revision}]}
-            return told | {"resultType": "complete"} if self.modern else told
+            result = {"content": [{"type": "text", "text": self.revision}]}
+            return result | {"resultType": "complete"} if self.modern else result
         return await super().handle(method, params, message)
 
 
@@ -68,7 +68,7 @@ class TwoFaced(World):
 
     async def end(self, session: Session) -> None:
         """The server ends a session."""
-        await next(pipe for one, pipe in self.sessions if one is session).aclose()
+        await next(pipe for open_session, pipe in self.sessions if open_session is session).aclose()
 
 
 OFFERS: Json = {
@@ -111,8 +111,8 @@ def test_a_child_process_is_not_started_twice_unless_told():
 async def test_a_legacy_client_is_told_what_the_legacy_server_offers(autojump_clock):
     async with open_two_faced() as world:
         world.offers[LEGACY] = {"tools": {}}
-        told = await world.client().initialize(LEGACY)
-        assert "resources" not in told["capabilities"]
+        facts = await world.client().initialize(LEGACY)
+        assert "resources" not in facts["capabilities"]
 
 
 async def test_a_client_with_a_session_of_its_own_meets_its_era_there(autojump_clock):
@@ -171,7 +171,7 @@ async def test_the_interest_of_a_lane_survives_its_end(autojump_clock):
         assert world.session(MODERN).subscribed == {"memo:2"}
 
 
-async def test_a_server_that_tells_updates_in_one_era_only_is_asked_in_that(autojump_clock):
+async def test_a_server_with_updates_in_one_era_is_asked_in_it(autojump_clock):
     async with open_two_faced() as world:
         world.offers[LEGACY] = {"tools": {}}
         client = await client_of(world, LEGACY)

@@ -1,4 +1,4 @@
-"""What large answers cost in memory, for as long as clients do not read them: of a whole process."""
+"""The memory that large answers take, for as long as clients do not read them: of a whole process."""
 
 import socket
 import time
@@ -32,13 +32,13 @@ def test_an_unread_answer_takes_no_more_than_three_times_its_size(prefix):
         with connected(port) as client:
             ask(client, "resources/read", uri=service + SMALL)
             assert result_of(client)["contents"][0]["uri"] == service + SMALL
-        before = kib(mux, "VmRSS")
+        earlier = kib(mux, "VmRSS")
         clients = [stack.enter_context(connected(port, SO_RCVBUF=4096)) for _ in range(CLIENTS)]
         for client in clients:
             ask(client, "resources/read", uri=service + LARGE)
         assert all(client.recv(1, socket.MSG_PEEK) for client in clients)  # each answer is on its way
         time.sleep(0.2)
-        assert (kib(mux, "VmHWM") - before) * 1024 <= 3 * PAYLOAD * CLIENTS
+        assert (kib(mux, "VmHWM") - earlier) * 1024 <= 3 * PAYLOAD * CLIENTS
         for client in clients:
             (content,) = result_of(client)["contents"]
             assert (content["uri"], len(content["text"])) == (service + LARGE, PAYLOAD)

@@ -35,8 +35,8 @@ def test_a_notice_is_the_encoded_notification_in_one_line(event: Event) -> None:
 def test_a_tagged_notice_says_what_the_notification_says_with_the_tag(event: Event) -> None:
     tagged = Tagged(raw(TAG))
     expected = encode_notification(event.method, {**event.params, META: raw(TAG)})
-    (said,) = SseDecoder(1000).feed(tagged.encode(event))
-    assert json.loads(said.data) == json.loads(expected)
+    (event_read,) = SseDecoder(1000).feed(tagged.encode(event))
+    assert json.loads(event_read.data) == json.loads(expected)
     assert tagged.encode(event) == tagged.encode(event)
     assert json.loads(encode_notice(event)) == json.loads(encode_notification(event.method, event.params))
 

@@ -58,7 +58,7 @@ class Box(RuleBasedStateMachine):
 TestBox = Box.TestCase
 
 
-def test_parts_of_a_resource_are_told_one_by_one_until_there_are_too_many():
+def test_updates_of_parts_are_kept_apart_up_to_a_limit():
     box = ClientOutbox(frozenset())
     whole = update("file:///dir")
     for number in range(10_000):
@@ -75,10 +75,10 @@ def test_a_subscribed_resource_is_told_however_many_wait():
     assert len(box.waiting) == 2 * DETAIL_LIMIT
 
 
-def test_what_is_told_of_a_task_is_the_latest_and_each_task_is_told_of():
+def test_each_task_has_its_latest_status_only():
     box = ClientOutbox(frozenset())
-    told = [("a", "working"), ("b", "working"), ("a", "completed")]
-    for task_id, status in told:
+    statuses = [("a", "working"), ("b", "working"), ("a", "completed")]
+    for task_id, status in statuses:
         box.put(Event("notifications/tasks/status", {"taskId": raw(task_id), "status": raw(status)}))
     taken = [box.take_nowait(), box.take_nowait(), box.take_nowait()]
     assert [event and (event.params["taskId"], event.params["status"]) for event in taken] == [

@@ -164,7 +164,7 @@ async def test_what_the_deadline_leaves_bounds_the_patience():
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_server_that_always_fails_is_asked_no_more_until_a_probe_is_answered(era, monkeypatch):
+async def test_a_failing_server_gets_no_calls_until_a_probe_succeeds(era, monkeypatch):
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.3)
     monkeypatch.setattr(http_peer, "FAILING_PAUSE_SECONDS", 0.0)
     script = Troubled(era)
@@ -177,10 +177,10 @@ async def test_a_server_that_always_fails_is_asked_no_more_until_a_probe_is_answ
             assert (await read(mux)).code == -31001
         while upstream.state != "failing":  # noqa: ASYNC110  # no event tells of it
             await trio.sleep(0.01)
-        asked = script.calls
+        calls = script.calls
         error = await read(mux)
         assert "does not answer any more: HTTP status 503" in error.message
-        assert script.calls == asked
+        assert script.calls == calls
         script.alive = True
         while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it
             await trio.sleep(0.01)
@@ -278,7 +278,7 @@ async def test_an_error_of_one_tool_leaves_the_session_alone(refusal):
         assert (script.calls, web.methods().count("initialize")) == (4, 1)
 
 
-async def test_a_tool_call_that_may_have_been_done_is_not_repeated_in_a_new_session():
+async def test_a_possibly_executed_tool_call_is_not_repeated_in_a_new_session():
     script = Troubled(LEGACY)
     script.forgotten = (500, (), b"boom")
     async with open_web(script, health_interval=0) as (web, mux):
@@ -336,7 +336,7 @@ async def test_an_idle_session_that_was_forgotten_is_replaced_by_a_health_check(
 
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
-    """Packets that nobody answers: the connection is open here, and nothing comes."""
+    """Packets without an answer: the connection is open here, and no byte comes."""
     monkeypatch.setattr(status, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)

@@ -32,25 +32,25 @@ async def search(server: ScriptedServer, _params: Json, message: Json) -> Json:
 
 
 async def chatter(server: ScriptedServer, _params: Json, message: Json) -> Json:
-    """A tool that logs though nobody has asked for that."""
+    """A tool that logs without a request for it."""
     for number in range(2):
-        said = log_message(number)
-        said["params"]["progressToken"] = message["id"]
-        await server.send(said)
+        notification = log_message(number)
+        notification["params"]["progressToken"] = message["id"]
+        await server.send(notification)
     return {"resultType": "complete", "content": []}
 
 
 async def hear_all(client: ScriptedClient, method: str, params: Json) -> list[Any]:
-    """What comes, in order: numbers of notifications, then "result"."""
+    """Return the messages in order: numbers of notifications, then "result"."""
     request_id = await client.start(method, params)
-    heard: list[Any] = []
+    notes: list[Any] = []
     with trio.fail_after(60):
         while True:
             message = await client.receive_raw()
             if message.get("id") == request_id:
                 assert "result" in message, message
-                return [*heard, "result"]
-            heard.append(message["params"].get("number", message["params"].get("data")))
+                return [*notes, "result"]
+            notes.append(message["params"].get("number", message["params"].get("data")))
 
 
 @pytest.mark.parametrize("up", [LEGACY, MODERN])

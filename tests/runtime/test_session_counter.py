@@ -1,4 +1,4 @@
-"""How many sessions a principal may have, in one process."""
+"""The limit of sessions of a principal, in one process."""
 
 from __future__ import annotations
 

@@ -94,21 +94,21 @@ async def test_plain_calls_are_answered_without_a_task(kind: str, down: str, up:
         await ready(world)
         client = await world.client(down)
         await call(client, "who", me="first")
-        asked = []
+        calls = []
         for number in range(10):
             params = {"name": "x__who", "arguments": {"me": str(number)}}
-            asked.append(await client.start("tools/call", params))
-        answers = sorted([await client.receive() for _ in asked], key=lambda answer: answer["id"])
-        assert [answer["id"] for answer in answers] == asked
+            calls.append(await client.start("tools/call", params))
+        answers = sorted([await client.receive() for _ in calls], key=lambda answer: answer["id"])
+        assert [answer["id"] for answer in answers] == calls
         texts = [answer["result"]["content"][0]["text"] for answer in answers]
         assert texts == [str(number) for number in range(10)]
         await trio.testing.wait_all_tasks_blocked(0.01)
-        before, seen = tasks(), len(server.seen)
-        for _ in asked:
+        count, seen = tasks(), len(server.seen)
+        for _ in calls:
             await client.start("tools/call", {"name": "x__hang", "arguments": {}})
-        while len(server.seen) < seen + len(asked):
+        while len(server.seen) < seen + len(calls):
             await trio.testing.wait_all_tasks_blocked(0.01)
-        assert tasks() == before  # while ten calls wait for their answers
+        assert tasks() == count  # while ten calls wait for their answers
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -184,7 +184,7 @@ async def test_stopping_answers_what_was_asked_and_refuses_the_rest(kind: str, t
             return await handle(method, params, message)
 
         server.handle = late  # type: ignore[method-assign]
-        asked = await client.start("tools/call", {"name": "x__who", "arguments": {"me": "x"}})
+        call = await client.start("tools/call", {"name": "x__who", "arguments": {"me": "x"}})
         await server.hanging.wait()
         world.stop_serving()
         assert (await idle.receive())["id"] == listen  # it ends with a result
@@ -193,7 +193,7 @@ async def test_stopping_answers_what_was_asked_and_refuses_the_rest(kind: str, t
             await client.request("tools/list")
         gate.set()
         answer = await client.receive()
-        assert (answer["id"], answer["result"]["content"][0]["text"]) == (asked, "late")
+        assert (answer["id"], answer["result"]["content"][0]["text"]) == (call, "late")
         await expect_end(client)
         await world.served.wait()
 

@@ -199,7 +199,7 @@ async def test_what_is_said_before_the_answer_is_heard_first(parts):
     async with asking(Server(*parts)) as client:
         for number in range(3):
             assert await client.call() == DONE
-            assert [decode_any(each.params["progressToken"]) for each in client.events] == ["t"] * (
+            assert [decode_any(event.params["progressToken"]) for event in client.events] == ["t"] * (
                 number + 1
             )
         assert client.taken == [False] * 3

@@ -72,8 +72,8 @@ class Picky(Subscribable):
         if method == "resources/subscribe" and params["uri"] not in self.grant.uris:
             raise RpcFailure(-32002, "Resource not found")
         if method == "subscriptions/listen" and self.grant.strict:
-            wanted = params["notifications"].get("resourceSubscriptions", [])
-            if not self.grant.uris.issuperset(wanted):
+            uris = params["notifications"].get("resourceSubscriptions", [])
+            if not self.grant.uris.issuperset(uris):
                 raise RpcFailure(-32602, "No such resource")
         return await super().handle(method, params, message)
 
@@ -149,8 +149,8 @@ class Ear(ScriptedClient):
             self.heard.append(Heard(params["uri"], listen, next(self._ticks)))
 
     def _may_hear(self, exposed: str, listen: int | None) -> bool:
-        asked = [uri for uri, of in self.asked if of == listen]
-        return any(exposed == uri or exposed.startswith(uri + "/") for uri in asked)
+        uris = [uri for uri, of in self.asked if of == listen]
+        return any(exposed == uri or exposed.startswith(uri + "/") for uri in uris)
 
     def _promise(self, exposed: str, listen: int | None) -> None:
         upstream, _, uri = exposed.partition("+")
@@ -203,7 +203,7 @@ class Stage:
         self._ears: dict[str, Ear] = {}
         self._changes: dict[tuple[str, str], int] = {}
 
-    # What may happen
+    # Events
 
     def _join(self, name: str) -> Ear:
         if name not in self._ears:
@@ -252,17 +252,17 @@ class Stage:
     async def wait(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
-    # What must be true when nothing moves any more
+    # Laws at rest
 
     async def settle(self) -> None:
-        """Wait until nothing moves, and check every law."""
+        """Wait until all tasks are blocked, and check every law."""
         await trio.sleep(QUIET_SECONDS)
         for upstream in UPSTREAMS:
             self._check_subscriptions(upstream)
         self._check_changes()
 
     async def reconnect(self) -> None:
-        """From quiet to quiet over a loss of every connection, which is one catch-up for each URI."""
+        """Lose every connection at rest, which costs one catch-up for each URI."""
         await self.settle()
         for ear in self._ears.values():
             ear.heard.clear()
@@ -270,10 +270,10 @@ class Stage:
             await self.kill(upstream)
         await self.settle()
         for ear in self._ears.values():
-            said = [(heard.exposed, heard.listen) for heard in ear.heard]
+            updates = [(update.exposed, update.listen) for update in ear.heard]
             for promise in ear.promises:
                 if self._grants(promise):
-                    assert said.count((promise.exposed, promise.listen)) == 1, (promise, said)
+                    assert updates.count((promise.exposed, promise.listen)) == 1, (promise, updates)
 
     def _grants(self, promise: Promise) -> bool:
         """Whether the server of now lets that be subscribed."""
@@ -289,12 +289,14 @@ class Stage:
         return {promise.uri for promise in promises if promise.upstream == upstream}
 
     def _check_subscriptions(self, upstream: str) -> None:
-        wanted = self._wanted(upstream)
-        assert self._world.mux.hub.subscriptions.wanted(upstream) == wanted
+        expected = self._wanted(upstream)
+        assert self._world.mux.hub.subscriptions.wanted(upstream) == expected
         server = self._world.servers[upstream]
         if isinstance(server, Picky):
             assert self._world.mux.upstreams[upstream].state == "ready"
-            assert server.subscribed == {uri for uri in wanted if self._grants(Promise(upstream, uri, None))}
+            assert server.subscribed == {
+                uri for uri in expected if self._grants(Promise(upstream, uri, None))
+            }
 
     def _check_changes(self) -> None:
         for name, ear in self._ears.items():
@@ -305,12 +307,12 @@ class Stage:
 
     def _heard_after(self, ear: Ear, promise: Promise, tick: int) -> bool:
         return any(
-            (heard.exposed, heard.listen) == (promise.exposed, promise.listen) and heard.at > tick
-            for heard in ear.heard
+            (update.exposed, update.listen) == (promise.exposed, promise.listen) and update.at > tick
+            for update in ear.heard
         )
 
     async def empty(self) -> None:
-        """All clients go: nothing is left of them anywhere."""
+        """Close all clients, and check that they leave no trace."""
         for name in CLIENTS:
             await self.vanish(name)
         await self.settle()

@@ -54,7 +54,7 @@ async def expect_update(client: ScriptedClient, uri: str, listen: Any) -> None:
 
 
 async def silent(client: ScriptedClient, seconds: float = 30) -> None:
-    """Nothing comes."""
+    """Check that no message comes."""
     with trio.move_on_after(seconds):
         pytest.fail(str(await client.receive()))
 
@@ -82,8 +82,10 @@ async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clo
         assert server.subscribed == {"memo:1"}
         assert server.subscribes["memo:1"] == 1
         await trio.sleep(1)
-        asked = [message for message in server.seen if message.get("method") == "subscriptions/listen"]
-        assert len(asked) <= 2  # for the lists alone, and with that resource
+        listen_requests = [
+            message for message in server.seen if message.get("method") == "subscriptions/listen"
+        ]
+        assert len(listen_requests) <= 2  # for the lists alone, and with that resource
         await server.update("memo:1")
         for client, listen in zip(clients, listens, strict=True):
             await expect_update(client, "x+memo:1", listen)
@@ -120,7 +122,7 @@ async def test_subscribing_by_raw_uri_is_told_by_raw_uri(autojump_clock):
 
 
 @pytest.mark.parametrize("down", ERAS)
-async def test_a_legacy_server_is_asked_though_it_does_not_say_that_it_can(down, autojump_clock):
+async def test_a_legacy_server_is_asked_without_its_capability(down, autojump_clock):
     shy = Subscribable(LEGACY, capabilities={"resources": {"subscribe": False}})
     async with open_world({"shy": shy, "y": Subscribable(MODERN)}) as world:
         client = await client_of(world, down)
@@ -169,9 +171,9 @@ async def test_a_thousand_list_changes_are_a_handful(up, down, autojump_clock):
                 await server.notify("notifications/resources/list_changed")
             await trio.sleep(0.1)
         await quiet()
-        heard = await client.drain()
-        assert 1 <= len(heard) <= 12
-        assert {m["method"] for m in heard} == {"notifications/resources/list_changed"}
+        notifications = await client.drain()
+        assert 1 <= len(notifications) <= 12
+        assert {m["method"] for m in notifications} == {"notifications/resources/list_changed"}
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -196,8 +198,8 @@ async def test_a_short_loss_is_told_once(up, down, autojump_clock):
         await world.kill("x")
         await trio.sleep(30)
         assert world.connects == {"x": 2}
-        heard = [message["method"] for message in await client.drain()]
-        assert heard.count("notifications/resources/list_changed") == 1
+        methods = [message["method"] for message in await client.drain()]
+        assert methods.count("notifications/resources/list_changed") == 1
 
 
 class Deliberate(Subscribable):
@@ -214,19 +216,19 @@ async def test_what_is_agreed_late_is_told_as_a_change(autojump_clock):
         client = await client_of(world, MODERN)
         await subscribe(client, [], resourcesListChanged=True)
         await client.request("resources/list")
-        heard = [message["method"] for message in await client.drain()]
-        assert heard == ["notifications/resources/list_changed"]
+        methods = [message["method"] for message in await client.drain()]
+        assert methods == ["notifications/resources/list_changed"]
 
 
-async def test_a_listen_hears_only_what_it_asked_for_and_several_are_kept_apart(autojump_clock):
+async def test_a_listen_gets_its_own_updates_and_several_stay_apart(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
         client = await client_of(world, MODERN)
         first = await subscribe(client, ["x+memo:1"])
         second = await subscribe(client, ["x+memo:1", "x+memo:2"])
         await server.update("memo:1")
-        heard = [await client.receive() for _ in range(2)]
-        assert {m["params"]["_meta"][SUBSCRIPTION_ID] for m in heard} == {first, second}
+        messages = [await client.receive() for _ in range(2)]
+        assert {m["params"]["_meta"][SUBSCRIPTION_ID] for m in messages} == {first, second}
         await server.notify("notifications/tools/list_changed")
         await server.update("memo:2")
         await expect_update(client, "x+memo:2", second)
@@ -255,8 +257,8 @@ async def test_long_uris_of_one_client_share_a_bound_in_bytes(down, autojump_clo
         if down == MODERN:
             wish = {"resourceSubscriptions": [f"docs+{uri}" for uri in uris]}
             await client.start("subscriptions/listen", {"notifications": wish})
-            told = await client.receive_method("notifications/subscriptions/acknowledged")
-            assert len(told["params"]["notifications"]["resourceSubscriptions"]) == 3
+            acknowledged = await client.receive_method("notifications/subscriptions/acknowledged")
+            assert len(acknowledged["params"]["notifications"]["resourceSubscriptions"]) == 3
         else:
             for uri in uris[:3]:
                 await client.request("resources/subscribe", {"uri": f"docs+{uri}"})
@@ -274,8 +276,8 @@ async def test_long_uris_of_many_listens_share_a_bound_in_bytes(autojump_clock):
 
         async def agreed(uris: list[str]) -> int:
             await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
-            told = await client.receive_method("notifications/subscriptions/acknowledged")
-            return len(told["params"]["notifications"].get("resourceSubscriptions", ()))
+            acknowledged = await client.receive_method("notifications/subscriptions/acknowledged")
+            return len(acknowledged["params"]["notifications"].get("resourceSubscriptions", ()))
 
         counts = [await agreed(uris) for _ in range(24)]
         assert counts == [*[3] * 21, 0, 0, 0]
@@ -292,14 +294,14 @@ async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
 @pytest.mark.interpreted  # stand-ins
 async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
     at_once: list[int] = []
-    asked: set[str] = set()
+    reads: set[str] = set()
 
     class Interests:
         async def subscribe(self, _outbox: Any, uri: str, _call: Any) -> None:
-            asked.add(uri)
-            at_once.append(len(asked))
+            reads.add(uri)
+            at_once.append(len(reads))
             await trio.lowlevel.checkpoint()
-            asked.discard(uri)
+            reads.discard(uri)
             if uri == "u7":
                 raise RpcError(-32002, "not there")
 

@@ -1,4 +1,4 @@
-"""What a tap sees of clients over HTTP on a real socket: each message once, as it was, with its exchange."""
+"""A tap on clients over HTTP sees each message once, unchanged, with its exchange. On a real socket."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def test_each_message_of_a_client_is_seen_once_as_it_was(revision: str):
             session = await client.initialize()
             answer = await client.send(request("resources/list", request_id="r"), session)
     assert client_side(witness, "out").count(answer.last) == 1
-    asked = [seen for seen in witness.seen if seen.method == "resources/list" and seen.kind == "request"]
-    assert sorted(seen.leg.peer for seen in asked) == ["c1", "x", "y"]
-    assert len({seen.exchange for seen in asked}) == 1
+    requests = [seen for seen in witness.seen if seen.method == "resources/list" and seen.kind == "request"]
+    assert sorted(seen.leg.peer for seen in requests) == ["c1", "x", "y"]
+    assert len({seen.exchange for seen in requests}) == 1
     [answered] = [s for s in witness.seen if s.leg.side == "client" and json.loads(s.data) == answer.last]
-    assert (answered.exchange, answered.status) == (asked[0].exchange, 200)
+    assert (answered.exchange, answered.status) == (requests[0].exchange, 200)
     if revision == LEGACY:
         assert {seen.leg.session for seen in witness.seen if seen.leg.side == "client"} == {
             session["Mcp-Session-Id"]
@@ -111,17 +111,17 @@ async def test_each_message_of_an_upstream_is_seen_once_as_it_was(down: str, up:
         if down != MODERN:
             await client.initialize(down)
         await call_and_answer(client, {"result": ASKED["roots/list"][1]})
-        heard = upstream_side(witness, "out")
-        assert heard == [message for message in face._server.seen if message]
+        messages = upstream_side(witness, "out")
+        assert messages == [message for message in face._server.seen if message]
         assert upstream_side(witness, "in") == face.said
         assert {s.status for s in witness.seen if s.leg.side == "upstream" and s.direction == "in"} == {200}
         calls = [e.number for e, _ in witness.ended_with if e.call.method == "tools/call"]
         answered = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "tools/call"]
         assert set() < {seen.exchange for seen in answered} <= set(calls)
         if up != MODERN:
-            asked = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "roots/list"]
-            assert [(s.direction, s.kind) for s in asked] == [("in", "request"), ("out", "result")]
-            assert {seen.exchange for seen in asked} <= set(calls)
+            questions = [s for s in witness.seen if s.leg.side == "upstream" and s.method == "roots/list"]
+            assert [(s.direction, s.kind) for s in questions] == [("in", "request"), ("out", "result")]
+            assert {seen.exchange for seen in questions} <= set(calls)
             session = {s.leg.session for s in witness.seen if s.leg.side == "upstream"}
             assert session == {face._session}
 
@@ -170,23 +170,23 @@ def recorder_of(witness: Witness) -> Recorder:
 
 
 def check_admissions(witness: Witness, count: int, recorder: Recorder) -> None:
-    """Who is shut, or keeps, was asked about each read; who is open about those that met a new server."""
+    """Check that closed or kept observers saw each read, and open ones those that met a new server."""
     assert recorder._exchanges == {}
     if not isinstance(witness, Keeping):
         return
-    asked = witness.admitted.count("resources/read")
+    reads = witness.admitted.count("resources/read")
     ended = [e for e, _ in witness.ended_with if e.call.method == "resources/read"]
-    assert len(ended) == asked
+    assert len(ended) == reads
     if isinstance(witness, Open):
-        assert asked < count / 2
+        assert reads < count / 2
     elif isinstance(witness, Turning):
-        assert 0 < asked < count
+        assert 0 < reads < count
     else:
-        assert asked == count
+        assert reads == count
 
 
 def check_apart(witness: Witness, count: int) -> None:
-    """As many reads were seen, each once on both legs, under a number of its own."""
+    """Check that as many reads were seen, each once on both legs, under its own number."""
     reads = [seen for seen in witness.seen if seen.method == "resources/read"]
     exchanges = {seen.exchange for seen in reads if seen.leg.side == "client"}
     assert len(exchanges) == count

@@ -132,16 +132,18 @@ async def test_a_legacy_client_cancels_a_task(autojump_clock):
         assert (cancelled["taskId"], cancelled["status"]) == ("x+t1", "cancelled")
 
 
-async def test_a_question_of_a_task_is_asked_while_its_result_is_waited_for(autojump_clock):
+async def test_a_task_asks_its_question_while_its_result_is_awaited(autojump_clock):
     server = TaskServer()
     async with open_world(beside(server)) as world:
         client = await client_of(world, LEGACY)
         await make(client)
         server.set("t1", "input_required")
         await client.start("tasks/result", {"taskId": "x+t1"})
-        asked = await client.receive_method("elicitation/create")
-        assert asked["params"]["_meta"] == {RELATED: {"taskId": "x+t1"}}
-        await client.send({"id": asked["id"], "result": {**ANSWER, "_meta": {RELATED: {"taskId": "x+t1"}}}})
+        question = await client.receive_method("elicitation/create")
+        assert question["params"]["_meta"] == {RELATED: {"taskId": "x+t1"}}
+        await client.send(
+            {"id": question["id"], "result": {**ANSWER, "_meta": {RELATED: {"taskId": "x+t1"}}}}
+        )
         assert (await client.receive())["result"]["content"] == [LINK]
         assert server.answers == [{**ANSWER, "_meta": {RELATED: {"taskId": "t1"}}}]
 
@@ -154,8 +156,8 @@ async def test_a_question_finds_its_task_among_those_of_many_clients(autojump_cl
             await make(client)
             await client.start("tasks/result", {"taskId": f"x+t{number}"})
         server.set("t2", "input_required")
-        asked = await clients[1].receive_method("elicitation/create")
-        assert asked["params"]["_meta"] == {RELATED: {"taskId": "x+t2"}}
+        question = await clients[1].receive_method("elicitation/create")
+        assert question["params"]["_meta"] == {RELATED: {"taskId": "x+t2"}}
 
 
 async def test_a_task_asks_its_maker_also_while_nobody_waits_for_its_result(autojump_clock):
@@ -167,17 +169,17 @@ async def test_a_task_asks_its_maker_also_while_nobody_waits_for_its_result(auto
         await yours.start("tasks/result", {"taskId": "x+t2"})
         params = {**WISH["params"], "_meta": {RELATED: {"taskId": "t1"}}}
         await server.send({"id": "ask-t1", "method": "elicitation/create", "params": params})
-        asked = await mine.receive_method("elicitation/create")
-        assert asked["params"]["_meta"] == {RELATED: {"taskId": "x+t1"}}
-        await mine.send({"id": asked["id"], "result": {**ANSWER, "_meta": {RELATED: {"taskId": "x+t1"}}}})
+        question = await mine.receive_method("elicitation/create")
+        assert question["params"]["_meta"] == {RELATED: {"taskId": "x+t1"}}
+        await mine.send({"id": question["id"], "result": {**ANSWER, "_meta": {RELATED: {"taskId": "x+t1"}}}})
         await trio.sleep(1)
         assert server.answers == [{**ANSWER, "_meta": {RELATED: {"taskId": "t1"}}}]
         assert await yours.drain() == []
 
 
 async def test_the_list_of_tasks_is_the_clients_own(autojump_clock):
-    one, other = TaskServer(), TaskServer()
-    async with open_world({"x": one, "z": other, "y": TaskServer(MODERN)}) as world:
+    first, other = TaskServer(), TaskServer()
+    async with open_world({"x": first, "z": other, "y": TaskServer(MODERN)}) as world:
         mine, yours = await client_of(world, LEGACY), await client_of(world, LEGACY)
         for client, tool in [(mine, "x__must"), (yours, "x__must"), (mine, "z__must"), (mine, "x__may")]:
             await make(client, tool)
@@ -222,9 +224,9 @@ async def test_status_reaches_the_maker_alone_the_latest_for_each_task(autojump_
         await make(mine)
         server.set("t1", "completed", RESULT)
         await server.tell("t1")
-        told = await mine.receive()
-        assert told["method"] == "notifications/tasks/status"
-        assert told["params"] == {**server.tasks["t1"], "taskId": "x+t1"}
+        notification = await mine.receive()
+        assert notification["method"] == "notifications/tasks/status"
+        assert notification["params"] == {**server.tasks["t1"], "taskId": "x+t1"}
         assert await yours.drain() == []
 
 
@@ -249,10 +251,10 @@ async def test_progress_goes_on_under_the_token_of_the_call(autojump_clock):
     async with open_world(beside(server)) as world:
         mine, yours = await client_of(world, LEGACY), await client_of(world, LEGACY)
         await mine.request("tools/call", {"name": "x__must", "task": {}}, progressToken="mine")
-        said = {"progressToken": server.tokens["t1"], "progress": 1, "_meta": {RELATED: {"taskId": "t1"}}}
-        await server.send({"method": "notifications/progress", "params": said})
-        told = (await mine.receive_method("notifications/progress"))["params"]
-        assert told == {"progressToken": "mine", "progress": 1, "_meta": {RELATED: {"taskId": "x+t1"}}}
+        params = {"progressToken": server.tokens["t1"], "progress": 1, "_meta": {RELATED: {"taskId": "t1"}}}
+        await server.send({"method": "notifications/progress", "params": params})
+        params = (await mine.receive_method("notifications/progress"))["params"]
+        assert params == {"progressToken": "mine", "progress": 1, "_meta": {RELATED: {"taskId": "x+t1"}}}
         assert await yours.drain() == []
 
 
@@ -274,7 +276,7 @@ async def test_a_modern_client_has_the_tasks_of_a_modern_server(autojump_clock):
         assert (done["taskId"], done["result"]["content"]) == ("x+t1", [LINK])
 
 
-async def test_a_modern_client_gets_a_task_of_a_legacy_server_that_requires_one(autojump_clock):
+async def test_a_modern_client_gets_a_task_that_a_legacy_tool_requires(autojump_clock):
     server = TaskServer()
     async with open_world(beside(server)) as world:
         client = await client_of(world, MODERN, ABLE)
@@ -364,9 +366,13 @@ async def test_who_knows_no_tasks_is_asked_what_the_task_asks(up, down, autojump
         server.set("t1", "input_required")
         message = await client.receive()
         if down == MODERN:
-            asked = message["result"]
-            responses = dict.fromkeys(asked["inputRequests"], ANSWER)
-            again = {"name": "x__must", "inputResponses": responses, "requestState": asked["requestState"]}
+            first_result = message["result"]
+            responses = dict.fromkeys(first_result["inputRequests"], ANSWER)
+            again = {
+                "name": "x__must",
+                "inputResponses": responses,
+                "requestState": first_result["requestState"],
+            }
             result = await client.request("tools/call", again)
         else:
             assert message["method"] == "elicitation/create"
@@ -384,15 +390,15 @@ async def test_a_task_that_goes_on_without_an_answer_answers_its_call(up, down, 
         await client.start("tools/call", {"name": "x__must"})
         await trio.sleep(5)
         server.set("t1", "input_required")
-        asked = await client.receive()
+        question = await client.receive()
         await trio.sleep(5)
         server.set("t1", "completed", RESULT)
         if down == MODERN:
             await trio.sleep(5)
-            again = {"name": "x__must", "requestState": asked["result"]["requestState"]}
+            again = {"name": "x__must", "requestState": question["result"]["requestState"]}
             result = await client.request("tools/call", again)
         else:
-            assert (await client.receive())["params"]["requestId"] == asked["id"]
+            assert (await client.receive())["params"]["requestId"] == question["id"]
             result = (await client.receive())["result"]
         assert result["content"] == [LINK]
         assert not world.mux.router._tasks._parked

@@ -66,7 +66,7 @@ async def test_a_burst_of_one_update_is_told_once_to_each(autojump_clock):
         assert [len(client.heard) for client in clients] == [2] * 50
 
 
-async def test_each_client_hears_in_its_own_words_and_those_who_say_the_same_share_an_event(autojump_clock):
+async def test_clients_of_one_form_share_an_encoded_event(autojump_clock):
     async with open_relay({"x": SPACE}) as (hub, nursery):
         exposed = [join(hub, "file:///a/b", nursery) for _ in range(2)]
         spelled = [join(hub, "file:///a/b", nursery, said_raw=True) for _ in range(2)]
@@ -125,7 +125,7 @@ async def test_a_pass_lets_others_have_their_turn(autojump_clock):
         for number in range(100):
             hub.tell_update("x", f"memo:/{number}")
         await trio.testing.wait_all_tasks_blocked()
-        assert max(after - before for before, after in pairwise(told_by_turn)) <= 2
+        assert max(after - earlier for earlier, after in pairwise(told_by_turn)) <= 2
 
 
 # Over HTTP
@@ -161,7 +161,7 @@ class Steps(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_no_task_of_a_client_is_woken_for_what_goes_out_at_once(revision: str):
+async def test_no_task_wakes_for_events_sent_at_once(revision: str):
     server = Subscribable(MODERN)
     async with (
         open_endpoint({"x": server, "y": Subscribable(MODERN)}) as client,
@@ -191,13 +191,14 @@ async def test_a_tap_sees_each_update_once_with_the_exchange_of_its_stream(revis
             await server.update("memo:1")
             await next_update(stream)
     seen = [
-        each
-        for each in witness.seen
-        if (each.leg.side, each.direction) == ("client", "out") and b"resources/updated" in each.data
+        exchange
+        for exchange in witness.seen
+        if (exchange.leg.side, exchange.direction) == ("client", "out")
+        and b"resources/updated" in exchange.data
     ]
-    assert [json.loads(each.data)["params"]["uri"] for each in seen] == ["x+memo:1"] * 3
-    listens: list[Any] = [each for each in witness.seen if each.method == "subscriptions/listen"]
-    asked = next((each.exchange for each in listens if each.leg.side == "client"), 0)
-    assert {each.exchange for each in seen} == {asked}
-    assert {each.status for each in seen} == {200}
-    assert bool(asked) == (revision == MODERN)
+    assert [json.loads(exchange.data)["params"]["uri"] for exchange in seen] == ["x+memo:1"] * 3
+    listens: list[Any] = [exchange for exchange in witness.seen if exchange.method == "subscriptions/listen"]
+    listen_number = next((listen.exchange for listen in listens if listen.leg.side == "client"), 0)
+    assert {exchange.exchange for exchange in seen} == {listen_number}
+    assert {exchange.status for exchange in seen} == {200}
+    assert bool(listen_number) == (revision == MODERN)

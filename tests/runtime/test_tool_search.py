@@ -29,13 +29,13 @@ SEARCHER, LISTED = ANYONE.within("coding"), ANYONE.within("listed")
 
 
 async def find(client: ScriptedClient, query: str, **more: Any) -> Json:
-    """What `find_tools` says, which is the same in each of its two forms."""
+    """Return the answer of `find_tools`, which is the same in both of its forms."""
     arguments = {"query": query, **more}
     result = await client.request("tools/call", {"name": "find_tools", "arguments": arguments})
     assert "isError" not in result, result
-    said: Json = json.loads(result["content"][0]["text"])
-    assert result.get("structuredContent", said) == said
-    return said
+    text: Json = json.loads(result["content"][0]["text"])
+    assert result.get("structuredContent", text) == text
+    return text
 
 
 async def find_names(client: ScriptedClient, query: str, **more: Any) -> list[str]:
@@ -72,7 +72,7 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
             assert error["message"].partition(";")[0] == f"Unknown tool: {hidden}"
 
 
-async def test_a_tool_that_is_only_for_an_app_is_not_found_and_the_app_can_call_it(autojump_clock):
+async def test_an_app_only_tool_is_not_found_but_callable_by_the_app(autojump_clock):
     server = Store(MODERN)
     for tool in server.items("tools/list"):
         tool["_meta"] = {"ui": {"visibility": ["model"] if tool["name"] == "open-tool" else ["app"]}}
@@ -88,10 +88,10 @@ async def test_a_view_without_servers_has_its_two_tools(down, autojump_clock):
     async with open_world({"docs": None}, views=VIEWS) as world:
         client = await client_of(world, SEARCHER, down)
         assert len((await client.request("tools/list"))["tools"]) == 2
-        said = await find(client, "open")
-        assert said["tools"] == []
-        assert said["hint"].startswith("None of 0 tools")
-        assert "docs" in said["notSearched"]
+        tools_found = await find(client, "open")
+        assert tools_found["tools"] == []
+        assert tools_found["hint"].startswith("None of 0 tools")
+        assert "docs" in tools_found["notSearched"]
 
 
 async def test_what_could_not_be_searched_is_told_beside_what_was_found(autojump_clock):
@@ -113,14 +113,14 @@ async def transcript(world: World, principal: Principal, revision: str, params: 
     """Everything that a client hears of a call whose questions it answers, but for what is made up anew."""
     client = await client_of(world, principal, revision)
     client.capabilities = CAPABILITIES
-    heard = []
+    messages = []
     request_id = await client.start("tools/call", params, progressToken="p")
     while True:
         message = await client.receive()
-        heard.append(message)
+        messages.append(message)
         if "method" not in message:
             assert message["id"] == request_id
-            return heard
+            return messages
 
 
 class Talker(ScriptedServer):
@@ -156,7 +156,7 @@ class Talker(ScriptedServer):
 @pytest.mark.parametrize("name", ["x__links", "x__failed", "x__error", "z__links"])
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_all_that_is_said_of_a_call_is_as_in_a_direct_one(name, up, down, autojump_clock):
+async def test_a_call_by_search_is_observed_like_a_direct_one(name, up, down, autojump_clock):
     async with open_world({"x": Talker(up), "y": Store(MODERN)}, views=ALL) as world:
         principal, params = ANYONE.within("all"), {"name": name, "arguments": {}}
         direct = await transcript(world, ANYONE, down, params)
@@ -217,7 +217,7 @@ async def test_a_mistake_is_told_to_the_model(down, autojump_clock):
             assert result["content"][0]["text"] == sentence
 
 
-# What is in the view
+# The view
 
 
 async def test_access_rules_narrowing_and_overrides_hold_for_what_is_found(autojump_clock):
@@ -290,7 +290,7 @@ NO_VALUES = (b'{"maximum":1e400}', b'{"maximum":%b}' % (b"9" * 5000))
 
 @pytest.mark.parametrize("schema", NO_VALUES, ids=["exponent", "digits"])
 @pytest.mark.parametrize("prefix", ["x", ""])
-async def test_a_tool_with_a_schema_that_cannot_be_read_is_found_without_it(prefix, schema, autojump_clock):
+async def test_a_tool_with_an_unreadable_schema_is_found_without_it(prefix, schema, autojump_clock):
     server = RawTools(b'[{"name":"open","inputSchema":%b},{"name":"other"}]' % schema)
     async with open_world({"x": server}, views=ALL, settings={"x": {"prefix": prefix}}) as world:
         client = world.client(principal=ANYONE.within("all"))
@@ -318,9 +318,9 @@ async def test_a_list_that_begins_again_for_ever_is_searched_once(autojump_clock
     for prefix in ("x", ""):
         server = ScriptedServer(tools=[], handlers={"tools/list": answer})
         async with open_world({"x": server}, views=ALL, settings={"x": {"prefix": prefix}}) as world:
-            said = await find(world.client(principal=ANYONE.within("all")), "open")
-            assert len(said["tools"]) == 1
-            assert "notSearched" not in said
+            tools_found = await find(world.client(principal=ANYONE.within("all")), "open")
+            assert len(tools_found["tools"]) == 1
+            assert "notSearched" not in tools_found
 
 
 @pytest.mark.parametrize(
@@ -345,11 +345,11 @@ async def test_what_is_new_is_found_and_changes_no_list(autojump_clock):
         assert await find_names(searcher, "new") == []
         server.items("tools/list").append({"name": "new-tool", "inputSchema": {"type": "object"}})
         await server.send({"method": "notifications/tools/list_changed"})
-        assert [each["method"] for each in await lister.drain()] == ["notifications/tools/list_changed"]
+        assert [message["method"] for message in await lister.drain()] == ["notifications/tools/list_changed"]
         assert await searcher.drain() == []
         assert await find_names(searcher, "new") == ["docs__new-tool"]
         world.mux.apply(attrs.evolve(world.mux.config, views={"all": View(exclude=(Selector(name="x"),))}))
-        assert "notifications/tools/list_changed" in [each["method"] for each in await searcher.drain()]
+        assert "notifications/tools/list_changed" in [message["method"] for message in await searcher.drain()]
         assert len((await searcher.request("tools/list"))["tools"]) == 5
 
 
@@ -375,6 +375,6 @@ async def test_whoever_watches_is_told_which_tool_is_meant(autojump_clock):
             with pytest.raises(RpcFailure):
                 await client.request("tools/call", {"name": "call_tools"})
             await client.request("tools/call", {"name": "call_tool"})
-            called = [each.call for each, _ in witness.ended_with if each.call.method == "tools/call"]
+            called = [ended.call for ended, _ in witness.ended_with if ended.call.method == "tools/call"]
             names = [call.text("name") for call in called[-4:]]
             assert names == ["y__open-tool", "find_tools", "call_tools", "call_tool"]

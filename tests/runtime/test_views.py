@@ -57,19 +57,19 @@ async def test_clients_of_a_changed_view_hear_of_it_and_others_nothing(down, aut
     both = ["docs+file:///open/0", "docs+file:///open/1"]
     async with open_world({"docs": Store(MODERN, count=2), "vault": Store(MODERN)}, views=views) as world:
         principals = CODER, ANYONE.within("other"), ANYONE
-        coder, other, anyone = [await client_of(world, each, down) for each in principals]
+        coder, other, anyone = [await client_of(world, principal, down) for principal in principals]
         for client in (coder, other, anyone):
             assert (await subscribe(client, both, **ALL_LISTS))["resourceSubscriptions"] == both
             await client.drain()
         less = View(include=(Selector(upstream="docs", name="file:///open/0"),))
         plan = world.mux.apply(attrs.evolve(world.mux.config, views=views | {"coding": less}))
         assert plan.settings == ("views",)
-        told = await coder.drain()
+        messages = await coder.drain()
         if down == MODERN:
-            assert told[-1]["result"]["resultType"] == "complete"  # so that it listens anew
+            assert messages[-1]["result"]["resultType"] == "complete"  # so that it listens anew
             assert (await subscribe(coder, both))["resourceSubscriptions"] == both[:1]
         else:
-            assert {each["method"] for each in told} >= {
+            assert {message["method"] for message in messages} >= {
                 f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
             }
         assert await other.drain() == await anyone.drain() == []
@@ -105,7 +105,7 @@ async def test_a_view_that_has_gone_has_nothing(prefix, autojump_clock):
             await coder.refusal("resources/read", {"uri": uri})
 
 
-async def test_a_task_is_there_in_the_view_that_made_it_and_in_no_other(autojump_clock):
+async def test_a_task_exists_only_in_the_view_that_made_it(autojump_clock):
     views = VIEWS | {"other": View(include=(Selector(upstream="vault"),))}
     async with open_world({"docs": TaskServer(LEGACY), "vault": Store(MODERN)}, views=views) as world:
         coder = await client_of(world, CODER, LEGACY)
@@ -138,8 +138,8 @@ class Annotated(Store):
     def annotate(self, **annotations: Any) -> None:
         tools = [
             {"name": name, "inputSchema": {"type": "object"}}
-            | ({} if said is None else {"annotations": said})
-            for name, said in annotations.items()
+            | ({} if hints is None else {"annotations": hints})
+            for name, hints in annotations.items()
         ]
         self.lists["tools/list"] = ("tools", tools)
 
@@ -231,7 +231,7 @@ async def test_a_tool_of_which_nothing_can_be_known_is_not_called(autojump_clock
         assert (await reader.refusal("tools/call", {"name": "odd"}))["code"] == -32602
 
 
-async def test_a_list_of_which_a_part_is_missing_is_left_out_and_told(autojump_clock):
+async def test_an_incomplete_list_is_left_out_and_named(autojump_clock):
     server = Annotated(MODERN)
     server.page_size = 1
     async with open_world({"docs": server, "vault": Annotated(MODERN)}, views=READING) as world:
@@ -280,7 +280,7 @@ async def test_a_tool_or_prompt_is_known_by_its_new_name_only(prefix, up, down, 
         assert error["message"].partition(";")[0] == f"Unknown prompt: {exposed}open-prompt"
         await anyone.request("tools/call", {"name": f"{exposed}open-tool"})
         tools = (await anyone.request("tools/list"))["tools"]
-        assert [each["name"] for each in tools] == [f"{exposed}open-tool", f"{exposed}secret-tool"]
+        assert [tool["name"] for tool in tools] == [f"{exposed}open-tool", f"{exposed}secret-tool"]
 
 
 @pytest.mark.parametrize("prefix", ["docs", ""])
@@ -314,8 +314,8 @@ async def test_a_new_name_is_found_without_a_prefix_too(autojump_clock):
 
 
 async def test_what_is_hidden_by_a_new_name_is_not_there(autojump_clock):
-    said = ViewOverride(upstream="docs", name="open-tool", rename="secret-tool")
-    async with open_world(stores(), views={"coding": View(overrides=(said,))}) as world:
+    override = ViewOverride(upstream="docs", name="open-tool", rename="secret-tool")
+    async with open_world(stores(), views={"coding": View(overrides=(override,))}) as world:
         coder = await client_of(world, CODER, MODERN)
         names = [tool["name"] for tool in (await coder.request("tools/list"))["tools"]]
         assert names == ["docs__secret-tool", "vault__open-tool", "vault__secret-tool"]
@@ -323,7 +323,7 @@ async def test_what_is_hidden_by_a_new_name_is_not_there(autojump_clock):
         assert result["content"][0]["text"] == "open-tool"
 
 
-async def test_overrides_go_by_names_of_the_server_and_so_do_selectors_and_rules(autojump_clock):
+async def test_overrides_selectors_and_rules_use_the_servers_names(autojump_clock):
     view = View(include=(Selector(name="open*"),), overrides=OVERRIDES)
     rules = (AccessRule(effect="allow", targets=("open*",)),)
     async with open_world(stores(), views={"coding": view}, access=rules) as world:
@@ -338,10 +338,10 @@ async def test_other_overrides_are_told_and_hold_at_once(autojump_clock):
         coder, anyone = await client_of(world, CODER, LEGACY), await client_of(world, ANYONE, LEGACY)
         long = (await coder.request("tools/list"))["tools"][1]["name"]
         await coder.request("tools/call", {"name": long})
-        said = (ViewOverride(upstream="docs", name="open-tool", rename="look"),)
-        plan = world.mux.apply(attrs.evolve(world.mux.config, views={"coding": View(overrides=said)}))
+        overrides = (ViewOverride(upstream="docs", name="open-tool", rename="look"),)
+        plan = world.mux.apply(attrs.evolve(world.mux.config, views={"coding": View(overrides=overrides)}))
         assert plan.settings == ("views",)
-        assert "notifications/tools/list_changed" in [each["method"] for each in await coder.drain()]
+        assert "notifications/tools/list_changed" in [message["method"] for message in await coder.drain()]
         assert await anyone.drain() == []
         await coder.request("tools/call", {"name": "docs__look"})
         await coder.refusal("tools/call", {"name": "docs__open-tool"})
@@ -350,7 +350,7 @@ async def test_other_overrides_are_told_and_hold_at_once(autojump_clock):
         docs = attrs.evolve(docs, overrides=(Override(name="open-tool", rename="everywhere"),))
         plan = world.mux.apply(attrs.evolve(world.mux.config, upstreams=(docs, vault)))
         assert plan.adjusted == ("docs",)
-        assert "notifications/tools/list_changed" in [each["method"] for each in await anyone.drain()]
+        assert "notifications/tools/list_changed" in [message["method"] for message in await anyone.drain()]
         await anyone.request("tools/call", {"name": "docs__everywhere"})
 
 
@@ -378,8 +378,8 @@ SEARCH = {
 async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, autojump_clock):
     server = Store(up)
     server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": SEARCH}])
-    said = ViewOverride(upstream="docs", name="open-tool", rename="find", parameters=PARAMETERS)
-    views, find = {"coding": View(overrides=(said,))}, f"{prefix}__find" if prefix else "find"
+    override = ViewOverride(upstream="docs", name="open-tool", rename="find", parameters=PARAMETERS)
+    views, find = {"coding": View(overrides=(override,))}, f"{prefix}__find" if prefix else "find"
     async with open_world({"docs": server}, views=views, settings={"docs": {"prefix": prefix}}) as world:
         coder = await client_of(world, CODER, down)
 
@@ -401,7 +401,7 @@ async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, auto
             },
             "required": ["query"],
         }
-        asked = len(server.asked("tools/call"))
+        count = len(server.asked("tools/call"))
         for arguments, sentence in (
             ({"query": 7}, "Invalid params: query: 7 is not of type 'string'"),
             ({}, "Invalid params: 'query' is a required property"),
@@ -415,7 +415,7 @@ async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, auto
         ):
             error = await coder.refusal("tools/call", {"name": find, "arguments": arguments})
             assert (error["code"], error["message"]) == (-32602, sentence)
-        assert len(server.asked("tools/call")) == asked
+        assert len(server.asked("tools/call")) == count
 
 
 @pytest.mark.parametrize("prefix", ["docs", ""])
@@ -434,8 +434,8 @@ async def test_arguments_of_what_is_denied_are_not_looked_at(prefix, autojump_cl
 async def test_arguments_are_checked_against_the_schema_that_the_server_has_now(autojump_clock):
     server = Store(MODERN)
     server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": SEARCH}])
-    said = Override(name="open-tool", parameters=PARAMETERS)
-    settings = {"docs": {"overrides": (said,)}}
+    override = Override(name="open-tool", parameters=PARAMETERS)
+    settings = {"docs": {"overrides": (override,)}}
     async with open_world({"docs": server, "vault": Store(MODERN)}, settings=settings) as world:
         anyone = await client_of(world, ANYONE, MODERN)
         call = {"name": "docs__open-tool", "arguments": {"query": "x", "lang": "de"}}
@@ -479,7 +479,7 @@ async def test_another_selection_of_a_host_app_is_told_and_restarts_nothing(auto
         docs = attrs.evolve(docs, tools=ToolSelection((), ()))
         plan = world.mux.apply(attrs.evolve(config, upstreams=(docs, vault)))
         assert plan.adjusted == ("docs",) and not plan.restarted
-        assert "notifications/tools/list_changed" in [each["method"] for each in await client.drain()]
+        assert "notifications/tools/list_changed" in [message["method"] for message in await client.drain()]
         names = [tool["name"] for tool in (await client.request("tools/list"))["tools"]]
         assert names == ["vault__open-tool", "vault__secret-tool"]
         assert world.connects == {"docs": 1, "vault": 1}
@@ -550,7 +550,7 @@ async def test_a_session_belongs_to_its_narrowing():
 
 def test_a_narrowing_has_one_spelling():
     spellings = ["tools=b,a&upstreams=x", "upstreams=x&tools=a&tools=b", "x=1&upstreams=x&tools=%61,b,a"]
-    assert {read_narrowing(each) for each in spellings} == {"upstreams=x&tools=a,b"}
+    assert {read_narrowing(spelling) for spelling in spellings} == {"upstreams=x&tools=a,b"}
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=MOST_GLOBS))

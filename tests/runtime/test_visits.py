@@ -60,12 +60,12 @@ class Asking(ScriptedServer):
             send, receive = trio.open_memory_channel[Json](1)
             self._told = send
             await self.send({"id": "ask", **self._wish})
-            told = await receive.receive()
+            answer = await receive.receive()
         elif "inputResponses" not in params:
             return {"resultType": "input_required", "inputRequests": {"it": self._wish}, "requestState": "s"}
         else:
-            told = params["inputResponses"]["it"]
-        content = [{"type": "text", "text": json.dumps(told)}]
+            answer = params["inputResponses"]["it"]
+        content = [{"type": "text", "text": json.dumps(answer)}]
         return {"content": content} | ({"resultType": "complete"} if self.modern else {})
 
     def take_answer(self, message: Json) -> None:
@@ -103,22 +103,22 @@ async def ask_and_answer(client: ScriptedClient, answer: Json) -> tuple[Json | N
     """Call the tool: the parameters of what was asked, and what the server says that it was told."""
     request_id = await client.start("tools/call", {"name": "x__t"})
     message = await client.receive()
-    asked = None
+    question = None
     if client.revision != MODERN and "method" in message:
-        asked = message["params"]
+        question = message["params"]
         await client.send({"id": message["id"], "result": answer})
         message = await client.receive()
     elif message.get("result", {}).get("resultType") == "input_required":
         [(key, wish)] = message["result"]["inputRequests"].items()
-        asked = wish["params"]
+        question = wish["params"]
         again = {"inputResponses": {key: answer}, "requestState": message["result"]["requestState"]}
         await client.start("tools/call", {"name": "x__t", **again})
         message = await client.receive()
     else:
         assert message["id"] == request_id
     if "error" in message:
-        return asked, message["error"]
-    return asked, json.loads(message["result"]["content"][0]["text"])
+        return question, message["error"]
+    return question, json.loads(message["result"]["content"][0]["text"])
 
 
 def beside(server: ScriptedServer) -> dict[str, ScriptedServer]:
@@ -131,10 +131,10 @@ async def test_no_url_is_shown_to_who_does_not_offer_it(up, down, capabilities, 
     params = VISIT | ({"elicitationId": "e"} if up == LEGACY else {})
     async with open_world(beside(Asking(up, "elicitation/create", params))) as world:
         client = await client_of(world, down, capabilities)
-        asked, told = await ask_and_answer(client, {})
-        assert asked is None
-        assert told["code"] == -32601
-        assert "does not offer elicitation/create" in told["message"]
+        question, answer = await ask_and_answer(client, {})
+        assert question is None
+        assert answer["code"] == -32601
+        assert "does not offer elicitation/create" in answer["message"]
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -142,9 +142,9 @@ async def test_no_url_is_shown_to_who_does_not_offer_it(up, down, capabilities, 
 async def test_sampling_with_tools_passes_unread(up, down, autojump_clock):
     async with open_world(beside(Asking(up, "sampling/createMessage", TOOLS))) as world:
         client = await client_of(world, down, {"sampling": {"tools": {}}})
-        asked, told = await ask_and_answer(client, USED)
-        assert asked == TOOLS
-        assert told == USED
+        question, answer = await ask_and_answer(client, USED)
+        assert question == TOOLS
+        assert answer == USED
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -152,15 +152,15 @@ async def test_sampling_with_tools_passes_unread(up, down, autojump_clock):
 async def test_sampling_with_tools_is_refused_for_who_does_not_offer_it(up, down, autojump_clock):
     async with open_world(beside(Asking(up, "sampling/createMessage", TOOLS))) as world:
         client = await client_of(world, down, {"sampling": {}})
-        asked, told = await ask_and_answer(client, USED)
-        assert asked is None
-        assert told["code"] == -32601
+        question, answer = await ask_and_answer(client, USED)
+        assert question is None
+        assert answer["code"] == -32601
 
 
 # -32042
 
 
-async def test_a_legacy_client_gets_the_demand_as_it_is_and_hears_when_it_is_met(autojump_clock):
+async def test_a_legacy_client_gets_the_demand_and_its_completion(autojump_clock):
     server = Demanding()
     async with open_world(beside(server)) as world:
         mine, yours = await client_of(world, LEGACY, URL), await client_of(world, LEGACY, URL)
@@ -170,9 +170,9 @@ async def test_a_legacy_client_gets_the_demand_as_it_is_and_hears_when_it_is_met
             "data": {"elicitations": [{**VISIT, "elicitationId": "visit-1"}]},
         }
         await server.complete("visit-1")
-        told = await mine.receive()
-        assert told["method"] == "notifications/elicitation/complete"
-        assert told["params"] == {"elicitationId": "visit-1"}
+        message = await mine.receive()
+        assert message["method"] == "notifications/elicitation/complete"
+        assert message["params"] == {"elicitationId": "visit-1"}
         assert await yours.drain() == []
 
 

@@ -57,13 +57,13 @@ async def test_a_page_of_a_server_is_for_the_operator_alone(answer: tuple[int, A
             upstream = mux.upstreams["web"]
             await upstream.settled()
             listed, trouble = json.dumps(await listing(mux)), upstream.trouble_in_full
-    told, known = told_to_client(caught.value), f"{logs} {trouble}"
-    for text in (told, listed):
+    shown, recorded = told_to_client(caught.value), f"{logs} {trouble}"
+    for text in (shown, listed):
         assert "planted" not in text
         assert MORE in text
-    assert "planted" in known
+    assert "planted" in recorded
     assert "planted" in caught.value.in_full
-    assert SECRET not in known + caught.value.in_full
+    assert SECRET not in recorded + caught.value.in_full
 
 
 async def listing(mux: app.Mux) -> Any:
@@ -104,12 +104,12 @@ async def test_words_for_the_client_pass_on_without_secrets(answer: tuple[int, A
         async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "t"})
-    told = told_to_client(caught.value)
-    assert WORDS in told
-    assert SECRET not in told + caught.value.in_full
+    shown = told_to_client(caught.value)
+    assert WORDS in shown
+    assert SECRET not in shown + caught.value.in_full
 
 
-@pytest.mark.parametrize("spelled", [SECRET, "".join(f"\\u{ord(each):04x}" for each in SECRET)])
+@pytest.mark.parametrize("spelled", [SECRET, "".join(f"\\u{ord(char):04x}" for char in SECRET)])
 @pytest.mark.parametrize("before", [0, QUOTED_LENGTH - 5, QUOTED_BYTES - 5])
 async def test_a_refusal_echoes_no_part_of_a_secret(spelled: str, before: int) -> None:
     async def script(web: Web, _request: Any, message: Json, reply: Any) -> None:
@@ -125,9 +125,9 @@ async def test_a_refusal_echoes_no_part_of_a_secret(spelled: str, before: int) -
         async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "t"})
-    told = told_to_client(caught.value)
-    assert SECRET[:4] not in told
-    assert json.loads(told)["data"]["number"] == 7, told
+    shown = told_to_client(caught.value)
+    assert SECRET[:4] not in shown
+    assert json.loads(shown)["data"]["number"] == 7, shown
 
 
 async def test_the_last_words_of_a_process_are_for_the_operator_alone() -> None:
@@ -159,11 +159,11 @@ async def check_trouble(target: Any, cause: str) -> None:
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "x__t"})
             listed = json.dumps(await listing(mux))
-            known = f"{upstream.trouble_in_full} {caught.value.in_full}"
+            recorded = f"{upstream.trouble_in_full} {caught.value.in_full}"
     for text in (told_to_client(caught.value), listed):
         assert cause in text
         assert MORE in text
         assert "planted" not in text
     assert WORDS in str(logs)
-    assert WORDS in known
-    assert SECRET not in f"{logs} {known}"
+    assert WORDS in recorded
+    assert SECRET not in f"{logs} {recorded}"

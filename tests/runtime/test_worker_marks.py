@@ -23,16 +23,16 @@ METHOD = "elicitation/create"
 async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clock):
     async with open_world({"x": Curious(up, METHOD, times=2)}, marks=Marks("2")) as world:
         client = await client_of(world, MODERN)
-        asked = await client.request("tools/call", {"name": "x__t"})
-        assert owner_of(asked["requestState"]) == "2"
-        responses = dict.fromkeys(asked["inputRequests"], ASKED[METHOD][1])
+        first_result = await client.request("tools/call", {"name": "x__t"})
+        assert owner_of(first_result["requestState"]) == "2"
+        responses = dict.fromkeys(first_result["inputRequests"], ASKED[METHOD][1])
         again = {"name": "x__t", "inputResponses": responses}
-        own = asked["requestState"][2:]
+        own = first_result["requestState"][2:]
         for foreign, code in (("1." + own, -31001), (own, -32602), ("2.", -32602)):
             if up == LEGACY or not foreign.startswith("2."):
                 error = await client.refusal("tools/call", {**again, "requestState": foreign})
                 assert error["code"] == code
-        more = await client.request("tools/call", {**again, "requestState": asked["requestState"]})
+        more = await client.request("tools/call", {**again, "requestState": first_result["requestState"]})
         assert owner_of(more["requestState"]) == "2"
         responses = dict.fromkeys(more["inputRequests"], ASKED[METHOD][1])
         last = {"name": "x__t", "inputResponses": responses, "requestState": more["requestState"]}
@@ -74,8 +74,8 @@ async def test_what_is_about_a_modern_server_that_all_reach_is_no_workers(autoju
     servers = {"x": Curious(MODERN, METHOD), "y": TaskServer(MODERN)}
     async with open_world(servers, settings=settings, marks=Marks("2")) as world:
         client = await client_of(world, MODERN, ABLE)
-        asked = await client.request("tools/call", {"name": "x__t"})
-        assert asked["requestState"] == ".[]"
+        result = await client.request("tools/call", {"name": "x__t"})
+        assert result["requestState"] == ".[]"
         task_id = (await client.request("tools/call", {"name": "y__must"}))["taskId"]
         assert task_id.startswith(".")
         assert owner_of(task_id) is None
