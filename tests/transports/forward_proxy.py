@@ -69,7 +69,7 @@ class ForwardProxy:
 
 
 async def _copy_answer(server: trio.abc.Stream, client: trio.abc.Stream) -> None:
-    """Until the answer is whole: by its length, its last chunk, or the server's closing."""
+    """Read until the answer is whole: by its length, its last chunk, or the server's closing."""
     answer = b""
     while data := await server.receive_some():
         await client.send_all(data)

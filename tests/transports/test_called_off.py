@@ -119,7 +119,7 @@ async def test_what_is_called_off_too_late_hurts_no_request_behind_it():
         assert b" 202 " not in data
 
 
-async def test_a_connection_that_is_to_end_does_so_when_its_request_is_called_off_too_late():
+async def test_a_connection_due_to_end_ends_after_a_late_cancellation():
     steps = Late()
     async with serving(steps.handle) as server, await server.connect() as stream:
         await stream.send_all(GET[:-2] + b"Connection: close\r\n\r\n")

@@ -92,11 +92,11 @@ async def test_it_rests_while_nothing_is_watched(autojump_clock):
     deadlines = DeadlineSweeper()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadlines.run)
-        before = autojump_clock.current_time()
+        start = autojump_clock.current_time()
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(1000):
             await trio.sleep_forever()
-        assert autojump_clock.current_time() - before == pytest.approx(1000)
+        assert autojump_clock.current_time() - start == pytest.approx(1000)
         statistics = trio.lowlevel.current_statistics()
         assert statistics.seconds_to_next_deadline == math.inf
         nursery.cancel_scope.cancel()
@@ -113,7 +113,7 @@ class Thing:
         self.ended.append(trio.current_time())
 
 
-async def test_each_is_cut_off_at_its_own_time_and_again_until_it_is_forgotten(autojump_clock):
+async def test_each_is_cut_off_at_its_time_until_forgotten(autojump_clock):
     deadlines = DeadlineSweeper()
     things = [Thing(until) for until in (7.0, 3.0, 20.0, math.inf)]
     began = trio.current_time()

@@ -210,7 +210,7 @@ async def test_a_peer_that_does_not_read_makes_senders_wait_in_bounded_memory(au
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", ["websocket", "lines"])
 async def test_many_senders_who_give_up_at_any_moment_tear_nothing(kind: str, seed: int, autojump_clock):
-    """What goes out is the frames or lines of those who did not give up, whole and in order."""
+    """Send the frames or lines of those that were not cancelled, whole and in order."""
     random = Random(seed)
     async with open_stage() as (stage, nursery), open_lines() as (lines, line_stream):
         pipe, stream = (stage.pipe, stage.stream) if kind == "websocket" else (lines, line_stream)
@@ -237,9 +237,9 @@ async def test_many_senders_who_give_up_at_any_moment_tear_nothing(kind: str, se
         stream.allow(100_000_000)
         await wait_all_tasks_blocked()
         if kind == "websocket":
-            found, rest = frames_in(stream.sent)
-            assert {first for first, _ in found} <= {0x81}
-            whole = [payload for _, payload in found]
+            frames, rest = frames_in(stream.sent)
+            assert {first for first, _ in frames} <= {0x81}
+            whole = [payload for _, payload in frames]
         else:
             *whole, rest = stream.sent.split(b"\n")
         assert rest == b""

@@ -72,7 +72,7 @@ async def test_whoever_takes_nothing_lets_the_sender_wait():
     there.close()
 
 
-async def test_a_listener_gives_what_was_put_and_leaves_the_rest_to_whoever_put_it():
+async def test_a_listener_gives_its_sockets_and_leaves_the_rest():
     here, there = connection_channels()
     listener = HandedListener(NUMBER, there)
     pairs = [socket.socketpair() for _ in range(3)]

@@ -233,7 +233,7 @@ async def test_request_is_not_repeated_once_an_answer_has_begun():
             await read(pool)
 
 
-async def test_answer_of_a_server_that_did_not_read_the_request_is_still_read():
+async def test_an_early_answer_is_read_despite_an_unread_request():
     async def script(connection):
         await connection.stream.receive_some(1)
         await connection.send(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")

@@ -23,7 +23,7 @@ async def read_all_but_the_end(pool):
 
 @pytest.fixture(params=[False, True], ids=["looked for", "received for"])
 def watched(request):
-    """As `scripted`; there may be a reception. Nothing ends what takes too long but the test."""
+    """Serve as `scripted`, perhaps with a reception; only the test ends slow exchanges."""
 
     @asynccontextmanager
     async def open_pool(*scripts, **limits):
@@ -203,6 +203,6 @@ async def test_closed_pool_keeps_no_stream(watched):
         assert await response.receive_some() == b"abc"
         pool.close()
         response.finish()
-        for each in (stream, late):
-            await each.end()
-            await each.closed.wait()
+        for part in (stream, late):
+            await part.end()
+            await part.closed.wait()

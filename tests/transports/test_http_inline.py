@@ -66,7 +66,7 @@ class Answer:
         self.ended = "went on"
 
     async def leave(self):
-        """What is done however it ends."""
+        """Note the end, of any kind."""
 
     def come(self, text):
         """The answer is there; None: there is something that needs a task."""
@@ -138,7 +138,7 @@ async def test_an_answer_is_sent_where_it_comes_and_the_connection_goes_on():
         await receive_until(stream, b"\r\n\r\n/next")
 
 
-async def test_what_comes_in_the_same_moment_as_the_need_for_a_task_is_not_lost():
+async def test_bytes_that_arrive_with_the_need_for_a_task_are_kept():
     """Both wake in the same turn of the scheduler, in either order."""
     desk = Desk()
     source, target = os.pipe()
@@ -213,7 +213,7 @@ async def test_the_connection_ends_after_the_answer_when_the_server_stops(text):
     async with serving_inline(desk.handle) as server, await server.connect() as stream:
         answer = await ask(stream, desk)
         server.stopping.set()
-        await trio.sleep(0.3)  # more than a sweep: nobody is cut off
+        await trio.sleep(0.3)  # more than a sweep: no connection is cut off
         answer.come(text)
         if text is None:
             await settled(answer.begun)
@@ -237,7 +237,7 @@ async def test_a_connection_is_idle_from_its_answer_on():
         assert trio.current_time() - came >= 0.2  # a sweep before
 
 
-async def test_a_server_that_stops_does_not_wait_for_a_connection_that_was_answered():
+async def test_a_stopping_server_does_not_wait_for_an_answered_connection():
     desk = Desk()
     async with serving_inline(desk.handle) as server, await server.connect() as stream:
         answer = await ask(stream, desk)
@@ -282,7 +282,7 @@ async def test_a_client_that_closed_its_side_is_gone_as_it_is_without():
         assert await receive_all(stream) == b""
 
 
-async def test_an_answer_that_does_not_go_at_once_is_sent_before_the_next():
+async def test_an_answer_that_blocks_is_sent_before_the_next():
     desk = Desk()
     text = b"x" * LARGE
     async with serving_inline(desk.handle) as server, await server.connect() as stream:
@@ -329,7 +329,7 @@ async def test_a_crash_is_answered_by_500_and_no_other_connection_is_harmed(when
     ):
         answer = await ask(stream, desk)
         if when == "woken":
-            answer.fail(ValueError("a mistake of ours"))  # whoever wakes it does not hear of it
+            answer.fail(ValueError("a mistake of ours"))  # its waker does not get the error
         elif when == "in task":
             answer.come(None)
         data = await receive_all(stream)
@@ -363,7 +363,7 @@ async def test_a_crash_of_a_handler_that_is_cancelled_harms_no_other_connection(
         await receive_until(other, b"/next")
 
 
-async def test_a_handler_that_crashes_when_somebody_else_finds_its_client_gone_harms_no_other_connection():
+async def test_a_handler_that_crashes_on_a_foreign_disconnect_harms_no_other_connection():
     class Streaming(CrashesOnLeaving):
         async def give(self):
             await self.reply.open(200, TEXT, b"one")
@@ -490,34 +490,34 @@ async def test_what_comes_behind_and_is_no_request_wins_no_time(text):
 async def test_each_request_has_its_own_context_variables_and_those_of_its_connection():
     """Whether a task runs it or not, and whoever wakes it."""
     mine = ContextVar("mine", default="nobody's")
-    told: list[Any] = []
+    requests: list[Any] = []
 
     class Marked(Answer):
         async def give(self):
-            before = mine.get()
-            mine.set(f"request {len(told)}")
+            value = mine.get()
+            mine.set(f"request {len(requests)}")
             await woken(self)
             if self.text is None:
                 await in_task()
-            told.append((before, mine.get(), CONNECTION.get()))
+            requests.append((value, mine.get(), CONNECTION.get()))
             await self.reply.send(200, TEXT, self.text or b"text")
 
     desk = Desk(Marked)
     peers = []
     async with (
         serving_inline(desk.handle) as server,
-        await server.connect() as one,
+        await server.connect() as first,
         await server.connect() as other,
     ):
         mine.set("the waker's")
         for text in (b"text", None, b"text"):
-            for stream in (one, other):
+            for stream in (first, other):
                 answer = await ask(stream, desk)
                 answer.come(text)
                 await receive_until(stream, b"\r\n\r\ntext")
                 peers.append("{}:{}".format(*stream.socket.getsockname()))
         assert mine.get() == "the waker's"
-    assert told == [("nobody's", f"request {number}", peers[number]) for number in range(6)]
+    assert requests == [("nobody's", f"request {number}", peers[number]) for number in range(6)]
 
 
 async def test_a_handler_that_waits_for_trio_without_a_task_fails():

@@ -389,7 +389,7 @@ async def test_who_gives_up_waiting_closes_the_connection():
         assert pool._idle == []
 
 
-async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_heard_of_again():
+async def test_an_abandoned_request_closes_its_connection_for_good():
     left = trio.Event()
 
     async def hears_of_it(connection):
@@ -415,7 +415,7 @@ async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():
             await ear.sent.wait()
 
 
-async def test_a_request_that_found_no_idle_connection_opens_one_for_the_next_ones():
+async def test_a_request_without_an_idle_connection_opens_one_for_others():
     async def answers(connection):
         while await connection.receive_request():
             await connection.send(BODY)

@@ -112,12 +112,12 @@ def test_malformed_response_is_an_error(parse, stream):
 
 
 def test_the_reason_is_the_parsers_own_whatever_else_is_being_handled():
-    with pytest.raises(RemoteProtocolError) as found:
+    with pytest.raises(RemoteProtocolError) as caught:
         try:
             raise ValueError("something else")
         except ValueError:
             parse(b"nonsense\r\n\r\n")
-    assert str(found.value) == "malformed HTTP response: Expected HTTP/, RTSP/ or ICE/"
+    assert str(caught.value) == "malformed HTTP response: Expected HTTP/, RTSP/ or ICE/"
 
 
 @both

@@ -480,7 +480,7 @@ async def test_a_connection_above_the_limit_is_refused_while_all_others_work():
             assert (await server.ask(GET)).startswith(b"HTTP/1.1 503 ")
 
 
-async def test_a_connection_above_the_limit_gets_the_place_of_the_one_that_has_rested_longest():
+async def test_a_connection_above_the_limit_replaces_the_longest_idle_one():
     async with serving(echo, max_connections=3) as server:
         streams = [await server.connect() for _ in range(3)]
         for stream in (streams[0], streams[2], streams[1]):
@@ -500,7 +500,7 @@ async def test_a_connection_above_the_limit_gets_the_place_of_the_one_that_has_r
 
 
 async def test_who_comes_far_above_the_limit_reads_why():
-    """Also when nobody of those before has read it: they have had their time."""
+    """Replace it also when no earlier one was read: they have had their time."""
     async with serving(wait_forever, max_connections=0) as server:
         streams = [await server.connect() for _ in range(REFUSED_CONNECTIONS + 20)]
         await trio.testing.wait_all_tasks_blocked(0.01)

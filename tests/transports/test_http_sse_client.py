@@ -72,7 +72,7 @@ async def open_pipe(handle: Script, patience: float = 5) -> AsyncIterator[SseCli
 async def posted(server: Server, number: int) -> None:
     """Wait for that many messages; the last may be on its way on a busy machine."""
     with trio.fail_after(60):
-        while len(server.posts) < number:  # noqa: ASYNC110 - the server tells nobody
+        while len(server.posts) < number:  # noqa: ASYNC110 - there is no event for it
             await trio.sleep(0.01)
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interpreted  # a connection of its own
 
 
 class ByteStream:
-    """What the client has received; while `stuck` it reads nothing."""
+    """What the client has received; while `stuck` it does not read."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -70,9 +70,9 @@ async def test_the_address_comes_first_and_every_message_is_an_event(autojump_cl
 async def test_a_quiet_stream_has_comments(autojump_clock):
     byte_stream = ByteStream()
     async with open_pipe(byte_stream):
-        before = byte_stream.body
+        size = byte_stream.body
         await trio.sleep(2.5 * KEEP_ALIVE_SECONDS)
-        assert byte_stream.body == before + b":\n\n" * 2
+        assert byte_stream.body == size + b":\n\n" * 2
 
 
 async def test_a_slow_reader_makes_send_wait_in_bounded_memory(autojump_clock):

@@ -41,13 +41,13 @@ class Stage:
 
 
 def body_of(response):
-    """What the chunks of a response hold."""
+    """Return the contents of the chunks of a response."""
     _, _, rest = response.partition(b"\r\n\r\n")
-    found = b""
+    body = b""
     while rest:
         size, _, rest = rest.partition(b"\r\n")
-        found, rest = found + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    return found
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return body
 
 
 async def test_what_is_written_without_waiting_arrives_at_once():
@@ -64,7 +64,7 @@ async def test_what_is_written_without_waiting_arrives_at_once():
 
 
 @pytest.mark.parametrize("flushed", ["by the handler", "by the next write", "by the end"])
-async def test_what_does_not_go_at_once_is_sent_whole_and_before_all_else(flushed):
+async def test_a_blocked_write_is_sent_whole_and_first(flushed):
     stage = Stage()
 
     async def handle(request, reply):

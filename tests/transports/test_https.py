@@ -424,7 +424,7 @@ async def test_answer_that_breaks_off_is_noticed(certificates):
 
 
 async def test_refused_client_reads_why_even_if_it_has_sent_much(certificates):
-    """In TLS 1.3 a client may send before the server has looked at its certificate."""
+    """Refuse a client that has sent, in TLS 1.3, before the server looked at its certificate."""
     context = ssl.create_default_context(cafile=certificates.ca)
     async with (
         serving(server_tls(certificates, client_ca=certificates.ca)) as port,

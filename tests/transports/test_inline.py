@@ -97,23 +97,23 @@ def test_what_waits_for_trio_without_a_task_has_failed(sleeps):
 
 def test_one_may_wake_another():
     sources = [Spring(), Spring()]
-    told = []
+    steps = []
 
     async def first():
         await woken(sources[0])
-        told.append("first")
+        steps.append("first")
         sources[1].gush()
         await in_task()
-        told.append("never")
+        steps.append("never")
 
     async def second():
         await woken(sources[1])
-        told.append("second")
+        steps.append("second")
 
     runs = [Inline(work, copy_context(), lambda: None) for work in (first(), second())]
     assert [run.start() for run in runs] == [True, True]
     sources[0].gush()
-    assert told == ["first", "second"]
+    assert steps == ["first", "second"]
     assert [run.is_over for run in runs] == [False, True]  # the first needs a task after the second has run
     runs[0].close()
 
@@ -150,7 +150,7 @@ async def attend(life, scope=None):
     return scope.cancelled_caught
 
 
-async def test_what_needs_a_task_goes_on_in_the_one_that_attends_to_it():
+async def test_a_coroutine_that_needs_a_task_continues_in_its_attendant():
     async def work(_spring, say):
         await in_task()
         say(trio.lowlevel.current_task())
@@ -321,10 +321,10 @@ class Script:
     def wake(self):
         if self.spring.wake is None:
             return
-        before = len(self.done)
+        count = len(self.done)
         self.spring.gush()
         # It runs on where it is woken, or in the task that attends to it, not in both.
-        assert (len(self.done) > before) is not self.attended
+        assert (len(self.done) > count) is not self.attended
         if not self.attended and not self.inline.is_asleep:
             self.expected += 1
 

@@ -84,7 +84,7 @@ def taught():
 
 
 def with_id(message, name):
-    """As real peers send it, with a field that is another one each time."""
+    """Return a message as real peers send it, with a field that varies each time."""
     return message.replace(b"\r\n", b"\r\nX-Request-Id: %b\r\n" % name, 1)
 
 
@@ -98,11 +98,11 @@ def taught_by_ids():
 def changes_of(message):
     """Every byte replaced, left out, or something put before it."""
     for position in range(len(message) + 1):
-        before, behind = message[:position], message[position:]
-        yield before + behind[1:]
+        head, tail = message[:position], message[position:]
+        yield head + tail[1:]
         for byte in STRANGE:
-            yield before + bytes([byte]) + behind[1:]
-            yield before + bytes([byte]) + behind
+            yield head + bytes([byte]) + tail[1:]
+            yield head + bytes([byte]) + tail
 
 
 def test_changed_request_is_what_it_is_to_a_parser_without_a_past():
@@ -131,9 +131,9 @@ def test_a_field_that_has_varied_is_read_from_a_known_head():
     parser = RequestParser(LIMITS, "peer")
     for name in (b"1", b"a2", b"a3"):
         parser.feed(with_id(REQUEST, name))
-    for known, message in ((parser._known, request), (taught_by_ids()._known, response)):
-        assert known is not None
-        assert known.read(message) == (fields_of(message), len(message) - 4)
+    for learned, message in ((parser._known, request), (taught_by_ids()._known, response)):
+        assert learned is not None
+        assert learned.read(message) == (fields_of(message), len(message) - 4)
 
 
 @pytest.mark.parametrize("name", [b"Connection", b"Host"])
@@ -141,13 +141,13 @@ def test_what_the_parser_judges_does_not_vary(name):
     first, second = (
         REQUEST.replace(b"Host: here", b"%b: %b\r\nX-B: %b" % (name, value, value)) for value in (b"a", b"b")
     )
-    known = learn(second, fields_of(second), learn(first, fields_of(first)))
-    assert known is not None
+    learned = learn(second, fields_of(second), learn(first, fields_of(first)))
+    assert learned is not None
     for message, value in ((second, "b"), (second.replace(b"X-B: b", b"X-B: c"), "c")):
-        found = known.read(message)
-        assert found is not None
-        assert found[0]["x-b"] == value
-    assert known.read(second.replace(b"%b: b" % name, b"%b: c" % name)) is None
+        fields_read = learned.read(message)
+        assert fields_read is not None
+        assert fields_read[0]["x-b"] == value
+    assert learned.read(second.replace(b"%b: b" % name, b"%b: c" % name)) is None
 
 
 def test_the_head_of_an_interim_response_teaches_nothing():
@@ -225,18 +225,18 @@ def test_old_version_is_not_taken_for_a_new_one():
 def test_what_varies_is_read_from_a_known_head():
     other = REQUEST.replace(b"x/y", b"z").replace(b": n\r", b": other~name x\r").replace(b"abc", b"def")
     other = other.replace(b"4\r\n\r\nbody", b"2\r\n\r\n{}")
-    known = learn(REQUEST, fields_of(REQUEST))
-    assert known is not None
-    assert known.read(other) == (fields_of(other), len(other) - 2)
+    learned = learn(REQUEST, fields_of(REQUEST))
+    assert learned is not None
+    assert learned.read(other) == (fields_of(other), len(other) - 2)
 
 
 @pytest.mark.interpreted
 def test_one_software_has_one_known_head_and_it_keeps_no_secret():
     other = REQUEST.replace(b"abc", b"secret")
-    known = learn(REQUEST, fields_of(REQUEST))
-    assert known is not None
-    assert learn(other, fields_of(other)) is known
-    assert "abc" not in repr([getattr(known, name) for name in known.__slots__])
+    learned = learn(REQUEST, fields_of(REQUEST))
+    assert learned is not None
+    assert learn(other, fields_of(other)) is learned
+    assert "abc" not in repr([getattr(learned, name) for name in learned.__slots__])
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_unfit_head_is_not_learned(message):
 @pytest.mark.parametrize(("length", "learned"), [(2000, True), (9000, False)])
 def test_a_token_may_be_long_but_not_endless(length, learned):
     message = REQUEST.replace(b"abc", b"a" * length)
-    known = learn(message, fields_of(message))
-    assert (known is not None) is learned
+    head = learn(message, fields_of(message))
+    assert (head is not None) is learned
 
 
 def test_who_never_says_the_same_is_not_listened_to_for_ever():
@@ -269,5 +269,5 @@ def test_who_never_says_the_same_is_not_listened_to_for_ever():
     for number in range(3 * LESSONS):
         parser.feed(REQUEST.replace(b"X-A:", b"X-%d:" % number))
         heads.add(parser._known)
-    assert len(heads) == LESSONS + 1  # None is one: a connection's only request teaches nothing
+    assert len(heads) == LESSONS + 1  # None is one: the only request of a connection is not learned
     assert len(parser.requests) == 3 * LESSONS

@@ -82,19 +82,19 @@ async def test_a_promise_costs_little_memory():
         await connection.at_end()
 
     async with scripted(script, body_bytes=2**31) as pool:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        earlier = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(TransportClosed):
             await read(pool)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024  # KiB
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - earlier < 64 * 1024  # KiB
 
 
 async def test_the_few_bytes_behind_a_large_body_are_noticed():
-    """What was asked of the kernel while the body came does not hold afterwards."""
+    """Restore the kernel's settings after the body."""
 
     async def script(connection):
         await connection.receive_request()
         await connection.send(answer(LARGE))
-        await connection.send(b"x")  # nobody asked for it: the connection is of no use
+        await connection.send(b"x")  # an unrequested answer: the connection is of no use
         with suppress(trio.BrokenResourceError):
             await connection.at_end()
 

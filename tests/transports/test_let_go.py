@@ -36,12 +36,12 @@ def _without_collector() -> Iterator[None]:
 
 async def until(true) -> None:
     with trio.fail_after(30):
-        while not true():  # noqa: ASYNC110  # nothing tells that memory is free
+        while not true():  # noqa: ASYNC110  # there is no event for free memory
             await trio.sleep(0.02)
 
 
 def parsers() -> int:
-    return sum(isinstance(each, RequestParser) for each in gc.get_objects())
+    return sum(isinstance(candidate, RequestParser) for candidate in gc.get_objects())
 
 
 @pytest.mark.parametrize("how", ["it stalls", "it resets"])
@@ -82,18 +82,18 @@ async def test_the_pieces_of_a_body_are_not_kept_beside_it():
     sizes: list[int] = []
 
     def held() -> int:
-        lists = [each for each in gc.get_objects() if type(each) is list]
-        return sum(len(part) for each in lists for part in each if type(part) in (bytes, bytearray))
+        lists = [candidate for candidate in gc.get_objects() if type(candidate) is list]
+        return sum(len(part) for items in lists for part in items if type(part) in (bytes, bytearray))
 
     async def answer(_request, reply) -> None:
         sizes.append(held())
         await reply.send(200, TEXT, b"done")
 
     async with serving(answer) as server, await server.connect() as client:
-        before = held()
+        earlier = held()
         await client.send_all(POST % SIZE + bytes(SIZE))
         await receive_until(client, b"done")
-    assert sizes[0] - before < SIZE / 2
+    assert sizes[0] - earlier < SIZE / 2
 
 
 async def test_half_a_request_goes_with_its_connection():
@@ -101,8 +101,8 @@ async def test_half_a_request_goes_with_its_connection():
         await reply.send(200, TEXT, b"done")
 
     async with serving(answer) as server:
-        before = parsers()
+        count = parsers()
         async with await server.connect() as client:
             await client.send_all(POST % SIZE + bytes(SIZE // 2))
-            await until(lambda: parsers() > before)
-        await until(lambda: parsers() == before)
+            await until(lambda: parsers() > count)
+        await until(lambda: parsers() == count)

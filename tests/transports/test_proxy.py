@@ -197,11 +197,11 @@ async def test_proxy_may_itself_be_inside_tls(certificates, secure):
 
 @pytest.mark.parametrize("secure", [False, True])
 async def test_streams_arrive_piece_by_piece_and_leaving_them_is_noticed(certificates, secure):
-    heard, cancelled = trio.Event(), trio.Event()
+    is_received, cancelled = trio.Event(), trio.Event()
 
     async def tell(_request, reply):
         await reply.open(200, (), b"1")
-        await heard.wait()
+        await is_received.wait()
         await reply.write(b"2")
         try:
             await trio.sleep_forever()
@@ -216,7 +216,7 @@ async def test_streams_arrive_piece_by_piece_and_leaving_them_is_noticed(certifi
     ):
         async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
             assert await response.receive_some() == b"1"
-            heard.set()
+            is_received.set()
             assert await response.receive_some() == b"2"
         await cancelled.wait()
 

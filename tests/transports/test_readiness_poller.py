@@ -43,7 +43,7 @@ class Bell:
 
 @contextmanager
 def bells(poller, number):
-    """As many that are watched."""
+    """Open as many watched sockets."""
     made = [Bell() for _ in range(number)]
     try:
         for bell in made:
@@ -139,7 +139,7 @@ async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number)
                 turns.append(told)
             over = True
             nursery.cancel_scope.cancel()
-    steps = [after - before for before, after in pairwise(turns)]
+    steps = [after - earlier for earlier, after in pairwise(turns)]
     assert max(steps) > 0
     most = MOST_AT_ONCE + MOST_LINGERED if module.has_epoll else number
     assert max(steps) <= 2 * most  # trio may give each task two turns in a row
@@ -158,7 +158,7 @@ async def test_with_many_busy_connections_it_does_not_linger(monkeypatch):
 
 @EPOLL
 async def test_who_was_woken_is_not_kept_waiting_by_lingering(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)  # nobody would get beyond that
+    monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)  # no other task would get beyond that
     async with open_readiness_poller() as poller:
         with bells(poller, 1) as (bell,):
             poller.forget(bell.descriptor)
@@ -216,7 +216,7 @@ async def test_what_the_system_cannot_watch_with_others_is_watched_apart(monkeyp
 
 
 @BOTH
-async def test_what_is_forgotten_once_it_is_readable_is_not_told_nor_looked_at():
+async def test_a_socket_forgotten_after_it_was_readable_is_left_alone():
     async with open_readiness_poller() as poller:
         with closing(Bell()) as bell:
             poller.watch(bell.descriptor, bell.hear)
@@ -257,7 +257,7 @@ async def test_nothing_is_told_once_it_is_closed():
 
 @BOTH
 async def test_who_is_cancelled_may_still_wait_for_what_comes():
-    told = False
+    is_done = False
     with trio.CancelScope() as scope, closing(Bell()) as bell:
         async with open_readiness_poller() as poller:
             poller.watch(bell.descriptor, bell.hear)
@@ -265,5 +265,5 @@ async def test_who_is_cancelled_may_still_wait_for_what_comes():
             with trio.CancelScope(shield=True):
                 bell.ring()
                 await heard(bell)
-                told = True
-    assert told
+                is_done = True
+    assert is_done

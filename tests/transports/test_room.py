@@ -38,7 +38,7 @@ def fill(chance: random.Random, number: int, peers: str) -> tuple[Any, list[Gues
 
 
 def plainly(guests: list[Guest], newcomer: str) -> set[Guest]:
-    """Those of whom any may leave."""
+    """Return the connections of which any may leave."""
 
     def number(peer: str) -> int:
         return sum(guest.peer == peer for guest in guests)
@@ -51,20 +51,20 @@ def plainly(guests: list[Guest], newcomer: str) -> set[Guest]:
     return {min((g for g in resting if g.peer == peer), key=lambda g: g.since or 0) for peer in peers}
 
 
-def test_of_the_peer_that_has_most_the_one_that_has_rested_longest_leaves(subtests: pytest.Subtests):
+def test_the_longest_idle_connection_of_the_largest_peer_leaves(subtests: pytest.Subtests):
     for seed in range(50):
         with subtests.test(seed=seed):
             chance = random.Random(seed)
             room, guests = fill(chance, chance.randrange(40), "abcd")
             now = 0.0
-            while found := room.make("newcomer", now := now + LOOK_SECONDS):
-                assert found in plainly(guests, "newcomer")
-                guests.remove(found)
+            while departed := room.make("newcomer", now := now + LOOK_SECONDS):
+                assert departed in plainly(guests, "newcomer")
+                guests.remove(departed)
                 assert room.taken == len(guests)
             assert not any(guest.since is not None for guest in guests)
 
 
-def test_the_one_that_leaves_has_rested_longest_of_its_peer_whatever_happens_meanwhile(
+def test_the_leaving_connection_is_always_its_peers_longest_idle_one(
     subtests: pytest.Subtests,
 ):
     for seed in range(50):
@@ -82,13 +82,13 @@ def test_the_one_that_leaves_has_rested_longest_of_its_peer_whatever_happens_mea
                 elif step == 2:
                     guests.append(newcomer := Guest(chance.choice("abc"), now))
                     room.come(newcomer.peer, newcomer)
-                elif found := room.make(peer := chance.choice("abcz"), now):
+                elif departed := room.make(peer := chance.choice("abcz"), now):
                     left += 1
-                    same = [each for each in guests if each.peer == found.peer]
-                    assert found.since == min(each.since for each in same if each.since is not None)
-                    assert len(same) >= sum(each.peer == peer for each in guests)
-                    guests.remove(found)
-                    room.go(found.peer, found)  # it is over later, too
+                    same = [guest for guest in guests if guest.peer == departed.peer]
+                    assert departed.since == min(guest.since for guest in same if guest.since is not None)
+                    assert len(same) >= sum(guest.peer == peer for guest in guests)
+                    guests.remove(departed)
+                    room.go(departed.peer, departed)  # it is over later, too
                     assert room.taken == len(guests)
             assert left > 20
 
@@ -102,13 +102,13 @@ def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_one_peer_the_one_that_has_rested_longest_leaves_for_another_of_it(seed: int):
+def test_the_longest_idle_connection_of_one_peer_leaves_for_its_next(seed: int):
     chance = random.Random(seed)
     room, guests = fill(chance, chance.randrange(40), "abc")
     now, own = 0.0, [guest for guest in guests if guest.peer == "a"]
-    while found := room.make_of("a", now := now + LOOK_SECONDS):
-        assert found.since == min(guest.since for guest in own if guest.since is not None)
-        own.remove(found)
+    while departed := room.make_of("a", now := now + LOOK_SECONDS):
+        assert departed.since == min(guest.since for guest in own if guest.since is not None)
+        own.remove(departed)
         assert room.count("a") == len(own)
     assert not any(guest.since is not None for guest in own)
     assert room.taken == len(own) + sum(guest.peer != "a" for guest in guests)

@@ -83,7 +83,7 @@ async def test_slow_but_steady_body_is_waited_for():
 
 @pytest.mark.parametrize("sent", [HEAD, HEAD + b"Content-Length: 4\r\n\r\n"], ids=["head", "body"])
 async def test_time_in_which_the_server_did_not_run_is_not_counted(sent: bytes, mock_clock):
-    """As after SIGSTOP: what had come meanwhile is read only after the deadlines are looked at."""
+    """Read late, as after SIGSTOP: deadlines are checked before the bytes that came meanwhile."""
     mock_clock.rate = 1
     limits = dict.fromkeys(("head_timeout", "body_timeout", "connection_idle"), 10)
     async with serving(echo, **limits) as server, await server.connect() as stream:

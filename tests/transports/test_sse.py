@@ -184,11 +184,11 @@ def test_a_skipping_decoder_loses_nothing_but_what_is_too_large(events, cuts):
     texts = [(event, (part * count)[:count].encode()) for event, count, part in events]
     stream = b"".join(encode_event(data, event=event) for event, data in texts)
     decoded = decode_in_cuts(SseDecoder(limit, skips=True), stream, cuts)
-    assert [(found.event, found.oversized) for found in decoded] == [
+    assert [(item.event, item.oversized) for item in decoded] == [
         (event or "message", len(data) > limit) for event, data in texts
     ]
-    for found, (_, data) in zip(decoded, texts, strict=True):
-        assert found.data == data or (found.oversized and data.startswith(found.data))
+    for item, (_, data) in zip(decoded, texts, strict=True):
+        assert item.data == data or (item.oversized and data.startswith(item.data))
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\nid: 7\nevent: y\n\n"])

@@ -77,7 +77,7 @@ def test_key_in_the_same_file_or_behind_its_passphrase_is_used(certificates, pas
     assert server_context(tls).verify_mode is ssl.CERT_NONE
 
 
-def test_client_certificates_are_required_as_soon_as_there_is_an_authority_for_them(certificates):
+def test_client_certificates_are_required_with_an_authority_for_them(certificates):
     tls = ServerTls(certificate=certificates.server_with_key, client_ca=certificates.ca)
     assert server_context(tls).verify_mode is ssl.CERT_REQUIRED
 

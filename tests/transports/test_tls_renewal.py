@@ -105,7 +105,7 @@ async def test_a_file_that_is_of_no_use_at_the_start_is_named(certificates: Cert
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_who_is_not_trusted_any_more_cannot_take_an_old_session_up_again(
+async def test_a_distrusted_client_cannot_resume_an_old_session(
     certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion
 ):
     served = TlsContexts()

@@ -49,7 +49,7 @@ class One:
 
 
 def works(all_of):
-    return together([one.work() for one in all_of])
+    return together([work.work() for work in all_of])
 
 
 async def in_no_task(all_of):
@@ -64,10 +64,10 @@ async def test_all_run_until_the_last_is_over(run):
         await trio.testing.wait_all_tasks_blocked()
         (task,) = nursery.child_tasks
         for index in (0, 2, 0):
-            assert not all(one.ended for one in all_of)
+            assert not all(work.ended for work in all_of)
             assert not task.child_nurseries, "they sleep without tasks"
             all_of[index].go_on()
-    assert [one.ended for one in all_of] == [1, 1, 1]
+    assert [work.ended for work in all_of] == [1, 1, 1]
 
 
 async def test_one_that_needs_a_task_does_not_keep_the_others():
@@ -77,9 +77,9 @@ async def test_one_that_needs_a_task_does_not_keep_the_others():
         await trio.testing.wait_all_tasks_blocked()
         all_of[1].go_on()
         await trio.testing.wait_all_tasks_blocked()
-        assert [one.ended for one in all_of] == [0, 1]
+        assert [work.ended for work in all_of] == [0, 1]
         all_of[0].gate.set()
-    assert [one.ended for one in all_of] == [1, 1]
+    assert [work.ended for work in all_of] == [1, 1]
 
 
 @pytest.mark.parametrize("run", [works, in_no_task], ids=["in a task", "inline"])
@@ -94,7 +94,11 @@ async def test_what_one_raises_ends_the_others(run):
         nursery.start_soon(fail)
         await trio.testing.wait_all_tasks_blocked()
         all_of[1].go_on()
-    assert [(one.taken, one.ended, one.wake) for one in all_of] == [(0, 1, None), (1, 1, None), (0, 1, None)]
+    assert [(work.taken, work.ended, work.wake) for work in all_of] == [
+        (0, 1, None),
+        (1, 1, None),
+        (0, 1, None),
+    ]
 
 
 async def test_whatever_else_has_come_gets_its_turn_between_many():
@@ -102,7 +106,7 @@ async def test_whatever_else_has_come_gets_its_turn_between_many():
 
     async def other():
         while True:
-            turns.append(sum(one.ended for one in all_of))
+            turns.append(sum(work.ended for work in all_of))
             await trio.lowlevel.checkpoint()
 
     all_of = [One() for _ in range(3 * BUNCH)]
@@ -132,26 +136,26 @@ async def live(scripts, deeds, inline):
         nursery.start_soon(run, scope)
         await trio.testing.wait_all_tasks_blocked()
         for index, deed in deeds:
-            one = all_of[index % len(all_of)]
+            member = all_of[index % len(all_of)]
             if deed == "open":
-                one.gate.set()
+                member.gate.set()
             elif deed == "wake":
-                one.go_on()
+                member.go_on()
             else:
                 scope.cancel()
             if deed != "wake":
                 await trio.testing.wait_all_tasks_blocked()
         while nursery.child_tasks:
-            for one in all_of:
-                one.gate.set()
-                one.go_on()
+            for member in all_of:
+                member.gate.set()
+                member.go_on()
             await trio.testing.wait_all_tasks_blocked()
-    assert all(one.wake is None for one in all_of)
-    assert all(one.ended == 1 for one in all_of)
+    assert all(member.wake is None for member in all_of)
+    assert all(member.ended == 1 for member in all_of)
     if not raised and not scope.cancelled_caught:
-        assert [one.taken for one in all_of] == [len(one.steps) for one in all_of]
+        assert [member.taken for member in all_of] == [len(member.steps) for member in all_of]
     if raised:
-        assert any(one.steps[one.taken : one.taken + 1] == ("raise",) for one in all_of)
+        assert any(member.steps[member.taken : member.taken + 1] == ("raise",) for member in all_of)
 
 
 SCRIPTS = st.lists(st.lists(st.sampled_from(STEPS), max_size=4), min_size=1, max_size=4)

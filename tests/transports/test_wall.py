@@ -15,9 +15,9 @@ async def ends_with(error: BaseException | None = None) -> None:
 
 
 async def errors_of(work) -> list[BaseException]:
-    found: list[BaseException] = []
-    await walled(work, McpmuxError, found.extend)
-    return found
+    errors: list[BaseException] = []
+    await walled(work, McpmuxError, errors.extend)
+    return errors
 
 
 FIRST, SECOND = Overdue("late"), McpmuxError("other")
@@ -52,10 +52,10 @@ async def test_errors_are_told_before_the_cancelling_beside_them_goes_on():
             finally:
                 raise FIRST
 
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     with trio.CancelScope() as scope:
         scope.cancel()
-        await walled(fail_while_cancelled(), McpmuxError, told.extend)
+        await walled(fail_while_cancelled(), McpmuxError, errors.extend)
         raise AssertionError("it was not cancelled")
     assert scope.cancelled_caught
-    assert told == [FIRST]
+    assert errors == [FIRST]

@@ -112,7 +112,7 @@ async def test_no_redirect_is_followed():
         for _ in range(2):
             answer = await WebClient().ask("GET", f"http://127.0.0.1:{port}/here", ACCEPT)
             assert (answer.status, answer.headers["location"]) == (307, "/there")
-    assert [each.split()[1] for each in seen] == [b"/here", b"/here"]
+    assert [head.split()[1] for head in seen] == [b"/here", b"/here"]
     assert not re.search(rb"(?i)cookie", seen[1])
 
 
@@ -146,7 +146,7 @@ async def test_what_is_no_url_of_a_server_is_not_asked(url):
 def test_one_module_knows_the_library():
     package = Path(web_client.__file__).parents[1]
     knowing = re.compile(r"^\s*(?:import|from) (?:httpx|httpcore)\b", re.MULTILINE)
-    assert [each.name for each in package.rglob("*.py") if knowing.search(each.read_text())] == [
+    assert [path.name for path in package.rglob("*.py") if knowing.search(path.read_text())] == [
         "web_client.py"
     ]
 
@@ -209,7 +209,7 @@ async def test_a_head_that_is_too_large_is_refused(fields, why):
         CHUNKED + b"5\r\nhello\r\n",
     ],
 )
-async def test_what_is_no_whole_response_is_an_error_that_repeats_nothing_of_ours(answer):
+async def test_an_incomplete_response_is_an_error_that_repeats_no_request(answer):
     async with scripted(answering(answer)) as port:
         with pytest.raises((RemoteProtocolError, TransportError)) as caught:
             await WebClient().ask(
@@ -236,7 +236,7 @@ async def test_whoever_cancels_leaves_no_connection_behind():
             await ended.wait()
 
 
-async def test_a_stream_is_read_as_it_comes_and_left_when_the_reader_wants():
+async def test_a_stream_is_read_as_it_comes_and_left_at_will():
     ended = trio.Event()
 
     async def script(stream):
@@ -251,12 +251,12 @@ async def test_a_stream_is_read_as_it_comes_and_left_when_the_reader_wants():
     async with scripted(script) as port:
         client = WebClient(body_bytes=1)  # which is for what is read whole
         async with client.open("GET", f"http://127.0.0.1:{port}/", ()) as response:
-            said = b""
+            text = b""
             async for chunk in response:
-                said += chunk
-                if len(said) > 10:
+                text += chunk
+                if len(text) > 10:
                     break
-        assert said.startswith(b"hellohello")
+        assert text.startswith(b"hellohello")
         with trio.fail_after(5):
             await ended.wait()
 
@@ -272,12 +272,12 @@ async def test_a_failure_of_the_reader_stays_what_it_is():
 
 
 async def test_what_was_found_is_connected_to_and_the_name_is_not_resolved():
-    asked: list[Any] = []
+    queries: list[Any] = []
     seen: list[Any] = []
     async with scripted(answering(LENGTH % 0, seen)) as port:
-        client = WebClient(find=finding("127.0.0.1", asked=asked))
+        client = WebClient(find=finding("127.0.0.1", asked=queries))
         assert (await client.ask("GET", f"http://{NOWHERE}:{port}/", ())).status == 200
-    assert asked == [(NOWHERE, port)]
+    assert queries == [(NOWHERE, port)]
     assert f"\r\nHost: {NOWHERE}:{port}\r\n".encode() in seen[0]
 
 
@@ -290,11 +290,11 @@ async def test_what_is_not_to_be_asked_is_not_connected_to():
 
 
 async def test_the_port_that_is_asked_about_is_that_of_the_scheme():
-    asked: list[Any] = []
+    queries: list[Any] = []
     for scheme in ("http", "https"):
         with pytest.raises(ConnectFailed):
-            await WebClient(find=finding(asked=asked)).ask("GET", f"{scheme}://{NOWHERE}/", ())
-    assert asked == [(NOWHERE, 80), (NOWHERE, 443)]
+            await WebClient(find=finding(asked=queries)).ask("GET", f"{scheme}://{NOWHERE}/", ())
+    assert queries == [(NOWHERE, 80), (NOWHERE, 443)]
 
 
 async def test_addresses_are_tried_in_their_order_and_not_all_of_many():

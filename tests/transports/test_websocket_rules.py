@@ -1,4 +1,4 @@
-"""What RFC 6455 forbids, and whatever else comes as frames: each ends with one goodbye of the right code.
+"""Forbidden frames of RFC 6455, and any others: each ends with one goodbye of the right code.
 
 A model of a few lines says what a peer that sends those frames has to hear.
 """
@@ -33,7 +33,7 @@ from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_cl
 CONTINUATION = 0
 NORMAL, NO_TEXT, TOO_BIG = 1000, 1003, 1009
 NO_CODE = 0  # a close frame without one
-NO_GOODBYE = -1  # whoever breaks the rules is just disconnected
+NO_GOODBYE = -1  # a peer that breaks the rules is just disconnected
 
 
 class Frame(NamedTuple):
@@ -75,7 +75,7 @@ class Heard(NamedTuple):
 
 
 def model(frames: Sequence[Frame]) -> Heard:
-    """What a server has to make of them."""
+    """Return the expected reaction of a server to them."""
     messages: list[bytes] = []
     decoder = None
     message = b""
@@ -129,7 +129,7 @@ def answer_to(payload: bytes) -> int:
 
 
 async def send(stream: trio.abc.SendStream, data: bytes, cuts: Sequence[int]) -> None:
-    """In pieces; the peer may have enough of it before the end."""
+    """Send in pieces; the peer may close before the end."""
     with suppress(trio.BrokenResourceError):
         places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
         for start, end in pairwise(places):
@@ -163,7 +163,7 @@ def read_answer(answer: bytes) -> tuple[list[bytes], list[int]]:
     assert not closes or frames[-1][1] is closes[0]
     assert {first & 0x0F for first, _ in frames} <= {TEXT, PONG, CLOSE}
     texts = [payload for first, payload in frames if first == 0x80 | TEXT]
-    return texts, [struct.unpack("!H", each[:2])[0] if each else NO_CODE for each in closes]
+    return texts, [struct.unpack("!H", close[:2])[0] if close else NO_CODE for close in closes]
 
 
 FORBIDDEN = {
@@ -196,8 +196,8 @@ async def test_what_is_forbidden_ends_with_its_code_behind_what_was_right(name: 
     expected = model(frames)
     (code,) = expected.codes
     assert code in (NO_GOODBYE, NO_TEXT, TOO_BIG)
-    found = await converse(b"".join(frame.encode() for frame in frames))
-    assert found == ([b"first"], [] if code == NO_GOODBYE else [code])
+    conversation = await converse(b"".join(frame.encode() for frame in frames))
+    assert conversation == ([b"first"], [] if code == NO_GOODBYE else [code])
 
 
 LYING = {
@@ -213,7 +213,7 @@ async def test_a_length_in_the_wrong_form_ends_the_connection(name: str, autojum
     assert await converse(frame.encode()) in (([], []), ([], [TOO_BIG]))
 
 
-async def test_a_frame_that_will_be_endless_is_refused_as_soon_as_it_is_over_the_limit(autojump_clock):
+async def test_a_frame_over_the_limit_is_refused_before_its_end(autojump_clock):
     frame = Frame(TEXT, b"x" * (LIMIT + 1), size=("Q", 2**62))
     assert await converse(frame.encode()) == ([], [TOO_BIG])
 
@@ -291,7 +291,7 @@ def test_any_bytes_end_in_one_goodbye_at_most(data: bytes, cuts: list[int]):
 
 
 async def be_client(data: bytes, cuts: Sequence[int]) -> tuple[list[bytes], str, bytes]:
-    """What mcpmux hears, as the client of a server that sends `data`; why it ends; what it says."""
+    """Return the messages that mcpmux gets from a server of `data`, the reason of the end, and its bytes."""
     ours, theirs = memory_stream_pair()
     received: list[bytes] = []
     ends: list[str] = []
@@ -335,7 +335,7 @@ async def request_key(stream: trio.abc.ReceiveStream) -> bytes:
 
 
 async def check_client(frames: list[Frame], cuts: list[int]) -> None:
-    """The same rules hold for servers, but that their frames are not masked."""
+    """Hold servers to the same rules, except that their frames are not masked."""
     expected = model(frames)
     data = b"".join(frame._replace(masked=not frame.masked).encode() for frame in frames)
     received, end, answer = await be_client(data, cuts)

@@ -129,8 +129,8 @@ async def test_any_other_client_hears_why_it_does_not(request_bytes, status, sen
     async with connect(echo) as client:
         with trio.move_on_after(1):
             await client.stream.send_all(request_bytes)
-        found, _, body = await client.head()
-        assert found == status
+        actual, _, body = await client.head()
+        assert actual == status
         assert sentence.encode() in body
         assert body
         await echo.done.wait()
