@@ -66,42 +66,42 @@ class Begun:
         return self._results[0]
 
 
-async def test_a_result_is_taken_once_and_without_a_task_and_the_peer_hears_nothing_more(autojump_clock):
+async def test_a_result_is_taken_once_without_a_task(autojump_clock):
     async with open_world("lines") as (link, peer):
         exchange = Begun(link.exchange(CALL, unheard, Deadline(10, 0, 60)))
         assert exchange.is_asleep
-        asked = await peer.next()
-        assert asked["params"]["_meta"] == {PROGRESS_TOKEN: asked["id"]}
+        request = await peer.next()
+        assert request["params"]["_meta"] == {PROGRESS_TOKEN: request["id"]}
         assert len(link.deadlines.watched) == 1
-        await peer.say(id=asked["id"], result={"content": []})
+        await peer.say(id=request["id"], result={"content": []})
         await quiet()
         assert exchange.is_over
         assert await exchange.result() == RESULT
         assert nothing_is_left(link)
-        await peer.say(id=asked["id"], result={"content": [1]})  # once more, and nobody's
+        await peer.say(id=request["id"], result={"content": [1]})  # once more, and for no exchange
         with trio.move_on_after(30):
             pytest.fail(f"the peer hears {await peer.next()}")
 
 
 async def test_many_exchanges_wait_without_a_task_and_each_gets_its_own_answer(autojump_clock):
     async with open_world("lines") as (link, peer):
-        before = trio.lowlevel.current_statistics().tasks_living
+        count = trio.lowlevel.current_statistics().tasks_living
         exchanges = [Begun(link.exchange(CALL, unheard, Deadline(10, 0, 60))) for _ in range(50)]
-        asked = [(await peer.next())["id"] for _ in exchanges]
-        for request_id in reversed(asked):
+        ids = [(await peer.next())["id"] for _ in exchanges]
+        for request_id in reversed(ids):
             await peer.say(id=request_id, result={"content": [request_id]})
         await quiet()
-        assert trio.lowlevel.current_statistics().tasks_living == before
+        assert trio.lowlevel.current_statistics().tasks_living == count
         assert all(exchange.is_over for exchange in exchanges)
-        assert [await exchange.result() for exchange in exchanges] == [{"content": raw([i])} for i in asked]
+        assert [await exchange.result() for exchange in exchanges] == [{"content": raw([i])} for i in ids]
         assert nothing_is_left(link)
 
 
 async def test_what_came_before_the_answer_is_told_before_it(autojump_clock):
-    heard: list[Any] = []
+    notes: list[Any] = []
 
     async def hear(event: Event) -> None:
-        heard.append(event.params[PROGRESS_TOKEN])
+        notes.append(event.params[PROGRESS_TOKEN])
 
     async with open_world("lines") as (link, peer):
         exchange = Begun(link.exchange(CALL, hear))
@@ -111,7 +111,7 @@ async def test_what_came_before_the_answer_is_told_before_it(autojump_clock):
         await quiet()
         assert (exchange.changed.is_set(), exchange.is_over) == (True, False)  # a client may not read
         assert await exchange.result() == RESULT
-        assert heard == [raw("mine")]
+        assert notes == [raw("mine")]
         assert nothing_is_left(link)
 
 
@@ -171,7 +171,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(autojump_clo
 
 
 @pytest.mark.parametrize("written", [str, float])
-async def test_an_id_may_come_back_as_text_or_with_a_fraction_of_zero(autojump_clock, written):
+async def test_an_id_may_return_as_text_or_with_a_zero_fraction(autojump_clock, written):
     async with open_world("lines") as (link, peer):
         exchange = Begun(link.exchange(CALL, unheard))
         request_id = (await peer.next())["id"]
@@ -207,22 +207,25 @@ async def test_a_result_that_wants_to_know_something_is_a_result(autojump_clock)
         assert list(await exchange.result()) == ["inputRequests"]
 
 
-async def test_an_exchange_that_is_cancelled_ends_at_once_and_its_peer_is_told_once(autojump_clock):
+async def test_a_cancelled_exchange_ends_at_once_with_one_notification(autojump_clock):
     async with open_world("lines") as (link, peer):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_inline, link.exchange(CALL, unheard, Deadline(10, 0, 60)))
-            asked = await peer.next()
+            request = await peer.next()
             nursery.cancel_scope.cancel()
         assert nothing_is_left(link)
-        told = await peer.next()
-        assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", asked["id"])
-        await say_progress(peer, asked["id"])
-        await peer.say(id=asked["id"], result={"content": []})  # too late, and nobody's
+        cancellation = await peer.next()
+        assert (cancellation["method"], cancellation["params"]["requestId"]) == (
+            "notifications/cancelled",
+            request["id"],
+        )
+        await say_progress(peer, request["id"])
+        await peer.say(id=request["id"], result={"content": []})  # too late, and for no exchange
         with trio.move_on_after(30):
             pytest.fail(f"the peer hears {await peer.next()}")
 
 
-async def test_an_exchange_that_is_overdue_ends_without_a_task_and_its_peer_is_told(autojump_clock):
+async def test_an_overdue_exchange_ends_without_a_task_with_one_notification(autojump_clock):
     async with open_world("lines") as (link, peer):
         exchange = Begun(link.exchange(CALL, unheard, Deadline(10, 4, 60)))
         began = trio.current_time()
@@ -231,8 +234,11 @@ async def test_an_exchange_that_is_overdue_ends_without_a_task_and_its_peer_is_t
         assert exchange.is_over
         with pytest.raises(Overdue):
             await exchange.result()
-        asked, told = await peer.next(), await peer.next()
-        assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", asked["id"])
+        request, cancellation = await peer.next(), await peer.next()
+        assert (cancellation["method"], cancellation["params"]["requestId"]) == (
+            "notifications/cancelled",
+            request["id"],
+        )
         assert nothing_is_left(link)
 
 
@@ -261,7 +267,7 @@ async def test_where_sending_may_have_to_wait_an_exchange_wants_a_task(autojump_
         assert nothing_is_left(link)
 
 
-async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump_clock):
+async def test_a_message_without_room_in_the_pipe_is_sent_in_a_task(autojump_clock):
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
     async with (
         open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
@@ -272,9 +278,9 @@ async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump
         assert [exchange.is_asleep for exchange in exchanges] == [True] * CAPACITY + [False] * 3
         for exchange in exchanges:
             nursery.start_soon(exchange.result)
-        asked = [(await peer.next())["id"] for _ in exchanges]
-        assert len(set(asked)) == len(exchanges)
-        for request_id in asked:
+        ids = [(await peer.next())["id"] for _ in exchanges]
+        assert len(set(ids)) == len(exchanges)
+        for request_id in ids:
             await peer.say(id=request_id, result={"content": []})
         await quiet()
         assert all(exchange.is_over for exchange in exchanges)
@@ -282,7 +288,7 @@ async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump
 
 
 async def test_an_exchange_that_cannot_be_sent_in_time_is_overdue(autojump_clock):
-    ours, _theirs = open_memory_pipes(kind=PromptMemoryPipe)  # nobody reads
+    ours, _theirs = open_memory_pipes(kind=PromptMemoryPipe)  # without a reader
     async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
         exchanges = [Begun(link.exchange(CALL, unheard, Deadline(5, 0, 60))) for _ in range(CAPACITY + 1)]
         began = trio.current_time()
@@ -314,13 +320,13 @@ async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autoju
     ):
         peer = Peer(theirs)
         nursery.start_soon(ask, link)
-        asked = await peer.next()
+        request = await peer.next()
         theirs.stop_reading()
         began = trio.current_time()
         nursery.start_soon(failing_exchange, link)
         await quiet()
         assert not link.closed.is_set()
-        await peer.say(id=asked["id"], result={"content": []})
+        await peer.say(id=request["id"], result={"content": []})
         await quiet()
         assert results == [RESULT]
         await link.closed.wait()
@@ -335,7 +341,7 @@ async def failing_exchange(link: DuplexChannel) -> None:
 
 
 @pytest.mark.parametrize("kind", [PromptMemoryPipe, None], ids=["prompt", "waiting"])
-async def test_a_call_that_meets_a_closed_stream_before_its_reader_does_ends_the_link(autojump_clock, kind):
+async def test_a_call_on_a_closed_stream_ends_the_link(autojump_clock, kind):
     ours, theirs = open_memory_pipes(**({} if kind is None else {"kind": kind}))
     async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
         await quiet()

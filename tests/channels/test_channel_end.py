@@ -1,4 +1,4 @@
-"""A channel over HTTP that has ended: whoever still comes to it hears so, as of a lost connection."""
+"""A channel over HTTP that has ended: later exchanges end as on a lost connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEPT: list[McpmuxError] = [
 
 
 @pytest.mark.parametrize("error", KEPT, ids=lambda error: type(error).__name__)
-def test_an_error_that_is_kept_is_raised_as_an_equal_one_without_frames(error: McpmuxError):
+def test_a_kept_error_is_raised_as_an_equal_one_without_frames(error: McpmuxError):
     with pytest.raises(type(error)):
         raise error
     other = error.anew()

@@ -71,8 +71,8 @@ async def test_a_forgotten_session_is_opened_again_and_the_request_repeated():
         assert web.methods().count("tools/call") == 2
 
 
-async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
-    """And not in the old one, where nobody keeps its time any more."""
+async def test_a_read_that_ends_with_its_session_is_repeated():
+    """Repeat it not in the old session, whose deadlines have ended."""
     waits = trio.Event()
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
@@ -99,41 +99,41 @@ async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
         assert len(reads) == 2
 
 
-async def test_a_question_in_a_calls_stream_parks_it_and_the_answer_is_posted():
-    told: list[Json] = []
-    heard = trio.Event()
+async def test_a_question_in_a_calls_stream_parks_the_call():
+    answers: list[Json] = []
+    is_sent = trio.Event()
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message.get("id") == "q1":
-            told.append(message["result"])
-            heard.set()
+            answers.append(message["result"])
+            is_sent.set()
         if await initialize(web, request, message, reply):
             return
         if message["method"] == "tools/call":
             await reply.open(200, SSE, event({"id": "q1", "method": "roots/list"}))
-            await heard.wait()
+            await is_sent.wait()
             await reply.finish(
                 event({"id": message["id"], "result": {"content": [{"type": "text", "text": "k"}]}})
             )
 
     async with open_web(script) as (_, mux):
-        asked = await exchange(mux, "tools/call", {"name": "t"})
-        assert asked["resultType"] == "input_required"
-        ((key, wish),) = asked["inputRequests"].items()
+        result = await exchange(mux, "tools/call", {"name": "t"})
+        assert result["resultType"] == "input_required"
+        ((key, wish),) = result["inputRequests"].items()
         assert wish["method"] == "roots/list"
-        again = {"name": "t", "requestState": asked["requestState"], "inputResponses": {key: {"roots": []}}}
+        again = {"name": "t", "requestState": result["requestState"], "inputResponses": {key: {"roots": []}}}
         assert (await exchange(mux, "tools/call", again))["content"][0]["text"] == "k"
-        assert told == [{"roots": []}]
+        assert answers == [{"roots": []}]
 
 
-async def test_a_call_that_is_taken_back_at_once_is_taken_back_after_it_was_sent_or_not_at_all():
+async def test_an_early_cancellation_follows_its_call_or_neither_is_sent():
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if await initialize(web, request, message, reply):
             return
         if message["method"] == "resources/read":
             await web.answer(reply, message, {"contents": []})
         elif message["method"] == "tools/call":
-            await trio.sleep_forever()  # nothing is left to take back of what was answered
+            await trio.sleep_forever()  # an answered call is not cancelled
 
     async with open_web(script) as (web, mux):
         await exchange(mux, "resources/read", {"uri": "a:1"})
@@ -256,14 +256,14 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
     async with open_web(script) as (_, mux):
         outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
         await second.wait()
-        heard = await outbox.take()
-        assert heard is not None
-        assert heard.method == "notifications/tools/list_changed"
+        update = await outbox.take()
+        assert update is not None
+        assert update.method == "notifications/tools/list_changed"
         mux.hub.leave(outbox)
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(status, monkeypatch):
+async def test_a_missing_own_stream_is_requested_again(status, monkeypatch):
     monkeypatch.setattr(http_channel, "REFUSED_SECONDS", 0.01)
     refusals = 2
 
@@ -283,8 +283,8 @@ async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(
     async with open_web(script) as (_, mux):
         outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
         open_at_last.set()
-        heard = await outbox.take()  # what it said before may have been missed
-        assert heard is not None and heard.method == "notifications/tools/list_changed"
+        event = await outbox.take()  # what it said before may have been missed
+        assert event is not None and event.method == "notifications/tools/list_changed"
         assert refusals == 0
         mux.hub.leave(outbox)
 
@@ -303,7 +303,7 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, m
         assert web.methods().count("GET") == 1
 
 
-async def test_a_stream_that_always_ends_at_once_is_not_asked_for_without_end(monkeypatch):
+async def test_a_stream_that_always_ends_is_not_requested_forever(monkeypatch):
     monkeypatch.setattr("mcpmux.channels.http_peer.RETRY_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_SECONDS", 30.0)
 

@@ -128,7 +128,7 @@ class World:
         return await run_inline(self.channel.exchange(call, notify, deadline))
 
     async def overdue(self, deadline, call=CALL, notify=unheard) -> float:
-        """How long an exchange took that was not answered in time."""
+        """Return how long an exchange without an answer took."""
         began = trio.current_time()
         with pytest.raises(Overdue):
             await self.ask(deadline, call, notify)
@@ -260,11 +260,11 @@ async def test_waiting_for_a_connection_counts(autojump_clock):
 
 
 async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(autojump_clock, way):
-    asked = []
+    peers = []
 
     async def patient(peer) -> None:
         while message := await peer.next():
-            asked.append(peer)
+            peers.append(peer)
             await trio.sleep(29)
             await peer.answer(message, ok=True)
 
@@ -273,8 +273,8 @@ async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(auto
             assert await world.ask(Deadline(30, 0, 60)) == {"ok": raw(True)}
             assert world.channel.deadlines.watched == set()
             await trio.sleep(300)
-        assert len(asked) == 3
-        assert len(set(map(id, asked))) == 1
+        assert len(peers) == 3
+        assert len(set(map(id, peers))) == 1
 
 
 async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autojump_clock, way):
@@ -291,15 +291,15 @@ async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autoju
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "JSON"])
 async def test_without_a_term_an_exchange_takes_its_time(autojump_clock, way, streams):
     async def slow(peer) -> None:
-        asked = await peer.next()
+        request = await peer.next()
         if streams:
             await peer.say(STREAM)
         await trio.sleep(1000)
         if streams:
-            await peer.tell(id=asked["id"], result={})
+            await peer.tell(id=request["id"], result={})
             await peer.say(b"0\r\n\r\n")
         else:
-            await peer.answer(asked)
+            await peer.answer(request)
 
     async with served_by(slow, way) as world:
         assert await world.ask() == {}
@@ -317,9 +317,9 @@ async def test_a_legacy_server_is_told_that_nobody_waits_any_more(autojump_clock
         world.channel.settle(ServerFacts(LEGACY, {}))
         await world.overdue(Deadline(10, 0, 60))
         await world.nothing_is_left()
-        asked, told = world.seen
-        assert told["method"] == "notifications/cancelled"
-        assert told["params"]["requestId"] == asked["id"]
+        request, cancellation = world.seen
+        assert cancellation["method"] == "notifications/cancelled"
+        assert cancellation["params"]["requestId"] == request["id"]
 
 
 async def test_a_legacy_server_is_told_nothing_of_what_it_was_never_sent(autojump_clock):
@@ -333,7 +333,7 @@ async def test_a_legacy_server_is_told_nothing_of_what_it_was_never_sent(autojum
         nursery.cancel_scope.cancel()
 
 
-# When the channel ends, and nobody keeps time any more
+# When the channel ends, and its deadlines with it
 
 
 async def hear_the_end(world, **kwargs) -> None:
@@ -361,7 +361,7 @@ async def test_nothing_is_sent_over_a_channel_that_has_ended(autojump_clock, way
         assert world.seen == []
 
 
-async def test_who_hears_of_the_end_is_not_sent_again_though_it_may_be(autojump_clock, way):
+async def test_a_request_that_saw_the_end_is_not_repeated(autojump_clock, way):
     async with served_by(silent, way) as world, trio.open_nursery() as nursery:
         nursery.start_soon(partial(hear_the_end, world, call=Call("resources/list", {}, {})))
         await trio.testing.wait_all_tasks_blocked()
@@ -370,7 +370,7 @@ async def test_who_hears_of_the_end_is_not_sent_again_though_it_may_be(autojump_
         assert world.methods() == ["resources/list"]
 
 
-async def test_who_waits_for_its_turn_while_the_channel_ends_is_not_sent_at_all(autojump_clock):
+async def test_a_queued_request_is_not_sent_after_the_channel_ended(autojump_clock):
     """Ending the session takes a turn, too, so that those before it could have theirs meanwhile."""
     go = trio.Event()
 

@@ -46,7 +46,7 @@ def place_of(pool: HttpPool) -> HttpPlace:
         (b"retry: 0\n\n", LEAST_RETRY_SECONDS),
     ],
 )
-def test_a_broken_stream_is_opened_again_after_the_time_that_the_server_said(said: bytes, seconds: float):
+def test_a_broken_stream_is_reopened_after_the_servers_delay(said: bytes, seconds: float):
     """2025-11-25, "Transports": the client MUST respect the `retry` field."""
     decoder = SseDecoder(1000)
     decoder.feed(said)

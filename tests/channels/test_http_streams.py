@@ -49,7 +49,7 @@ class Steps:
 
 
 class Quiet:
-    """A tool that says nothing until it is told to answer."""
+    """A tool that is silent until it is released to answer."""
 
     def __init__(self) -> None:
         self._asked = trio.Event()
@@ -75,7 +75,7 @@ def servers(steps: Steps | Quiet) -> dict[str, Any]:
     return {"x": ScriptedServer(tools=[TOOL], handlers={"tools/call": steps}), "docs": docs()}
 
 
-async def test_updates_arrive_on_the_sessions_own_stream_and_are_told_again_after_a_break():
+async def test_updates_arrive_on_the_own_stream_and_again_after_a_break():
     server = Subscribable("2026-07-28")
     async with open_endpoint({"x": server, "y": Subscribable(LEGACY)}) as client:
         session = await client.initialize()
@@ -99,7 +99,7 @@ async def test_updates_arrive_on_the_sessions_own_stream_and_are_told_again_afte
             assert again == ["x+memo:2", "x+memo:3"]
 
 
-async def test_a_change_that_came_again_and_again_is_told_once_after_a_break():
+async def test_a_repeated_change_is_sent_once_after_a_break():
     server = Subscribable("2026-07-28")
     async with open_endpoint({"x": server, "y": Subscribable(LEGACY)}) as client:
         session = await client.initialize()
@@ -108,17 +108,17 @@ async def test_a_change_that_came_again_and_again_is_told_once_after_a_break():
         async with client.stream("GET", None, session) as stream:
             await server.update("memo:1")
             first = await next_update(stream)
-            heard = []
+            updates = []
             for name in ("memo:1", "memo:2", "memo:1", "memo:1"):
                 await server.update(name)
-                heard.append(await next_update(stream))
+                updates.append(await next_update(stream))
         async with client.stream("GET", None, session | {"Last-Event-ID": first[0]}) as stream:
-            assert [await next_update(stream) for _ in range(2)] == [heard[1], heard[3]]
-        async with client.stream("GET", None, session | {"Last-Event-ID": heard[0][0]}) as stream:
-            assert [await next_update(stream) for _ in range(2)] == [heard[1], heard[3]]
-        async with client.stream("GET", None, session | {"Last-Event-ID": heard[3][0]}) as stream:
+            assert [await next_update(stream) for _ in range(2)] == [updates[1], updates[3]]
+        async with client.stream("GET", None, session | {"Last-Event-ID": updates[0][0]}) as stream:
+            assert [await next_update(stream) for _ in range(2)] == [updates[1], updates[3]]
+        async with client.stream("GET", None, session | {"Last-Event-ID": updates[3][0]}) as stream:
             await server.update("memo:1")
-            assert (await next_update(stream))[0] not in [event_id for event_id, _ in heard]
+            assert (await next_update(stream))[0] not in [event_id for event_id, _ in updates]
 
 
 async def next_update(stream: Any) -> tuple[str, str]:
@@ -129,7 +129,7 @@ async def next_update(stream: Any) -> tuple[str, str]:
             return event_id, message["params"]["uri"]
 
 
-async def test_a_call_goes_on_without_its_connection_and_is_resumed_where_it_was():
+async def test_a_call_outlives_its_connection_and_is_resumed():
     steps = Steps(3)
     async with open_endpoint(servers(steps)) as client:
         session = await client.initialize()
@@ -216,10 +216,10 @@ async def test_a_question_that_its_call_outlives_is_taken_back_in_its_stream():
     async with open_endpoint({"x": server}) as client:
         session = await client.initialize(capabilities={"roots": {}})
         async with client.stream("POST", request("tools/call", {"name": "x__t"}), session) as stream:
-            asked, taken_back, answer = [await stream.message() for _ in range(3)]
-        assert asked["method"] == "roots/list"
+            question, taken_back, answer = [await stream.message() for _ in range(3)]
+        assert question["method"] == "roots/list"
         assert taken_back["method"] == "notifications/cancelled"
-        assert taken_back["params"]["requestId"] == asked["id"]
+        assert taken_back["params"]["requestId"] == question["id"]
         assert "told me" in answer["result"]["content"][0]["text"]
 
 

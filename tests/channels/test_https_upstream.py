@@ -40,7 +40,7 @@ async def trouble_of(mux: Any) -> str:
     return caught.value.message
 
 
-async def test_a_client_certificate_that_is_replaced_is_shown_once_it_was_read_again(
+async def test_a_replaced_client_certificate_is_used_after_it_was_read(
     certificates: Certificates, tmp_path: Path
 ):
     certificate, key = tmp_path / "client.pem", tmp_path / "client.key"

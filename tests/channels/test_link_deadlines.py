@@ -72,7 +72,7 @@ def kind(request):
 
 
 async def overdue(link, deadline: Deadline, call: Call = CALL) -> float:
-    """How long an exchange took that was not answered in time."""
+    """Return how long an exchange without an answer took."""
     began = trio.current_time()
     with pytest.raises(Overdue):
         await link.exchange(call, unheard, deadline)
@@ -83,20 +83,20 @@ async def test_an_unanswered_exchange_ends_in_time_and_the_peer_is_told(autojump
     async with open_world(kind) as (link, peer):
         took = await overdue(link, Deadline(10, 4, 60))
         assert 6 <= took <= 6 + 2 * SWEEP_SECONDS
-        asked, told = await peer.next(), await peer.next()
-        assert told["method"] == "notifications/cancelled"
-        assert told["params"]["requestId"] == asked["id"]
-        await peer.say(id=asked["id"], result={})  # too late, and nobody's
+        request, cancellation = await peer.next(), await peer.next()
+        assert cancellation["method"] == "notifications/cancelled"
+        assert cancellation["params"]["requestId"] == request["id"]
+        await peer.say(id=request["id"], result={})  # too late, and for no exchange
         assert len(link.pending_requests) == 0
 
 
-async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(autojump_clock, kind):
+async def test_no_deadline_is_watched_after_an_answer_in_time(autojump_clock, kind):
     async with open_world(kind) as (link, peer), trio.open_nursery() as nursery:
 
         async def answer() -> None:
-            asked = await peer.next()
+            request = await peer.next()
             await trio.sleep(9)
-            await peer.say(id=asked["id"], result={"ok": True})
+            await peer.say(id=request["id"], result={"ok": True})
 
         nursery.start_soon(answer)
         assert await link.exchange(CALL, unheard, Deadline(10, 0, 60)) == {"ok": raw(True)}
@@ -128,8 +128,8 @@ async def test_a_client_that_does_not_take_its_progress_is_not_waited_for(autoju
             await trio.sleep_forever()
 
         async def progress() -> None:
-            asked = await peer.next()
-            token = asked["params"]["_meta"][PROGRESS_TOKEN]
+            request = await peer.next()
+            token = request["params"]["_meta"][PROGRESS_TOKEN]
             await peer.say(method="notifications/progress", params={PROGRESS_TOKEN: token, "progress": 1})
 
         nursery.start_soon(progress)

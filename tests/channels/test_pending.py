@@ -58,10 +58,10 @@ class InFlight(RuleBasedStateMachine):
 
     @rule(pending=all_pending)
     def take_event(self, pending: PendingRequest) -> None:
-        before = len(pending.events)
+        count = len(pending.events)
         taken = self.pending_requests.take_event(pending.id, progress(1))
         assert taken is (pending.id in self.open_tickets)
-        assert len(pending.events) == min(before + taken, EVENT_LIMIT)
+        assert len(pending.events) == min(count + taken, EVENT_LIMIT)
 
     @rule(pending=consumes(all_pending))
     def close(self, pending: PendingRequest) -> None:
@@ -80,7 +80,7 @@ class InFlight(RuleBasedStateMachine):
     def everybody_has_the_own_answer(self) -> None:
         for pending in self.open_tickets.values():
             expected = self.answers.get(pending.id)
-            if isinstance(expected, TransportClosed):  # each has one of its own
+            if isinstance(expected, TransportClosed):  # each has its own one
                 assert isinstance(pending.answer, TransportClosed)
                 assert pending.answer is not expected
             else:
@@ -118,7 +118,7 @@ def test_an_id_that_comes_back_as_text_is_the_same_id():
     assert pending.answer == Reply("1", Raw(b"{}"))
 
 
-def test_an_unread_answer_without_an_id_is_for_the_only_call_in_flight():
+def test_an_answer_without_an_id_is_for_the_only_call():
     unread = RemoteProtocolError("the answer cannot be read")
     pending_requests = PendingRequests()
     assert not pending_requests.fail_unread(None, unread)
@@ -144,7 +144,7 @@ def test_a_closed_ticket_swallows_its_late_answer_and_progress():
     assert pending_requests.close(pending) is True
     assert pending_requests.take_answer(answer(pending.id)) is False
     assert pending_requests.take_event(pending.id, progress(1)) is False
-    assert pending_requests.close(pending) is False  # the peer is told once
+    assert pending_requests.close(pending) is False  # the peer is notified once
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -197,7 +197,7 @@ def call_of(client: object) -> Call:
     return Call("tools/call", {}, {}, client)
 
 
-def test_what_names_no_request_is_for_the_oldest_when_all_are_of_one_client():
+def test_an_unaddressed_message_is_for_the_oldest_request_of_one_client():
     pending_requests = PendingRequests()
     ann, ben = object(), object()
     assert pending_requests.sole(m.LOG_MESSAGE) is None
@@ -220,7 +220,7 @@ def test_requests_of_clients_that_nobody_knows_are_told_apart():
     assert pending_requests.sole(m.LOG_MESSAGE) is None
 
 
-def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some():
+def test_a_modern_log_message_is_for_a_request_with_a_level():
     """ "The server MUST NOT emit `notifications/message` for a request that does not include this field"."""
     pending_requests = PendingRequests()
     modern = {VERSION: raw("2026-07-28")}
@@ -255,7 +255,7 @@ def test_events_are_bounded_in_order_and_counted_when_lost(kinds: list[str]):
         pending.push(event)
     kept = list(pending.events)
     assert len(kept) <= EVENT_LIMIT
-    assert [event for event in made if any(event is one for one in kept)] == kept
+    assert [event for event in made if any(event is kept_event for kept_event in kept)] == kept
     superseded = sum(event.method == m.PROGRESS for event in made)
     superseded -= sum(event.method == m.PROGRESS for event in kept)
     assert pending.dropped <= len(made) - len(kept) <= pending.dropped + superseded
@@ -295,7 +295,7 @@ async def test_the_deadline_of_a_request_may_move(autojump_clock):
     assert pending.until == trio.current_time() + 5
 
 
-def test_a_ticket_that_is_cut_off_wakes_who_waits_and_the_peer_is_to_be_told():
+def test_a_ticket_cut_off_wakes_its_waiter_and_is_cancelled():
     pending_requests = PendingRequests()
     pending = pending_requests.open(PendingRequest(CALL))
     woken = []

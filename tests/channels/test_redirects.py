@@ -89,14 +89,14 @@ async def test_credentials_never_follow_to_another_origin():
         async with open_web(refuse_all) as (elsewhere, mux):
             await trouble_of(mux)
             there = elsewhere.seen[0][0].headers["host"]
-            before = len(elsewhere.seen)
+            count = len(elsewhere.seen)
 
             async def script(_web: Web, _request: Any, _message: Json, reply: Any) -> None:
                 await reply.send(307, (("Location", f"http://{there}/taken"),))
 
             async with open_web(script, make_target=with_token) as (_, sent):
                 assert f"it redirects to 'http://{there}/taken'" in await trouble_of(sent)
-    assert {request.path for request, _ in elsewhere.seen[before:]} <= {"/mcp"}
+    assert {request.path for request, _ in elsewhere.seen[count:]} <= {"/mcp"}
 
 
 @pytest.mark.parametrize("places", [["/mcp"], ["/a", "/mcp"], ["/a", "/b", "/c", "/d", "/e", "/mcp"]])

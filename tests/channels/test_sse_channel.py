@@ -38,7 +38,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is waited for in real time here is not what is tested."""
+    """Shorten the waits in real time that are not under test."""
     monkeypatch.setattr(wanted, "BROKEN_SECONDS", 0.05)
     monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.2)
     monkeypatch.setattr(opener, "DETECT_SECONDS", 0.5)
@@ -109,8 +109,8 @@ async def test_a_server_is_found_out_as_the_specification_says():
         assert facts is not None and facts.revision == OLD
     begin = ["POST /sse", "POST /sse", "GET /sse", "POST /messages/", "POST /messages/"]
     assert conversation(face)[:5] == begin
-    said = [json.loads(request.body)["method"] for request in face.requests if request.body]
-    assert said[:4] == ["server/discover", "initialize", "initialize", "notifications/initialized"]
+    methods = [json.loads(request.body)["method"] for request in face.requests if request.body]
+    assert methods[:4] == ["server/discover", "initialize", "initialize", "notifications/initialized"]
     assert "server/discover" not in [message.get("method") for message in face.server.seen]
 
 
@@ -176,11 +176,11 @@ async def test_a_question_is_asked_and_its_answer_posted(method, holds):
     server = Curious(LEGACY, method)
     async with open_stage(server) as (face, mux):
         face.hold = trio.Event() if holds else None
-        asked = await ask(mux, "tools/call", {"name": "t"})
-        ((key, wish),) = asked["inputRequests"].items()
+        first_result = await ask(mux, "tools/call", {"name": "t"})
+        ((key, wish),) = first_result["inputRequests"].items()
         assert wish["method"] == method
         answers = {key: ASKED[method][1]}
-        again = {"name": "t", "requestState": asked["requestState"], "inputResponses": answers}
+        again = {"name": "t", "requestState": first_result["requestState"], "inputResponses": answers}
         result = await ask(mux, "tools/call", again)
         assert json.loads(result["content"][0]["text"]) == [ASKED[method][1]]
 
@@ -231,14 +231,14 @@ async def test_a_question_outside_of_any_call_reaches_the_client(transport):
 async def test_what_was_found_out_is_remembered_when_the_stream_breaks():
     async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
-        asked = conversation(face).count("POST /sse")
+        count = conversation(face).count("POST /sse")
         connection = mux.upstreams["x"].connection
         assert connection is not None
         face.break_off()
         await connection.closed.wait()
         assert await read_text(mux) == "hello"
         assert face.count("GET") == 2
-        assert conversation(face).count("POST /sse") == asked
+        assert conversation(face).count("POST /sse") == count
 
 
 async def test_calls_under_way_hear_when_the_stream_breaks():

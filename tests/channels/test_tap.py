@@ -1,4 +1,4 @@
-"""What a tap sees of exchanges, on both legs and over each kind of transport."""
+"""The view of a tap on exchanges, on both legs and over each kind of transport."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Witness:
         self.ended_with.append((exchange, outcome))
 
     def of(self, exchange: int) -> list[tuple[str, str, str, str | None]]:
-        """What belongs to an exchange: (leg, direction, kind, method)."""
+        """Return the parts of an exchange: (leg, direction, kind, method)."""
         return [
             (seen.leg.side, seen.direction, seen.kind, seen.method)
             for seen in self.seen
@@ -124,8 +124,8 @@ async def test_a_list_is_one_exchange_with_every_upstream(autojump_clock):
         await client.request("resources/list")
         exchange, _ = witness.ended_with[-1]
         assert sorted(exchange.upstreams) == ["x", "y"]
-        asked = [s.leg.peer for s in witness.seen if s.exchange == exchange.number and s.kind == "request"]
-        assert sorted(asked) == ["c1", "x", "y"]
+        peers = [s.leg.peer for s in witness.seen if s.exchange == exchange.number and s.kind == "request"]
+        assert sorted(peers) == ["c1", "x", "y"]
 
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
@@ -133,10 +133,12 @@ async def test_a_question_of_a_server_belongs_to_the_call(down, autojump_clock):
     async with open_watched({"x": Curious(LEGACY, "roots/list"), "y": docs()}) as (world, witness):
         client = await client_of(world, down, CAPABILITIES)
         await call_and_answer(client, {"result": ASKED["roots/list"][1]})
-        asked = [s for s in witness.seen if s.method == "roots/list" and s.leg.side == "upstream"]
-        assert [(s.direction, s.kind) for s in asked] == [("in", "request"), ("out", "result")]
-        assert asked[0].exchange in [e.number for e, _ in witness.ended_with if e.call.method == "tools/call"]
-        assert asked[0].exchange == asked[1].exchange
+        questions = [s for s in witness.seen if s.method == "roots/list" and s.leg.side == "upstream"]
+        assert [(s.direction, s.kind) for s in questions] == [("in", "request"), ("out", "result")]
+        assert questions[0].exchange in [
+            e.number for e, _ in witness.ended_with if e.call.method == "tools/call"
+        ]
+        assert questions[0].exchange == questions[1].exchange
 
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
@@ -167,11 +169,11 @@ async def test_what_is_not_admitted_is_not_done(down, autojump_clock):
     async with open_watched({"x": server, "y": docs()}) as (world, witness):
         client = await client_of(world, down)
         await client.request("resources/list")
-        before = len(server.seen)
+        count = len(server.seen)
         witness.refusal = RpcError(-31003, "Busy: the log cannot be written")
         with pytest.raises(RpcFailure, match="cannot be written"):
             await client.request("resources/read", {"uri": "x+memo:1"})
-        assert len(server.seen) == before
+        assert len(server.seen) == count
 
 
 async def test_what_is_left_of_a_message_past_the_limit_is_seen(autojump_clock):
