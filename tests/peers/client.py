@@ -61,7 +61,7 @@ class ScriptedClient:
         return message
 
     async def drain(self) -> list[Json]:
-        """Everything that comes until nothing more does."""
+        """Return all messages until no more come."""
         messages = []
         with trio.move_on_after(20):  # of virtual time
             while True:

@@ -80,8 +80,8 @@ class HttpClient:
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         fields |= headers or {}
-        wanted = tuple((name, value) for name, value in fields.items() if value is not None)
-        return requested(self._pool, method, path, wanted, data, idempotent=False)
+        present = tuple((name, value) for name, value in fields.items() if value is not None)
+        return requested(self._pool, method, path, present, data, idempotent=False)
 
     async def send(
         self, body: Json | bytes, headers: Json | None = None, method: str = "POST", path: str = "/mcp"
@@ -110,8 +110,8 @@ class HttpClient:
         """Make a request of 2026-07-28."""
         message = make_request(method, params or {})
         answer = await self.send(message, make_fields(MODERN, message) | headers)
-        for said in answer.messages:
-            SchemaOracle(MODERN).check_from_server(said, method)
+        for answer_message in answer.messages:
+            SchemaOracle(MODERN).check_from_server(answer_message, method)
         return answer
 
     async def initialize(

@@ -30,7 +30,7 @@ class MemoryPipe(MessageStream):
             raise TransportClosed("the stream has ended") from None
 
     def stop_reading(self) -> None:
-        """What the other end sends from now on is lost; it can still be told something."""
+        """Lose all that the other end sends from now on; it still receives."""
         self._receiver.close()
 
     async def aclose(self) -> None:

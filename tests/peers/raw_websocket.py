@@ -86,7 +86,7 @@ class RawClient:
         return code
 
     async def expect_end(self) -> None:
-        """Nothing more comes."""
+        """Check that no message follows."""
         with suppress(trio.BrokenResourceError):
             assert await self.stream.receive_some() == b""
 

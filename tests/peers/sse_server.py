@@ -62,7 +62,7 @@ class SseFace:
             scope.cancel()
 
     def count(self, method: str) -> int:
-        """How many HTTP requests came with a method."""
+        """Count the HTTP requests with a method."""
         return sum(request.method == method for request in self.requests)
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -79,14 +79,14 @@ class SseFace:
         session = f"s{next(self._ids)}"
         stream = self.streams[session] = _Stream(reply)
         await reply.open(200, EVENT_STREAM, b"event: endpoint\ndata: %b\n\n" % self._address(session))
-        before = self.server._pipe
+        earlier = self.server._pipe
         with trio.CancelScope() as scope:
             self._connections.add(scope)
             try:
                 await self.server.serve(stream)
             finally:
                 if self.server._pipe is stream:
-                    self.server._pipe = before  # its older session goes on
+                    self.server._pipe = earlier  # its older session goes on
                 self._connections.discard(scope)
                 self.streams.pop(session, None)
 

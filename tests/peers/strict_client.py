@@ -37,7 +37,7 @@ def all_capabilities(revision: str) -> Json:
 
 
 def answer_to(question: Json) -> Json:
-    """What this client's user says."""
+    """Return the answer of this client's user."""
     if question.get("params", {}).get("mode") == "url":
         return {"action": "accept"}
     return ANSWERS[question["method"]]
@@ -84,7 +84,7 @@ class StrictClient(ScriptedClient):
             self.heard.append(message)
 
     def check(self, message: Json, method: str | None) -> None:
-        """Check also that a legacy client hears nothing of 2026-07-28, which its loose schema would admit."""
+        """Check also that a legacy client gets no field of 2026-07-28, which its loose schema would admit."""
         super().check(message, method)
         if not self.modern:
             assert not message.get("result", {}).keys() & {"resultType", "ttlMs", "cacheScope"}
@@ -121,9 +121,9 @@ class StrictClient(ScriptedClient):
         params: Json = {"name": name, "arguments": arguments}
         result = await self.request("tools/call", params)
         while result.get("resultType") == "input_required":
-            asked = result["inputRequests"]
-            self.questions += asked.values()
-            again = {key: answer_to(question) for key, question in asked.items()}
+            questions = result["inputRequests"]
+            self.questions += questions.values()
+            again = {key: answer_to(question) for key, question in questions.items()}
             more = {"inputResponses": again, "requestState": result["requestState"]}
             result = await self.request("tools/call", params | more)
         return result
@@ -136,8 +136,8 @@ class StrictClient(ScriptedClient):
         with trio.fail_after(PATIENCE):
             while True:
                 for message in self.heard:
-                    said = message.get("params", {})
-                    if message["method"] == method and params.items() <= said.items():
+                    received = message.get("params", {})
+                    if message["method"] == method and params.items() <= received.items():
                         self.heard.remove(message)
                         return message
                 await self._arrival.park()

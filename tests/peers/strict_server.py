@@ -123,17 +123,17 @@ class StrictServer(Subscribable):
         self._requests[message["id"]] = method
         if method == "initialize" and not self.modern:
             self._declared = params["capabilities"]
-        known: dict[str, Callable[[Json, Json], Awaitable[Json]]] = {
+        handlers: dict[str, Callable[[Json, Json], Awaitable[Json]]] = {
             "resources/read": self._read,
             "completion/complete": self._complete,
             "prompts/get": self._get_prompt,
             "tools/call": self._call,
         }
         if not self.modern:
-            known["logging/setLevel"] = self._set_level
-        if method not in known:
+            handlers["logging/setLevel"] = self._set_level
+        if method not in handlers:
             return await super().handle(method, params, message)
-        result = await known[method](params, message)
+        result = await handlers[method](params, message)
         if self.modern:
             result = {"resultType": "complete", **result}
             result |= CACHE if method == "resources/read" else {}
@@ -145,7 +145,7 @@ class StrictServer(Subscribable):
     def judge(self) -> None:
         """Everything that was heard so far is what the revision says. Raises AssertionError.
 
-        An opening question is one of the revision that it offers, as nobody knows ours yet.
+        An opening question is one of the revision that it offers, as ours is not known yet.
         """
         for message in self.seen:
             method = message.get("method")
@@ -180,8 +180,8 @@ class StrictServer(Subscribable):
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": f"the text of {uri}"}]}
 
     async def _complete(self, params: Json, _message: Json) -> Json:
-        known = params.get("context", {}).get("arguments", {})
-        value = "-".join([params["argument"]["value"], *known.values()])
+        arguments_known = params.get("context", {}).get("arguments", {})
+        value = "-".join([params["argument"]["value"], *arguments_known.values()])
         return {"completion": {"values": [value], "total": 1, "hasMore": False}}
 
     async def _get_prompt(self, params: Json, _message: Json) -> Json:
@@ -218,9 +218,9 @@ class StrictServer(Subscribable):
         return {"content": [text("counted")]}
 
     async def _measure(self, arguments: Json, _params: Json, _about: Any) -> Json:
-        found = {"length": len(arguments["text"])}
-        result: Json = {"content": [text(json.dumps(found))]}
-        return result | ({"structuredContent": found} if self.revision >= "2025-06-18" else {})
+        measured = {"length": len(arguments["text"])}
+        result: Json = {"content": [text(json.dumps(measured))]}
+        return result | ({"structuredContent": measured} if self.revision >= "2025-06-18" else {})
 
     async def _link(self, _arguments: Json, _params: Json, _about: Any) -> Json:
         if self.revision < "2025-06-18":
@@ -242,8 +242,8 @@ class StrictServer(Subscribable):
 
     async def _complain(self, _arguments: Json, params: Json, about: Any) -> Json:
         if not self.modern or LOG_LEVEL in params["_meta"]:
-            said = {"level": "warning", "logger": "it", "data": {"why": "asked to"}}
-            await self.send({"method": "notifications/message", "params": said}, about)
+            log = {"level": "warning", "logger": "it", "data": {"why": "asked to"}}
+            await self.send({"method": "notifications/message", "params": log}, about)
         return {"content": [text("complained")]}
 
     async def _ask(self, arguments: Json, params: Json, about: Any) -> Json:
@@ -261,10 +261,10 @@ class StrictServer(Subscribable):
                     "requestState": "s",
                 }
             assert params["requestState"] == "s"
-            told = params["inputResponses"]["it"]
+            answer = params["inputResponses"]["it"]
         else:
-            told = await self._question(question, about)
-        return {"content": [text(json.dumps(told))]}
+            answer = await self._question(question, about)
+        return {"content": [text(json.dumps(answer))]}
 
     def _offers(self, declared: Json, what: str) -> bool:
         if what == "page":

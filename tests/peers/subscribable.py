@@ -46,7 +46,7 @@ class Subscribable(ScriptedServer):
         self.subscribes: Counter[str] = Counter()
 
     async def is_free(self) -> None:
-        """Wait until nothing is subscribed to."""
+        """Wait until no URI is subscribed."""
         while self.subscribed:
             await self._less.wait()
 
@@ -82,13 +82,13 @@ class Subscribable(ScriptedServer):
         return await super().handle(method, params, message)
 
     async def _listen(self, wish: Json, listen: Any) -> Json:
-        known = [
+        uris = [
             uri
             for uri in wish.get("resourceSubscriptions", [])
             if uri in self._uris and (self.honours is None or uri in self.honours)
         ]
-        honoured = {**wish, "resourceSubscriptions": known}
-        self.subscribes.update(set(known) - self.subscribed)
+        honoured = {**wish, "resourceSubscriptions": uris}
+        self.subscribes.update(set(uris) - self.subscribed)
         self._listens[listen] = honoured
         try:
             params = {"_meta": {SUBSCRIPTION_ID: listen}, "notifications": honoured}
