@@ -42,8 +42,8 @@ class Worker(ScriptedServer):
             progress = {"progressToken": meta["progressToken"], "progress": 1, "total": 2}
             await self.send({"method": "notifications/progress", "params": progress})
         if "io.modelcontextprotocol/logLevel" in meta:
-            said = {"level": "warning", "data": {"low": ["ink"]}}
-            await self.send({"method": "notifications/message", "params": said})
+            log = {"level": "warning", "data": {"low": ["ink"]}}
+            await self.send({"method": "notifications/message", "params": log})
         return DONE
 
 
@@ -55,7 +55,7 @@ def config_of(names: Mapping[str, Any], **settings: Any) -> Config:
 async def open_local(
     servers: Mapping[str, ScriptedServer | None], **settings: Any
 ) -> AsyncIterator[tuple[LocalMux, Client]]:
-    """A mux with one client that is nobody in particular. `settings`: of the configuration."""
+    """A mux with one anonymous client. `settings`: of the configuration."""
     world = World(servers)
     config = config_of(servers, **settings)
     async with open_mux(config, open_channel=world.open_channel) as mux, mux.client() as client:

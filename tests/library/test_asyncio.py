@@ -24,7 +24,7 @@ WORD: ContextVar[str] = ContextVar("word")
 
 
 def on_asyncio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test on asyncio, where what nobody has looked at is an error."""
+    """Run a test on asyncio, where an unobserved exception is an error."""
 
     @wraps(test)
     def run() -> None:
@@ -101,16 +101,16 @@ async def test_cancelling_a_task_cancels_its_request_at_the_server():
 
 @on_asyncio
 async def test_notifications_are_told_on_asyncio_in_the_context_of_the_request():
-    told: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
 
     async def hear(notification: Notification) -> None:
         await asyncio.sleep(0)
-        told.append((notification.method, WORD.get()))
+        notes.append((notification.method, WORD.get()))
 
     async with open_local({"x": Worker(), "y": Worker()}) as (_, client):
         WORD.set("ours")
         await call(client, "x__work", hear, "info")
-    assert told == [("notifications/progress", "ours"), ("notifications/message", "ours")]
+    assert notes == [("notifications/progress", "ours"), ("notifications/message", "ours")]
 
 
 @on_asyncio

@@ -48,18 +48,22 @@ async def test_an_error_that_nobody_catches_leaves_the_mux_in_no_group(autojump_
 
 
 async def test_progress_and_log_messages_are_told_in_order(autojump_clock):
-    heard: list[Notification] = []
+    notifications: list[Notification] = []
 
     async def hear(notification: Notification) -> None:
-        heard.append(notification)
+        notifications.append(notification)
 
     async with open_local({"x": Worker(), "y": Worker()}) as (_, client):
         await call(client, "x__work", hear, "info")
         await call(client, "x__work", hear, "error")
     progress = "notifications/progress"
-    assert [each.method for each in heard] == [progress, "notifications/message", progress]
-    assert (heard[0].params["progress"], heard[0].params["total"]) == (1, 2)
-    assert heard[1].params["data"] == {"low": ["ink"]}
+    assert [notification.method for notification in notifications] == [
+        progress,
+        "notifications/message",
+        progress,
+    ]
+    assert (notifications[0].params["progress"], notifications[0].params["total"]) == (1, 2)
+    assert notifications[1].params["data"] == {"low": ["ink"]}
 
 
 async def test_cancelling_a_request_cancels_it_at_the_server(autojump_clock):
@@ -97,8 +101,11 @@ async def test_changes_are_heard_until_the_listen_is_left(autojump_clock):
         async with client.listen(uris=["x+memo:1", "z+memo:1"], lists=["tools"]) as notifications:
             assert notifications.honoured == {"toolsListChanged": True, "resourceSubscriptions": ["x+memo:1"]}
             await server.update("memo:1")
-            heard = await anext(notifications)
-            assert (heard.method, heard.params["uri"]) == ("notifications/resources/updated", "x+memo:1")
+            notification = await anext(notifications)
+            assert (notification.method, notification.params["uri"]) == (
+                "notifications/resources/updated",
+                "x+memo:1",
+            )
         with pytest.raises(trio.ClosedResourceError):
             await anext(notifications)
 
@@ -204,9 +211,9 @@ async def test_what_a_server_asks_is_answered_by_the_same_request_again(autojump
         mux.client(capabilities={"roots": {}}) as client,
     ):
         params: Json = {"name": "x__go", "arguments": {}}
-        asked = await client.request("tools/call", params)
-        assert asked["inputRequests"]["where"]["method"] == "roots/list"
-        params["requestState"] = asked["requestState"]
+        question = await client.request("tools/call", params)
+        assert question["inputRequests"]["where"]["method"] == "roots/list"
+        params["requestState"] = question["requestState"]
         params["inputResponses"] = {"where": {"roots": [{"uri": "file:///here"}]}}
         result = await client.request("tools/call", params)
     assert result["content"][0]["text"] == "file:///here"

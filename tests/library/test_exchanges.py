@@ -43,7 +43,7 @@ async def test_an_observer_hears_how_each_exchange_went(autojump_clock):
     assert (failed.outcome, failed.code, failed.message) == ("error", -32050, "out of paper")
     assert (unknown.outcome, unknown.code) == ("invalid_params", -32602)
     assert (cancelled.outcome, cancelled.code, cancelled.seconds) == ("cancelled", None, 3)
-    assert [each.number for each in (failed, unknown, cancelled)] == [1, 2, 3]
+    assert [exchange.number for exchange in (failed, unknown, cancelled)] == [1, 2, 3]
 
 
 async def test_what_finds_no_room_is_dropped_and_counted(autojump_clock):

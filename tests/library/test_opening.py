@@ -1,4 +1,4 @@
-"""What a program may open, and what comes and goes with it."""
+"""The parts that a program may open, and their lifetimes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CLOCK = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
 
 
 def names(config: Config) -> list[str]:
-    return [each.name for each in config.upstreams]
+    return [upstream.name for upstream in config.upstreams]
 
 
-def test_a_configuration_is_a_value_a_path_or_a_mapping_of_either_layout(tmp_path: Path):
+def test_a_configuration_is_a_value_path_or_mapping(tmp_path: Path):
     ready = config_of({"x": None})
     file = tmp_path / "mux.toml"
     file.write_text("[upstreams.clock]\ncommand = 'clock'\n")
@@ -92,9 +92,9 @@ async def test_a_server_that_never_says_anything_holds_it_up_for_seconds(autojum
 
 async def test_two_in_one_program_do_not_know_of_each_other(autojump_clock):
     async with (
-        open_local({"x": Worker(), "y": Worker()}) as (one, client),
+        open_local({"x": Worker(), "y": Worker()}) as (mux, client),
         open_local({"z": Worker()}) as (two, other),
-        one.observe() as ours,
+        mux.observe() as ours,
         two.observe() as theirs,
     ):
         await client.request("tools/list")
@@ -169,15 +169,15 @@ async def test_what_a_program_asks_is_in_the_audit_log(tmp_path: Path):
         mux.client("alice") as client,
     ):
         await client.request("tools/call", {"name": "x__work"})
-    told = [
+    requests = [
         tuple(map(json.loads(line).get, ("principal", "method", "target"))) for line in lines_in(tmp_path)
     ]
-    assert ("alice", "tools/call", "x__work") in told
+    assert ("alice", "tools/call", "x__work") in requests
 
 
 @pytest.mark.parametrize("is_configured", [True, False])
 async def test_the_log_of_a_program_stays_as_it_has_configured_it(autojump_clock, is_configured: bool):
-    before, captured = structlog.get_config(), structlog.testing.LogCapture()
+    settings, captured = structlog.get_config(), structlog.testing.LogCapture()
     try:
         structlog.reset_defaults()
         if is_configured:
@@ -186,7 +186,7 @@ async def test_the_log_of_a_program_stays_as_it_has_configured_it(autojump_clock
             assert (structlog.get_config()["processors"] == [captured]) is is_configured
         assert ("upstream ready" in [entry["event"] for entry in captured.entries]) is is_configured
     finally:
-        structlog.configure(**before)
+        structlog.configure(**settings)
 
 
 @pytest.mark.process
@@ -201,6 +201,6 @@ async def test_an_entry_that_cannot_be_read_is_absent_and_others_are_there():
             assert await client.list_all("tools/list")
             (reason,) = mux.absent().values()
             assert reason.startswith("env.KEY: the environment variable `UNSET_9` is not set")
-    assert [each["note"] for each in logs if "note" in each] == [
+    assert [log["note"] for log in logs if "note" in log] == [
         "mcpServers.notes: keys that mcpmux does not know: isActive"
     ]
