@@ -42,8 +42,8 @@ async def open_client(server: DemoServer, revision: str) -> AsyncIterator[Script
 @pytest.mark.parametrize("revision", ALL)
 async def test_every_offered_list_is_walked_to_its_end(revision: str) -> None:
     async with open_client(notes.make_server(), revision) as client:
-        found = {method: await client.walk(method, key) for method, key in LISTS.items()}
-    assert {method: len(items) for method, items in found.items()} == {
+        lists = {method: await client.walk(method, key) for method, key in LISTS.items()}
+    assert {method: len(items) for method, items in lists.items()} == {
         "resources/list": 30,
         "resources/templates/list": 1,
         "tools/list": 1,
