@@ -28,13 +28,13 @@ UNASKED = -32601  # what a server hears that asks a client for what it does not 
 
 async def introduction(cell: Cell) -> Outcome:
     """`initialize` or `server/discover` tells the revision and what is offered."""
-    said = cell.introduction
+    facts = cell.introduction
     if cell.client.modern:
-        assert cell.down in said["supportedVersions"]
+        assert cell.down in facts["supportedVersions"]
     else:
-        assert said["protocolVersion"] == cell.down
-    assert said["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
-    assert {"tools", "prompts", "logging"} <= said["capabilities"].keys()
+        assert facts["protocolVersion"] == cell.down
+    assert facts["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+    assert {"tools", "prompts", "logging"} <= facts["capabilities"].keys()
     return None
 
 
@@ -87,16 +87,16 @@ async def template(cell: Cell) -> Outcome:
 
 
 async def completion(cell: Cell) -> Outcome:
-    """Of a template and of a prompt, with the arguments known so far."""
+    """Complete arguments of a template and a prompt, with those known so far."""
     refs: list[Json] = [
         {"type": "ref/resource", "uri": "up+memo:{number}"},
         {"type": "ref/prompt", "name": "up__greet"},
     ]
     for ref in refs:
-        asked: Json = {"ref": ref, "argument": {"name": "number", "value": "1"}}
-        asked |= {"context": {"arguments": {"other": "2"}}} if cell.down >= "2025-06-18" else {}
-        found = (await cell.client.request("completion/complete", asked))["completion"]
-        assert found["values"] == ["1-2" if cell.down >= "2025-06-18" else "1"]
+        params: Json = {"ref": ref, "argument": {"name": "number", "value": "1"}}
+        params |= {"context": {"arguments": {"other": "2"}}} if cell.down >= "2025-06-18" else {}
+        completed = (await cell.client.request("completion/complete", params))["completion"]
+        assert completed["values"] == ["1-2" if cell.down >= "2025-06-18" else "1"]
     return None
 
 
@@ -104,8 +104,11 @@ async def progress(cell: Cell) -> Outcome:
     """Comes in order, under the client's own token, before the answer."""
     result = await cell.client.request("tools/call", {"name": "up__count"}, progressToken=0)
     assert result["content"] == [text("counted")]
-    heard = [await cell.client.hear("notifications/progress", progressToken=0) for _ in range(3)]
-    assert [(said["params"]["progress"], said["params"]["total"]) for said in heard] == [
+    notifications = [await cell.client.hear("notifications/progress", progressToken=0) for _ in range(3)]
+    assert [
+        (notification["params"]["progress"], notification["params"]["total"])
+        for notification in notifications
+    ] == [
         (1, 3),
         (2, 3),
         (3, 3),
@@ -144,8 +147,8 @@ async def audio(cell: Cell) -> Outcome:
 
 async def prompt(cell: Cell) -> Outcome:
     """With text, an embedded resource and an image."""
-    asked = {"name": "up__greet", "arguments": {"who": "you"}}
-    messages = (await cell.client.request("prompts/get", asked))["messages"]
+    params = {"name": "up__greet", "arguments": {"who": "you"}}
+    messages = (await cell.client.request("prompts/get", params))["messages"]
     blocks = [message["content"] for message in messages]
     assert blocks[0] == text("you")
     assert blocks[1]["resource"] == {"uri": "up+memo:2", "text": "embedded"}
@@ -162,9 +165,9 @@ async def update(cell: Cell) -> Outcome:
         await cell.client.request("resources/subscribe", {"uri": uri})
     assert cell.server.subscribed == {WATCHED}
     await cell.server.update(WATCHED)
-    said = await cell.client.hear(UPDATED, uri=uri)
+    notification = await cell.client.hear(UPDATED, uri=uri)
     if cell.client.modern:
-        assert said["params"]["_meta"][SUBSCRIPTION_ID] == listen
+        assert notification["params"]["_meta"][SUBSCRIPTION_ID] == listen
         await cell.client.cancel(listen)
     else:
         await cell.client.request("resources/unsubscribe", {"uri": uri})
@@ -175,8 +178,8 @@ async def update(cell: Cell) -> Outcome:
 
 async def _listen(cell: Cell, wish: Json) -> int:
     listen = await cell.client.start("subscriptions/listen", {"notifications": wish})
-    said = await cell.client.hear("notifications/subscriptions/acknowledged")
-    assert said["params"]["notifications"] == wish
+    notification = await cell.client.hear("notifications/subscriptions/acknowledged")
+    assert notification["params"]["notifications"] == wish
     return listen
 
 
@@ -229,15 +232,15 @@ async def roots(cell: Cell) -> Outcome:
 
 async def _asked(cell: Cell, what: str, first: str, method: str) -> bool:
     """Whether the server could ask the client, and heard its answer; it could not only by nature."""
-    before = len(cell.client.questions)
-    told = (await cell.client.call("up__ask", what=what))["content"][0]["text"]
-    questions = cell.client.questions[before:]
+    count = len(cell.client.questions)
+    answer = (await cell.client.call("up__ask", what=what))["content"][0]["text"]
+    questions = cell.client.questions[count:]
     if cell.since(first):
         assert [question["method"] for question in questions] == [method]
-        assert json.loads(told) == ({"action": "accept"} if what == "page" else ANSWERS[method])
+        assert json.loads(answer) == ({"action": "accept"} if what == "page" else ANSWERS[method])
         return True
     assert not questions
-    assert told == "not asked" or json.loads(told) == {"error": UNASKED}
+    assert answer == "not asked" or json.loads(answer) == {"error": UNASKED}
     return False
 
 
@@ -278,9 +281,9 @@ async def log_message(cell: Cell) -> Outcome:
             await cell.client.request("logging/setLevel", {"level": level})
         await cell.client.call("up__complain")
         await cell.settle()
-        said = [each for each in cell.client.heard if each["method"] == "notifications/message"]
-        assert len(said) == expected
-        for message in said:
+        messages = [message for message in cell.client.heard if message["method"] == "notifications/message"]
+        assert len(messages) == expected
+        for message in messages:
             assert message["params"] == {"level": "warning", "logger": "up/it", "data": {"why": "asked to"}}
     return None
 

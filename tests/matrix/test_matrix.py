@@ -52,8 +52,8 @@ def test_the_readme_excuses_nothing_but_what_a_revision_lacks():
 async def test_over_http_it_is_the_same(revision: str):
     with trio.fail_after(60):
         async with open_http_cell(revision, revision) as cell:
-            found = {await feature(cell) for feature in FEATURES.values()}
-    assert tuple(note for note in NOTES if note in found) == parse(in_readme())[revision, revision]
+            notes = {await feature(cell) for feature in FEATURES.values()}
+    assert tuple(note for note in NOTES if note in notes) == parse(in_readme())[revision, revision]
 
 
 def test_every_note_is_about_a_feature():
