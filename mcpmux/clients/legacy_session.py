@@ -213,6 +213,7 @@ class LegacySession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if call.method in _MODERN_ONLY or (call.method in _TASKS and not self.knows_tasks):
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+        # The level is read for each message: `logging/setLevel` counts for calls under way, too.
         notify = with_logs_of(lambda: self._client.log_level, notify)
         try:
             result = await self._router.exchange(call, notify)

@@ -252,6 +252,7 @@ class Cache:
         if not fetches:
             self._open.pop(fetch.key.session, None)
         self._close(fetch)
+        # Last: a client that wakes may begin the next fetch of the same key at once.
         for tell in fetch.joined:
             tell()
 
@@ -277,6 +278,7 @@ class Cache:
         if size * LARGEST_SHARE > self._max_bytes or self._max_entries < 1:
             return False
         name = (fetch.key, audience)
+        # First, so that the bytes of an entry that is replaced are not counted twice.
         self._remove(name)
         self._entries[name] = Entry(value, audience, size, until, fresh_until, tags, generation)
         self.bytes += size

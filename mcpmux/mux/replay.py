@@ -92,7 +92,7 @@ class ReplayBuffer:
         """
         if stream not in self._last:
             self._gone[stream] = number - 1
-        elif number <= self._last[stream]:
+        elif number <= self._last[stream]:  # kept twice: its writer could not know that it had arrived
             return
         self._last[stream] = number - 1
         self.add(stream, data, now)

@@ -180,6 +180,7 @@ class AccessControl:
     def _learn(self, upstream: Upstream, listing: Listing) -> None:
         changed = [view for view in self.views.values() if view.hints.get(upstream.name) != listing.hints]
         if changed:
+            # A view that selects by annotations may decide otherwise from now on.
             self._decisions.clear()
         for selection in changed:
             selection.learn(upstream.name, listing.hints)

@@ -192,6 +192,7 @@ class Merger:
                     fetches.append(self._fetch(position, upstream, call, walk, parts))
             await together(fetches)
             walk.end_round()
+        # What is incomplete must not be given again when the missing upstream is back.
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)
@@ -286,6 +287,7 @@ class Merger:
                 judge = self._access.of(call.principal)  # other names may be in force by now
             if judge.overrides is not None:
                 names, items = judge.overridden(call.method, upstream.space, names, items)
+            # A page with items of a private session must not be kept for other clients.
             parts.take(cached, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
             hidden = 0 if items is cached.page.items else len(cached.page.items) - len(items)

@@ -104,6 +104,7 @@ class Resolver:
         if len(candidates) == 1:
             return candidates[0]
         if not candidates:
+            # The client gets the same error; only the records tell a refusal from a mistake.
             raise refusal if all_meant else as_refused(refusal, NO_RULE)
         spaces = self.namespace.spaces
         raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
@@ -122,6 +123,7 @@ class Resolver:
         listed = m.TOOLS_LIST if use == m.TOOLS_CALL else m.PROMPTS_LIST
         resolved = namespace.resolve_name(name)
         if resolved is None:
+            # Before the judge is asked, as a view may select tools by their annotations.
             if use == m.TOOLS_CALL:
                 await self._learn_all(call)
             owns = {upstream: judge.own_name(use, upstream, name) for upstream in self._registry}
@@ -133,6 +135,7 @@ class Resolver:
             owners = await self._owners_of(name, call, candidates, listed, partial(judge.own_name, use))
             owner = self._sole(owners, name, no_item(NOUNS[use], name), Space.expose_name)
             return owner, owns[owner] or name, owners.missing
+        # First: `for_call`, below, may open a session with an upstream that the client must not reach.
         if not judge.may(resolved[0], use, SOME):
             raise as_refused(no_item(NOUNS[use], name), NO_RULE)
         if namespace.is_shortened(name):
@@ -158,6 +161,7 @@ class Resolver:
         shown = [judge.shown_name(call.method, owner, own) for own in names]
         found = self.namespace.match_name(name, owner, shown)
         if found is None:
+            # The name may be newer than the remembered list: ask once more.
             return await self._long_name(name, owner, list_method, call, anew=True) if again else None
         return judge.own_name(call.method, owner, found)
 
@@ -206,6 +210,7 @@ class Resolver:
                 for session in sessions:
                     nursery.start_soon(claim, session)
         owners = listed or templated
+        # Something new is in no remembered list: ask once more before refusing.
         if again and not owners:
             return await self._owners_of(text, call, asked, list_method, own_name, anew=True)
         return Owners([name for name in asked if name in owners], missing, len(asked) == len(self._registry))

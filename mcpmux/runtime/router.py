@@ -96,6 +96,7 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
+        # Plain functions as far as the route: each coroutine would be resumed once more for every answer.
         settle = None if call.method in m.READ_ONLY else self.settle
         if settle is not None or self._rates.counts_requests:
             return self._count_and_settle(call, notify, settle)
@@ -120,6 +121,7 @@ class Router:
 
     def _check(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer a call after unsealing its state and task id and checking the spelling of its members."""
+        # The session of a legacy client keeps its states and asks the questions itself.
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
             call = self._round_trips.taken_back(call)
         if not self.access.is_open:
@@ -130,6 +132,7 @@ class Router:
         return self._dispatch(call, notify)
 
     def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        # The only upstream may know methods that mcpmux does not, and its lists need no merging.
         only, route = self.resolver.namespace.transparent, self._routes.get(call.method)
         if only is not None and (route is None or call.method in m.PAGED):
             return self._pass_on(only, call, notify)
@@ -153,11 +156,13 @@ class Router:
         judge, kind = self.access.of(call.principal), m.PAGED.get(call.method)
         if kind is None and (rule := judge.refused_by(only, call.method, None)) is not None:
             raise as_refused(no_method(call.method), rule)
+        # An empty list, not an error: a client must not find out that there is something to refuse.
         if kind is not None and not judge.visible(call.method, [only]):
             empty = {"resultType": raw("complete"), kind.items: raw([])}
             return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
         upstream = self._registry.for_call(only, call)
         ask = partial(self._ask, upstream, call)
+        # Before the list is sifted: items may be judged by the annotations of tools.
         if call.method in (m.TOOLS_LIST, m.TASKS_LIST):
             await self.access.learn_tools(upstream, call)
         if upstream.memory is not None and call.method in m.LISTS:
@@ -189,11 +194,13 @@ class Router:
                 result = await self._visits.after_error(upstream, call, expose, error)
             except RpcError as final:
                 raise await self._in_clients_words(final, upstream, call) from None
+        # The server's later `notifications/elicitation/complete` is for this client.
         if call.legacy and "inputRequests" in result:
             self._visits.note(upstream, call, result)
         space = upstream.space  # of now: the configuration may have changed meanwhile
         if not space.transparent:
             result = rewrite.expose_result(call.method, result, space)
+        # After the names: nothing inside a sealed id can be rewritten any more.
         if STATE in result or TASK_ID in result or "inputRequests" in result:
             result = self._round_trips.given_out(call, upstream, result)
         return result if space.transparent else self._signature.put_on(result)
@@ -346,6 +353,7 @@ class Router:
         name = call.text("name") or call.required("name")
         namespace = self.resolver.namespace
         resolved = namespace.resolve_name(name) if self.access.policy is None else None
+        # A shortened name ends in a hash: only the upstream's list shows what it stands for.
         if resolved is None or (len(name) == namespace.name_limit and namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
         owner, own = resolved
@@ -371,6 +379,7 @@ class Router:
         upstream, params = self._registry.for_call(owner, call), call.params.copy()
         if own != name:
             params["name"] = Raw(encode(own))
+        # A server knows its own URIs only. Those of other upstreams stay as the client wrote them.
         if call.method == m.TOOLS_CALL and "arguments" in params and not upstream.space.transparent:
             namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
@@ -387,6 +396,7 @@ class Router:
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
+        # Nothing is judged or renamed: the reference stays as the client spelled it.
         if only is not None and judge.is_open and judge.overrides is None:
             return await self._ask(self._registry.for_call(only, call), call, notify)
         ref, key, named = judge.read_ref(call)

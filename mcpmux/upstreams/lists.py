@@ -144,6 +144,7 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
         page = sifted(steps, position, cached.page)
         steps.take_page(position, page.items, page.following, limit)
         steps.end_round()
+        # `Walk` has cut the items that it holds itself; the page is cut here.
         room = limit - position.items
         if len(page.texts) > room:
             page = page._replace(texts=page.texts[:room], items=page.items[:room])
@@ -175,6 +176,7 @@ async def learn_listing(
     """Fetch what an upstream lists under names. Return it, and whether pages were cached. Raises RpcError."""
     await in_task()
     listing = upstream.listings[list_method]
+    # Counted before the fetch: what is reported meanwhile may be missing in the fetched list.
     changes = listing.changes
     walked = await walk_in_time(upstream, list_method, call, anew=anew)
     texts = (text for page in walked.pages for text in page.texts)

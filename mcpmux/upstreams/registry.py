@@ -241,6 +241,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         except KeyError:
             data = {"upstream": name, "state": "removed"}
             raise RpcError(UPSTREAM_UNAVAILABLE, f"Upstream {name!r} was removed", data) from None
+        # A modern client over HTTP cannot be recognised, so there is no private session for it.
         if shared.config.session != "shared" and call.client is not None:
             sessions = self._private.setdefault(call.client, {})
             if name not in sessions:

@@ -242,6 +242,7 @@ class ResponseCache:
         """
         if upstream.watch is not None:
             upstream.watch.routed(upstream.name)
+        # Anything else in the call may change the answer, so that it is not the answer to other calls.
         if len(call.params) != 1 or not PLAIN.issuperset(call.meta):
             return ask(notify)
         key = CacheKey(self.key, m.RESOURCES_READ, uri)

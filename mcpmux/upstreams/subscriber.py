@@ -274,6 +274,7 @@ class Subscriber:
         async def hear(event: Event) -> None:
             nonlocal granted
             if event.method == m.ACKNOWLEDGED and granted is None:
+                # The time was for the acknowledgement: the listen itself has no end.
                 patience.deadline = math.inf
                 granted = self._take_over(way, server, uris, event.params, scope)
                 task_status.started()
@@ -288,6 +289,7 @@ class Subscriber:
                 except (RpcError, RemoteProtocolError, TransportError) as error:
                     is_refused = isinstance(error, RpcError)
                     log.debug("listen ended", direct=is_direct, reason=str(error))
+                    # A server of the other era, in place of the former one, refuses every listen.
                     if is_direct:
                         await self._connection.holds()
             now = trio.current_time()

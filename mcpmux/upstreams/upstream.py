@@ -301,6 +301,7 @@ class Upstream(UpstreamStatus):
         if self.watch is not None:
             self.watch.routed(self.name)
         renewed = False
+        # Twice at most: a server that refuses everything must not be asked for ever.
         for last in (False, True):
             connection = self.connection or await self._connected(deadline)
             try:
@@ -398,6 +399,7 @@ class Upstream(UpstreamStatus):
         """Return the open connection, waiting for one. Raises RpcError when none will be there soon."""
         await in_task()
         with limited(deadline):
+            # Again after each wait: the connection may be lost before this task has its turn.
             while self.connection is None:
                 if self._settled.is_set():
                     again = when_again(self.retry_seconds)
