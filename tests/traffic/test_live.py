@@ -13,21 +13,12 @@ from mcpmux.channels.tap import EXCHANGE, Said
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.traffic.admin.ring import (
-    EDGES,
-    GROUPS,
-    RECENT,
-    REST,
-    ROW_MESSAGES,
-    SHARE,
-    TimedCall,
-    measure,
-    percentile,
-    weight_of,
-)
+from mcpmux.traffic.admin.ring import RECENT, ROW_MESSAGES, SHARE, weight_of
 from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
+from mcpmux.traffic.reading.histogram import ERROR
+from mcpmux.traffic.reading.stats import EDGES, OTHERS, SHOWN_GROUPS, TimedCall, measure
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.examples import examples
 from tests.traffic.admin_world import Traffic
@@ -307,7 +298,7 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
     traffic.message_passed(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
     found, _ = await traffic.view.find(parse_filter(text, NOW), LAST, 100)
-    assert sorted(row["row"] for row in found) == expected
+    assert sorted(row.row for row in found) == expected
 
 
 async def test_a_row_says_the_view_of_its_client_and_what_that_narrows_it_to():
@@ -317,7 +308,7 @@ async def test_a_row_says_the_view_of_its_client_and_what_that_narrows_it_to():
     traffic.exchange(view="coding?tools=find*")
     traffic.exchange(view="?upstreams=docs")
     shown, _ = await traffic.view.find(parse_filter("", NOW), LAST, 100)
-    assert [row.get("view") for row in shown] == ["?upstreams=docs", "coding?tools=find*", "coding", None]
+    assert [row.view for row in shown] == ["?upstreams=docs", "coding?tools=find*", "coding", None]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +328,7 @@ async def test_rows_are_found_by_the_view_of_their_client(text, expected):
     for view in ("", "coding", "coding?tools=find*", "?upstreams=docs"):
         traffic.exchange(view=view)
     found, _ = await traffic.view.find(parse_filter(text, NOW, LIVE_NAMES), LAST, 100)
-    assert sorted(row["row"] for row in found) == expected
+    assert sorted(row.row for row in found) == expected
 
 
 async def test_an_exchange_whose_request_has_not_been_looked_at_has_its_view():
@@ -393,30 +384,27 @@ async def test_walking_the_pages_shows_every_row_once():
     before: int | None = LAST
     while before is not None:
         found, before = await traffic.view.find(everything, before, 7)
-        seen += [row["row"] for row in found]
+        seen += [row.row for row in found]
     assert seen == list(range(25, 0, -1))
     assert (await traffic.view.find(everything, 1, 7))[1] is None
-
-
-def test_percentiles_are_durations_that_there_were():
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
-    assert percentile([5.0], 0.01) == 5.0
 
 
 def test_durations_are_counted_where_they_belong():
     timed = [TimedCall(1000 + i, "docs", "tools/call", float(i), i % 10 == 0) for i in range(100)]
     older = TimedCall(999, "docs", "tools/call", 5.0, False)
-    stats = measure([older, *timed], 2000, 1000, 4)
-    (group,) = stats["groups"]
-    assert [group[key] for key in ("count", "errors", "p50", "p90", "most")] == [100, 10, 49.0, 89.0, 99.0]
-    assert sum(group["buckets"]) == 100
-    assert group["buckets"][EDGES.index(1.0)] == 1  # 1 ms is in the bucket that ends with it
-    assert [slot["count"] for slot in stats["slots"]] == [100, 0, 0, 0]
-    assert stats["slots"][1]["p50"] is None
+    stats = measure([older, *timed], 2000, 1000, 4, 1.0)
+    (group,) = stats.groups
+    assert (group.count, group.errors, group.most) == (100, 10, 99.0)
+    assert group.p50 == pytest.approx(49, rel=ERROR)
+    assert group.p90 == pytest.approx(89, rel=ERROR)
+    assert sum(group.buckets) == 100
+    assert group.buckets[EDGES.index(1.0)] == 1  # 1 ms is in the bucket that ends with it
+    assert [slot.count for slot in stats.slots] == [100, 0, 0, 0]
+    assert stats.slots[1].p50 is None
 
 
 def test_groups_are_bounded():
-    stats = measure([TimedCall(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * GROUPS)], 2, 2, 1)
-    assert len(stats["groups"]) == GROUPS + 1
-    assert stats["groups"][0]["method"] == REST
+    calls = [TimedCall(1, "docs", f"vendor/{i}", 1.0, False) for i in range(2 * SHOWN_GROUPS)]
+    stats = measure(calls, 2, 2, 1, 0.002)
+    assert len(stats.groups) == SHOWN_GROUPS + 1
+    assert stats.groups[0].method == OTHERS

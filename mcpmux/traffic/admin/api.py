@@ -35,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import trio
@@ -44,7 +44,7 @@ from mcpmux.cluster.letter import LEFT
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE, decode_fields
-from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
+from mcpmux.traffic.admin.ring import LiveRing, Row
 from mcpmux.traffic.admin.route import (
     NO_STORE,
     SECURITY,
@@ -56,9 +56,10 @@ from mcpmux.traffic.admin.route import (
 )
 from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
-from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
+from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, ShownRow
 from mcpmux.traffic.outcome import OK
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, Key
+from mcpmux.traffic.reading.stats import TimedCall, measure
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.message import HeaderFields
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
@@ -203,7 +204,7 @@ class Api:
             matching = [row for row in newest if view.matches(filter_, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
             skipped = len(rows) - len(newest) + missed
-            return _rows_event(ring, list(map(view.listed, matching)), gone, skipped), True
+            return _rows_event(ring, list(map(view.summary, matching)), gone, skipped), True
 
         await self._stream(read_news, _rows_event(ring), http)
 
@@ -275,7 +276,7 @@ class Api:
         now = time.time() * 1000
         calls, since = await self._timed_calls(now - window, most)
         seconds = max(0.001, (now - since) / 1000)
-        await http.send({**measure(calls, now, window, slots), "seconds": seconds})
+        await http.send(measure(calls, now, window, slots, seconds))
 
     async def _timed_calls(self, since: float, most: int) -> tuple[list[TimedCall], float]:
         """Return durations in the newest rows: of whole exchanges (upstream "") and at each upstream.
@@ -354,7 +355,7 @@ def is_ready(when: str, states: Collection[str]) -> bool:
 
 
 def _rows_event(
-    ring: LiveRing, rows: Sequence[dict[str, Any]] = (), gone: Sequence[int] = (), skipped: int = 0
+    ring: LiveRing, rows: Sequence[ShownRow] = (), gone: Sequence[int] = (), skipped: int = 0
 ) -> bytes:
     counts = {"first": ring.first, "last": ring.last, "messages": ring.position}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}

@@ -14,13 +14,12 @@ exchanges of clients.
 from __future__ import annotations
 
 import bisect
-import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from sys import getsizeof
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import trio
 
@@ -291,68 +290,3 @@ class LiveRing:
         key = row.exchange or -row.first.number
         if self._growing.get(key) is row:
             del self._growing[key]
-
-
-# Recent durations of calls, in milliseconds: per upstream and method, and over time. Percentiles are nearest
-# ranks of the durations themselves, so exact.
-
-EDGES: Final = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
-"""Upper ends of the buckets of a histogram, from 0.1 ms to 100 s; one more bucket has no upper end."""
-
-GROUPS: Final = 200  # more pairs of upstream and method than a person reads
-REST: Final = "(others)"
-
-
-class TimedCall(NamedTuple):
-    """`at`: its beginning, milliseconds since 1970. `upstream` "" stands for mcpmux."""
-
-    at: float
-    upstream: str
-    method: str
-    ms: float
-    failed: bool
-
-
-def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int) -> dict[str, Any]:
-    """Return durations of calls that began in the window before `now`; older ones are left out.
-
-    `groups`: one method at one upstream each, those with most calls first; `buckets`: number of calls
-    up to each of `edges`, and longer. `upstreams`: all methods at one upstream together.
-    `slots`: parts of the window, the oldest first.
-    """
-    by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
-    by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
-    by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
-    begin, width = now - window_ms, window_ms / slots
-    for call in calls:
-        if call.at >= begin:
-            pair = (call.upstream, call.method)
-            by_pair[pair if pair in by_pair or len(by_pair) < GROUPS else (REST, REST)].append(call)
-            by_upstream[call.upstream].append(call)
-            by_slot[min(slots - 1, int((call.at - begin) / width))].append(call)
-    groups = []
-    for (upstream, method), members in sorted(by_pair.items(), key=lambda pair: -len(pair[1])):
-        places = Counter(bisect.bisect_left(EDGES, call.ms) for call in members)
-        buckets = [places[place] for place in range(len(EDGES) + 1)]
-        facts = _facts(members, 50, 90, 99)
-        groups.append({"upstream": upstream, "method": method, **facts, "buckets": buckets})
-    upstreams = [{"upstream": name, **_facts(members, 50, 95)} for name, members in by_upstream.items()]
-    parts = [
-        {"at": begin + index * width, **_facts(members, 50, 95)} for index, members in enumerate(by_slot)
-    ]
-    return {"edges": EDGES, "groups": groups, "upstreams": upstreams, "slots": parts}
-
-
-def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
-    ordered = sorted(call.ms for call in members)
-    return {
-        "count": len(members),
-        "errors": sum(call.failed for call in members),
-        **{f"p{percent}": percentile(ordered, percent / 100) for percent in percents},
-        "most": percentile(ordered, 1.0),
-    }
-
-
-def percentile(ordered: list[float], share: float) -> float | None:
-    """Return the value that `share`, in (0, 1], of all do not exceed; None without any."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None

@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import msgspec
 import trio
@@ -45,6 +44,39 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     gone: bool = False
 
 
+class ShownRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A row of the list, see Row. `leg`, `peer`, `transport`: where it began.
+
+    `view`: as in the audit log, with the client's narrowing behind a `?`. `messages`: their number,
+    `left_out` of them dropped. `parts`: the first PARTS requests to upstreams, each as the upstream's name,
+    milliseconds after `at`, and its duration.
+    """
+
+    row: int
+    at: float
+    leg: str
+    peer: str
+    transport: str
+    status: str
+    kind: str
+    exchange: int = 0
+    client: str | None = None
+    revision: str | None = None
+    view: str | None = None
+    method: str | None = None
+    target: str | None = None
+    upstreams: tuple[str, ...] = ()
+    code: int | None = None
+    http: int | None = None
+    ms: float | None = None
+    messages: int
+    left_out: int = 0
+    size: int = 0
+    marked: bool = False
+    note: str = ""
+    parts: list[tuple[str, float, float]] = []
+
+
 def _with_its_name(view: str) -> tuple[str, ...]:
     """Return the names by which a filter finds a view: a narrowed one has that of the whole view, too."""
     return tuple(dict.fromkeys(filter(None, (view.partition(NARROWED)[0], view))))
@@ -76,52 +108,40 @@ class LiveView:
         """Return a reading of the recorder's clock as milliseconds since 1970."""
         return round(self._run.wall_at(clock) * 1000, 3)
 
-    def summary(self, row: Row) -> dict[str, Any]:
-        """Return the row as in the list, redacted, without absent members.
-
-        `leg`, `peer`, `transport`: where it began. `messages`: their number, `left_out` of them dropped.
-        `view`: as in the audit log, with the client's narrowing behind a `?`.
-        """
+    def summary(self, row: Row) -> ShownRow:
+        """Return the row as in the list, redacted."""
         method, target = self._texts(row)
-        leg = row.first.leg
-        members = {
-            "row": row.number,
-            "at": self.when(row.first.at),
-            "leg": leg.side,
-            "peer": leg.peer,
-            "transport": leg.transport,
-            "status": row.status,
-            "kind": row.first.kind,
-            "exchange": row.exchange or None,
-            "client": self.redactor.redact_name(leg.name) if leg.side == "client" else None,
-            "revision": self.redactor.redact_name(leg.revision),
-            "view": self.redactor.redact_name(row.view or None),
-            "method": method,
-            "target": target,
-            "upstreams": row.upstreams or None,
-            "code": row.code,
-            "http": row.http,
-            "ms": round(row.ms, 3) if row.ms is not None else None,
-            "messages": row.count,
-            "left_out": row.left_out or None,
-            "size": row.size or None,
-            "marked": row.marked or None,
-            "note": row.note or None,
-        }
-        return {name: value for name, value in members.items() if value is not None}
-
-    def listed(self, row: Row) -> dict[str, Any]:
-        """Return `summary` with `parts`: the first PARTS requests to upstreams.
-
-        Each is the upstream's name, milliseconds after `at`, and its duration.
-        """
-        all_parts = (
+        leg, clean = row.first.leg, self.redactor.redact_name
+        parts = (
             (seen.leg.upstream, round((seen.at - row.first.at) * 1000 - seen.ms, 3), round(seen.ms, 3))
             for seen in (stored.observed for stored in row.messages)
             if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in"
         )
-        parts = list(islice(all_parts, PARTS))
-        return self.summary(row) | ({"parts": parts} if parts else {})
+        return ShownRow(
+            row=row.number,
+            at=self.when(row.first.at),
+            leg=leg.side,
+            peer=leg.peer,
+            transport=leg.transport,
+            status=row.status,
+            kind=row.first.kind,
+            exchange=row.exchange,
+            client=clean(leg.name) if leg.side == "client" else None,
+            revision=clean(leg.revision),
+            view=clean(row.view or None),
+            method=method,
+            target=target,
+            upstreams=row.upstreams,
+            code=row.code,
+            http=row.http,
+            ms=round(row.ms, 3) if row.ms is not None else None,
+            messages=row.count,
+            left_out=row.left_out,
+            size=row.size,
+            marked=row.marked,
+            note=row.note,
+            parts=list(islice(parts, PARTS)),
+        )
 
     def method(self, row: Row) -> str:
         """Return the method of the row, redacted; "" when it has none."""
@@ -141,19 +161,19 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[dict[str, Any]], int | None]:
+    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[ShownRow], int | None]:
         """Return selected rows before a row number, newest first, and the number to continue at, or None.
 
         Searches for SCAN_SECONDS at most.
         """
         ring = self.ring
-        rows: list[dict[str, Any]] = []
+        rows: list[ShownRow] = []
         until = trio.current_time() + SCAN_SECONDS
         breath = time.perf_counter() + BREATH_SECONDS
         for row in ring.before(position):
             position = row.number
             if self.matches(wanted, row):
-                rows.append(self.listed(row))
+                rows.append(self.summary(row))
             if len(rows) >= most or trio.current_time() > until:
                 break
             if time.perf_counter() > breath:
@@ -230,7 +250,7 @@ class LiveView:
             kind=first.kind,
             exchange=row.exchange,
             own=first.own,
-            method=shown.get("method"),
+            method=shown.method,
             id=first.id,
             session=fingerprint(session) if session is not None else None,
             size=row.messages[0].size if row.messages else 0,
@@ -238,10 +258,10 @@ class LiveView:
         return ExchangeSummary(
             first=begun,
             kind="exchange" if row.exchange else first.kind,
-            client=shown.get("client"),
-            revision=shown.get("revision"),
-            view=_with_its_name(shown.get("view", "")),
-            target=(shown["target"],) if "target" in shown else (),
+            client=shown.client,
+            revision=shown.revision,
+            view=_with_its_name(shown.view or ""),
+            target=(shown.target,) if shown.target is not None else (),
             upstream=row.upstreams,
             leg=tuple({message.leg.side: None for message in seen}),
             direction=tuple({message.direction: None for message in seen}),

@@ -6,8 +6,13 @@ and on that of each upstream. A request is `open` when its answer was not among 
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, NamedTuple
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from mcpmux.traffic.outcome import ERROR, OK, TOOL_ERROR, statuses_of
 from mcpmux.traffic.reading.histogram import Histogram
@@ -146,10 +151,10 @@ def latency_json(latency: Histogram) -> dict[str, float | None] | None:
     return {**percentiles_of(latency), "max": most, "mean": mean}
 
 
-def percentiles_of(latency: Histogram) -> dict[str, float | None]:
-    """Return each of PERCENTILES in milliseconds, to the microsecond; None without any values."""
-    values = zip(PERCENTILES, latency.percentiles(PERCENTILES), strict=True)
-    return {f"p{share}": None if value is None else round(value * 1000, 3) for share, value in values}
+def percentiles_of(latency: Histogram, percents: Sequence[int] = PERCENTILES) -> dict[str, float | None]:
+    """Return percentiles in milliseconds, to the microsecond; None without any values."""
+    values = zip(percents, latency.percentiles(percents), strict=True)
+    return {f"p{percent}": None if value is None else round(value * 1000, 3) for percent, value in values}
 
 
 class Stats:
@@ -229,3 +234,95 @@ class Stats:
             key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS, None)
             self._groups.setdefault(key, Group(*key))
         return self._groups[key]
+
+
+# Recent durations of calls for the inspector, in milliseconds: per upstream and method, and over time.
+
+EDGES: Final = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
+"""Upper ends of the buckets that are shown, from 0.1 ms to 100 s; one more bucket has no upper end."""
+
+SHOWN_GROUPS: Final = 200  # more pairs of upstream and method than a person reads
+
+
+class TimedCall(NamedTuple):
+    """`at`: its beginning, milliseconds since 1970. `upstream` "" stands for mcpmux."""
+
+    at: float
+    upstream: str
+    method: str
+    ms: float
+    failed: bool
+
+
+class Durations(msgspec.Struct, kw_only=True):
+    """Those of a `method` at an `upstream`, of all its methods, or from `at` on.
+
+    `buckets`: number of calls up to each of EDGES, and longer.
+    """
+
+    upstream: str | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    at: float | UnsetType = UNSET
+    count: int
+    errors: int
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    most: float | None
+    buckets: list[int]
+
+
+class Statistics(msgspec.Struct):
+    """`groups`: one method at one upstream each, the busiest first. `slots`: parts of `seconds` in order."""
+
+    groups: list[Durations]
+    upstreams: list[Durations]
+    slots: list[Durations]
+    seconds: float
+    edges: tuple[float, ...] = EDGES
+
+
+def measure(
+    calls: Iterable[TimedCall], now: float, window_ms: float, slots: int, seconds: float
+) -> Statistics:
+    """Return durations of calls that began in the window before `now`; older ones are left out.
+
+    `slots`: the number of parts of the window.
+    """
+    by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
+    by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
+    by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
+    begin, width = now - window_ms, window_ms / slots
+    for call in calls:
+        if call.at >= begin:
+            pair = (call.upstream, call.method)
+            by_pair[pair if pair in by_pair or len(by_pair) < SHOWN_GROUPS else (OTHERS, OTHERS)].append(call)
+            by_upstream[call.upstream].append(call)
+            by_slot[min(slots - 1, int((call.at - begin) / width))].append(call)
+    pairs = sorted(by_pair.items(), key=lambda pair: -len(pair[1]))
+    return Statistics(
+        [_durations(group, upstream=upstream, method=method) for (upstream, method), group in pairs],
+        [_durations(group, upstream=upstream) for upstream, group in by_upstream.items()],
+        [_durations(group, at=begin + index * width) for index, group in enumerate(by_slot)],
+        seconds,
+    )
+
+
+def _durations(calls: Sequence[TimedCall], **of: Any) -> Durations:
+    histogram = Histogram()
+    for call in calls:
+        histogram.record(call.ms / 1000)
+    places = Counter(bisect.bisect_left(EDGES, call.ms) for call in calls)
+    p50, p90, p95, p99, most = percentiles_of(histogram, (50, 90, 95, 99, 100)).values()
+    return Durations(
+        count=len(calls),
+        errors=sum(call.failed for call in calls),
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        most=most,
+        buckets=[places[place] for place in range(len(EDGES) + 1)],
+        **of,
+    )
