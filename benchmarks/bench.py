@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-import msgspec
-
-from benchmarks.load import Tally
+from benchmarks.asking import Headers
+from benchmarks.load import Tally, requests_of, run_wrk
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
 from benchmarks.process import Child
 from benchmarks.report import Pair
+from benchmarks.upstream import LEGACY
 
 UPSTREAMS = 5
-GRACE_SECONDS = 60  # for a load generator beyond the time that it measures
 QUIET = ("--log-level", "error")
 
 Note = Callable[[str], None]
@@ -35,11 +34,10 @@ class Used(Protocol):
 
 
 class Effort(NamedTuple):
-    """How much is measured: `runs` pairs of `seconds` each, after `warm_up` seconds that do not count."""
+    """How much is measured: `runs` pairs of `seconds` each."""
 
     runs: int
     seconds: float
-    warm_up: float
 
 
 def mux_command(*more: str) -> list[str]:
@@ -80,22 +78,21 @@ class Bench:
         """mcpmux with this configuration, on its core unless told otherwise."""
         return Child(mux_command(*more), self.mux_core if core is None else core, config)
 
-    def load(self, load: Load, targets: Sequence[str], subjects: Sequence[str], *more: str) -> Tally:
-        """Run the load generator once."""
-        options = {
-            "era": load.era,
-            "method": load.method,
-            "size": load.size,
-            "connections": load.connections,
-            "seconds": self.effort.seconds,
-            "warm-up": self.effort.warm_up,
-        }
-        arguments = [f"--{name}={value}" for name, value in options.items()]
-        arguments += [f"--subject={subject}" for subject in subjects]
-        if load.awake and load.connections > 1 and self.load_core != self.mux_core:
-            arguments.append("--awake")
-        with Child(["benchmarks.load", *arguments, *more, "--", *targets], self.load_core) as child:
-            return msgspec.json.decode(child.output(self.effort.seconds + GRACE_SECONDS), type=Tally)
+    def load(
+        self,
+        load: Load,
+        urls: Sequence[str],
+        subjects: Sequence[str],
+        *,
+        sessions: int = 0,
+        headers: Headers = (),
+        cores: set[int] | None = None,
+    ) -> Tally:
+        """Put load on servers once. `sessions`: how many all connections share; 0: as many as connections."""
+        opened = (sessions or load.connections) if load.era == LEGACY else 1
+        requests = requests_of(load, urls[0], subjects, opened, headers)
+        cores = cores or {self.load_core}
+        return run_wrk(urls, requests, load.size, load.connections, self.effort.seconds, cores)
 
     def pairs(self, load: Load, *more: str, core: int | None = None) -> list[Pair]:
         """The upstreams directly, and through mcpmux. `more`: options of the upstreams."""
@@ -105,22 +102,22 @@ class Bench:
                 (url,) = mux.lines(1)
                 subjects = exposed_subjects(load, len(urls))
                 return self.alternate(
-                    lambda: self.load(load, urls, load.subjects),
+                    lambda: self.load(load, urls[:1], load.subjects),
                     lambda: self.load(load, [url], subjects),
                     mux,
                     upstream,
                 )
 
-    def side_by_side(self, mux: Child, other: Child, load: Load = READ, *more: str) -> list[Pair]:
+    def side_by_side(self, mux: Child, other: Child, headers: Headers = ()) -> list[Pair]:
         """Two processes of mcpmux in front of equal upstreams; the other one's CPU time counts.
 
-        `more`: options of the load generator that asks the other one.
+        `headers`: of the requests to the other one.
         """
-        subjects = exposed_subjects(load, UPSTREAMS)
+        subjects = exposed_subjects(READ, UPSTREAMS)
         (url,), (other_url,) = mux.lines(1), other.lines(1)
         return self.alternate(
-            lambda: self.load(load, [url], subjects),
-            lambda: self.load(load, [other_url], subjects, *more),
+            lambda: self.load(READ, [url], subjects),
+            lambda: self.load(READ, [other_url], subjects, headers=headers),
             other,
         )
 
@@ -148,4 +145,4 @@ def measured(run: Callable[[], Tally], child: Used | None) -> tuple[Tally, float
     """(What a run has shown, the CPU seconds that `child` used for each of its exchanges)."""
     used = child.cpu_seconds() if child else 0.0
     tally = run()
-    return tally, (child.cpu_seconds() - used) / tally.all_exchanges if child else 0.0
+    return tally, (child.cpu_seconds() - used) / tally.exchanges if child else 0.0

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.process import Child
+from benchmarks.process import Child, MeasurementFailed
 
 VALGRIND, STRACE = "valgrind", "strace"
 READY_SECONDS = 120.0  # for a child to start under a tool that slows it down
@@ -34,12 +34,8 @@ Prepare = Callable[[Child], AbstractContextManager[Callable[[], object]]]
 """Gets a child ready and warm, and gives the work of which it is counted what it does."""
 
 
-class CountingFailed(Exception):
-    """The tool is missing, or could not count."""
-
-
 def count_instructions(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> int:
-    """The instructions that `python -m` with these arguments takes for the work. Raises CountingFailed."""
+    """The instructions that `python -m` with these arguments takes for the work. Raises MeasurementFailed."""
     _expect(VALGRIND)
     tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
     with TemporaryDirectory() as folder:
@@ -51,7 +47,7 @@ def count_instructions(arguments: Sequence[str], core: int, stdin: str | None, p
             _instrument(child, "off")
         found = _COLLECTED.search(log.read_text())
         if found is None:
-            raise CountingFailed(f"Callgrind has counted nothing: {log.read_text()[-500:]!r}")
+            raise MeasurementFailed(f"Callgrind has counted nothing: {log.read_text()[-500:]!r}")
         return int(found[1])
 
 
@@ -59,11 +55,11 @@ def _instrument(child: Child, state: str) -> None:
     command = ["vgdb", f"--pid={child.pid}", "instrumentation", state]
     ran = subprocess.run(command, capture_output=True, timeout=CONTROL_SECONDS, text=True, check=False)
     if ran.returncode:
-        raise CountingFailed(f"cannot turn counting {state}: {ran.stderr.strip()}")
+        raise MeasurementFailed(f"cannot turn counting {state}: {ran.stderr.strip()}")
 
 
 def count_calls(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> Counter[str]:
-    """The system calls, by name, that it makes for the work. Raises CountingFailed."""
+    """The system calls, by name, that it makes for the work. Raises MeasurementFailed."""
     _expect(STRACE)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -83,4 +79,4 @@ def _calls(child: Child, log: Path) -> Counter[str]:
 
 def _expect(program: str) -> None:
     if shutil.which(program) is None:
-        raise CountingFailed(f"{program} is not installed; `apt-get install {program}` brings it")
+        raise MeasurementFailed(f"{program} is not installed; `apt-get install {program}` brings it")

@@ -21,23 +21,26 @@ from typing import NamedTuple
 
 import click
 
-from benchmarks.process import PROJECT, Child
+from benchmarks.asking import Client
+from benchmarks.load import Tally, run_bench, run_wrk
+from benchmarks.process import PROJECT, Child, MeasurementFailed
 from benchmarks.report import describe_machine, spread
-from benchmarks.wrk import Effort, MeasurementFailed, Seen, find_wrk, run_bench, run_wrk
+from benchmarks.upstream import TEXT_BYTES, item_uri
+from mcpmux.protocol import method as m
 
 CONNECTIONS = 64
 AGREED_CONNECTIONS = 32
 READ_MS = 20
 MEMORY_RATE = 500  # a second
 MEMORY_MINUTES = (1, 2, 5, 10)
-NO_WRK = "wrk is missing: apt-get install wrk"
+URI = item_uri(0)
 
 
 class Pair(NamedTuple):
     """What the two tools saw, one right after the other."""
 
-    wrk: Seen
-    bench: Seen
+    wrk: Tally
+    bench: Tally
 
 
 class Row(NamedTuple):
@@ -67,7 +70,7 @@ def most_rows(pairs: Sequence[Pair], server: str) -> list[Row]:
     ]
 
 
-def _row(measure: str, pairs: Sequence[Pair], of: Callable[[Seen], float], form: str) -> Row:
+def _row(measure: str, pairs: Sequence[Pair], of: Callable[[Tally], float], form: str) -> Row:
     wrk, bench = [of(pair.wrk) for pair in pairs], [of(pair.bench) for pair in pairs]
     ratios = [b / w for w, b in zip(wrk, bench, strict=True)]
     return Row(measure, form.format(median(wrk)), form.format(median(bench)), spread(ratios, "", 2))
@@ -79,16 +82,20 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def measure_pairs(url: str, effort: Effort, runs: int, *options: str) -> list[Pair]:
-    """Both tools in turns."""
+def measure_pairs(url: str, connections: int, seconds: float, runs: int) -> list[Pair]:
+    """Run both tools in turns. Raises MeasurementFailed."""
+    core = {cores()[0]}
+    requests = [Client(url).frame(m.RESOURCES_READ, URI)]
     pairs = []
     for number in range(runs):
-        if number % 2:
-            bench = run_bench(url, effort, *options)
-            pairs.append(Pair(run_wrk(url, effort), bench))
-        else:
-            wrk = run_wrk(url, effort)
-            pairs.append(Pair(wrk, run_bench(url, effort, *options)))
+        tools = {
+            "wrk": lambda: run_wrk([url], requests, TEXT_BYTES, connections, seconds, core),
+            "bench": lambda: run_bench(
+                url, connections, seconds, core, "--sessions=1", "--do", f"read {URI}"
+            ),
+        }
+        names = sorted(tools, reverse=number % 2 == 0)
+        pairs.append(Pair(**{name: tools[name]() for name in names}))
     return pairs
 
 
@@ -151,8 +158,6 @@ def memory_table(minutes: Sequence[int]) -> str:
 @click.option("--memory", is_flag=True, help="Ten minutes more: whether the generator's memory stays flat.")
 def main(runs: int, seconds: float, memory: bool) -> None:
     """Measure the load generator beside wrk."""
-    if find_wrk() is None:
-        raise click.ClickException(NO_WRK)
     try:
         click.echo(measured(runs, seconds, memory=memory))
     except MeasurementFailed as error:
@@ -162,14 +167,13 @@ def main(runs: int, seconds: float, memory: bool) -> None:
 def measured(runs: int, seconds: float, *, memory: bool) -> str:
     """The whole report. Raises MeasurementFailed."""
     tool_core, server_core = cores()
-    effort = Effort(CONNECTIONS, seconds, tool_core)
     click.echo("agreement …", err=True)
     with serve_slowly(server_core) as url:
-        pairs = measure_pairs(url, effort._replace(connections=AGREED_CONNECTIONS), runs)
+        pairs = measure_pairs(url, AGREED_CONNECTIONS, seconds, runs)
         rows = agreement_rows(pairs)
     click.echo("most load …", err=True)
     with serve_fast(server_core) as (url, server):
-        rows += most_rows(measure_pairs(url, effort, runs), server)
+        rows += most_rows(measure_pairs(url, CONNECTIONS, seconds, runs), server)
     counts = f"{runs} alternating pairs of runs of {seconds:g} s; median (min–max) of each pair's ratio."
     parts = [table(rows), counts, describe_machine((tool_core, server_core))]
     if memory:

@@ -21,9 +21,9 @@ from typing import NamedTuple, TypeVar
 
 import click
 
+from benchmarks.asking import Client, check_text, decode, encode, params_of
 from benchmarks.bench import QUIET, UPSTREAMS, mux_command
 from benchmarks.compiled import measure_compiled
-from benchmarks.connection import Connection, WrongAnswer
 from benchmarks.counting import (
     READY_SECONDS,
     RECEIVES,
@@ -34,8 +34,7 @@ from benchmarks.counting import (
     count_instructions,
 )
 from benchmarks.naming import READ, Load, exposed_subjects, http_config, stdio_config
-from benchmarks.process import Child
-from benchmarks.question import FIRST_ID, Client, Question, decode_response, shown, stdio_question
+from benchmarks.process import Child, MeasurementFailed
 from benchmarks.rates import FRESH
 from benchmarks.upstream import LEGACY, TOOL
 from mcpmux.protocol import method as m
@@ -130,48 +129,39 @@ class Asking:
 
     def __init__(self, clients: Sequence[Client], load: Load, subjects: Sequence[str]) -> None:
         self._clients = clients
-        self._questions: list[Iterator[Question]] = []
-        for index, client in enumerate(clients):
-            turns = range(index, max(len(subjects), index + 1), len(clients))
-            mine = [client.question(load.method, subjects[turn % len(subjects)], load.size) for turn in turns]
-            self._questions.append(itertools.cycle(mine))
+        self._load = load
+        self._subjects = itertools.cycle(subjects)
 
     def __repr__(self) -> str:
         return f"<Asking with {len(self._clients)} clients>"
 
     def rounds(self, count: int) -> None:
-        """Ask so many times over every connection. Raises WrongAnswer."""
+        """Ask so many times over every connection. Raises MeasurementFailed."""
         for _ in range(count):
-            asked = [next(questions) for questions in self._questions]
-            for client, question in zip(self._clients, asked, strict=True):
-                client.connection.send(question.encode(FIRST_ID))
-            for client, question in zip(self._clients, asked, strict=True):
-                while (answer := client.connection.receive()) is None:
-                    pass
-                if answer.status != 200:
-                    raise WrongAnswer(f"status {answer.status}: {shown(answer.body)}")
-                question.check(FIRST_ID, answer.body)
+            for client in self._clients:
+                client.send(self._load.method, next(self._subjects))
+            for client in self._clients:
+                check_text(client.receive(), self._load.size)
 
 
 @contextmanager
 def asking_in_rounds(
     url: str, load: Load, subjects: Sequence[str], connections: int, rounds: int
 ) -> Iterator[Callable[[], None]]:
-    """The work of so many rounds, everything being warm. Raises WrongAnswer."""
+    """The work of so many rounds, everything being warm. Raises MeasurementFailed."""
     with ExitStack() as stack:
         clients = []
         for _ in range(connections):
-            client = Client(Connection(url), load.era)
-            stack.callback(client.connection.close)
-            client.open()
-            clients.append(client)
+            client = Client(url, load.era)
+            stack.callback(client.close)
+            clients.append(client.open())
         asking = Asking(clients, load, subjects)
         asking.rounds(WARM_UP_ROUNDS)
         yield lambda: asking.rounds(rounds)
 
 
 def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
-    """Instructions of mcpmux for one exchange. Raises CountingFailed, WrongAnswer."""
+    """Instructions of mcpmux for one exchange. Raises MeasurementFailed."""
     with _configured(scenario) as config:
         prepare = _asker(scenario, CONNECTIONS, rounds)
         total = _count(count_instructions, scenario, config, prepare)
@@ -192,32 +182,32 @@ def cost_of(scenario: Scenario) -> Cost:
 class Lines:
     """A client that has started mcpmux and asks in rounds: so many requests at once, then their answers."""
 
-    def __init__(self, mux: Child, question: Question, window: int) -> None:
+    def __init__(self, mux: Child, load: Load, window: int) -> None:
+        params = params_of(load.method, exposed_subjects(load, 1)[0])
         self._mux = mux
-        self._question = question
-        self._window = window
+        self._size = load.size
+        self._lines = {
+            number: encode(load.era, load.method, params, number) + b"\n" for number in range(window)
+        }
         self._rest = b""
 
     def __repr__(self) -> str:
         return f"<Lines to {self._mux!r}>"
 
     def rounds(self, count: int) -> None:
-        """Ask so many times. Raises WrongAnswer."""
-        numbers = range(FIRST_ID, FIRST_ID + self._window)
+        """Ask so many times. Raises MeasurementFailed."""
         for _ in range(count):
-            self._mux.send(b"".join(map(self._question.encode, numbers)))
-            waiting = set(numbers)
+            self._mux.send(b"".join(self._lines.values()))
+            waiting = set(self._lines)
             while waiting:
                 data = self._mux.receive(READY_SECONDS)
                 if not data:
-                    raise WrongAnswer(f"{self._mux!r} says nothing more")
+                    raise MeasurementFailed(f"{self._mux!r} sends nothing more")
                 *answers, self._rest = (self._rest + data).split(b"\n")
                 for answer in answers:
-                    number = decode_response(answer).id
-                    if number not in waiting:
-                        raise WrongAnswer(f"nothing that was asked: {shown(answer)}")
-                    self._question.check(number, answer)
-                    waiting.remove(number)
+                    response = decode(answer, waiting)
+                    check_text(response.result, self._size)
+                    waiting.remove(response.id)
 
 
 def _count(
@@ -238,9 +228,8 @@ def _count(
 def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
     @contextmanager
     def prepare_lines(mux: Child) -> Iterator[Callable[[], None]]:
-        question = stdio_question(exposed_subjects(scenario.load, 1)[0], scenario.load.size)
-        Lines(mux, question, 1).rounds(1)  # it has started
-        lines = Lines(mux, question, connections)
+        Lines(mux, scenario.load, 1).rounds(1)  # it has started
+        lines = Lines(mux, scenario.load, connections)
         lines.rounds(WARM_UP_ROUNDS)
         yield lambda: lines.rounds(rounds)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.asking import first_answer, timed_first_pages, timed_walk
+from benchmarks.asking import first_answer, timed_walk
 from benchmarks.bench import UPSTREAMS, Bench
 from benchmarks.goal import Goal
-from benchmarks.naming import exposed_uri, http_config
+from benchmarks.naming import Load, exposed_uri, http_config
 from benchmarks.rates import FRESH
 from benchmarks.report import Row, time_row
+from benchmarks.upstream import MODERN
+from mcpmux.protocol import method as m
 
 ITEMS = 1000  # of each upstream
 SLOW_PAGE_MS = 10  # a page of a list at a server that has to fetch it from somewhere
-LISTS = 300  # first pages in one run of the warm list
+PAGE = Load(MODERN, m.RESOURCES_LIST, [""], 100 * ITEMS, connections=1)
 COLD_FACTOR, COLD_EXTRA = 1.3, 0.020  # of the slowest upstream's own time, and seconds on top of it
 WARM_SECONDS = 1 / 2000  # of a list, unless writing its bytes takes longer
 
@@ -54,7 +56,7 @@ def warm(bench: Bench) -> list[Row]:
             first_answer(url, exposed_uri(UPSTREAMS - 1))
             timed_walk(url, ITEMS * UPSTREAMS)
             for _ in range(bench.effort.runs):
-                direct.append(timed_first_pages(own, LISTS) / LISTS)
-                through.append(timed_first_pages(url, LISTS) / LISTS)
+                direct.append(1 / bench.load(PAGE, [own], PAGE.subjects).rate)
+                through.append(1 / bench.load(PAGE, [url], PAGE.subjects).rate)
     shares = [t / max(d, WARM_SECONDS) for d, t in zip(direct, through, strict=True)]
     return [time_row(measure, direct, through).judged(WARM, shares)]

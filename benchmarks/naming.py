@@ -16,17 +16,13 @@ READ_ITEMS = 1000  # many, for what a proxy remembers of one URI must not be wha
 
 
 class Load(NamedTuple):
-    """What the load generator does in both runs of a pair. `subjects`: what it asks each upstream for.
-
-    `awake`: it yields its core instead of sleeping, where it has one without mcpmux and several connections.
-    """
+    """What is asked in both runs of a pair. `size`: of an answer's text."""
 
     era: str
     method: str
     subjects: Sequence[str]
     size: int = TEXT_BYTES
     connections: int = CONNECTIONS
-    awake: bool = True
 
 
 READ = Load(MODERN, m.RESOURCES_READ, [item_uri(number) for number in range(READ_ITEMS)])

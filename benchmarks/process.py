@@ -26,6 +26,10 @@ would be what is measured."""
 _CPU_CLOCK_OF_PROCESS = 2
 
 
+class MeasurementFailed(RuntimeError):
+    """What should be measured did not answer as it should, or a tool is missing or has failed."""
+
+
 class Child:
     """`python -m MODULE …` on one core, which prints a line (its URL) for each thing that is ready."""
 
@@ -81,13 +85,13 @@ class Child:
         return self._process.pid
 
     def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
-        """The next `count` lines that it prints. Raises RuntimeError when they do not come in time."""
+        """The next `count` lines that it prints. Raises MeasurementFailed when they do not come in time."""
         data = b""
         deadline = time.monotonic() + seconds
         while data.count(b"\n") < count:
             chunk = self.receive(deadline - time.monotonic())
             if not chunk:
-                raise RuntimeError(f"{self!r} did not get ready; it said {data!r}")
+                raise MeasurementFailed(f"{self!r} did not get ready; it said {data!r}")
             data += chunk
         return data.decode().split()
 
@@ -105,13 +109,13 @@ class Child:
         self._process.stdin.flush()
 
     def output(self, seconds: float) -> bytes:
-        """All that it prints until it ends by itself. Raises RuntimeError when it fails or takes too long."""
+        """Return all that it prints until it ends. Raises MeasurementFailed if it fails or takes too long."""
         try:
             data, _ = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{self!r} did not end within {seconds} s") from None
+            raise MeasurementFailed(f"{self!r} did not end within {seconds} s") from None
         if self._process.returncode:
-            raise RuntimeError(f"{self!r} failed with {self._process.returncode}")
+            raise MeasurementFailed(f"{self!r} failed with {self._process.returncode}")
         return data
 
     def cpu_seconds(self) -> float:
@@ -151,6 +155,13 @@ def cpu_seconds_of(process_id: int) -> float:
     The clock is the one that clock_getcpuclockid(3) tells: `/proc/ID/stat` counts in steps of 10 ms.
     """
     return time.clock_gettime(~process_id << 3 | _CPU_CLOCK_OF_PROCESS)
+
+
+def children_of(process_id: int, program: bytes) -> list[int]:
+    """Return the ids of the children of a process that have `program` in their command line."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    return [int(child) for child in children if program in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def _stat(process_id: int) -> list[str]:

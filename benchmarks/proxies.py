@@ -1,7 +1,7 @@
 """Rows: mcpmux beside the HTTP proxies that everybody knows, in front of servers that are not ours.
 
 The servers are `lean.py`, the quickest that Python has, or made with the official Python SDK, as many are.
-The client sleeps in its event loop while nothing comes, as clients do. In each round of a run everything is
+In each round of a run everything is
 asked in turn. nginx and haproxy keep their connections on both sides, have one thread and know nothing of
 MCP: they show what a proxy in C costs. The relay passes bytes on and parses nothing: two receives, two sends
 and the waits for them, which is the kernel's part.
@@ -32,8 +32,7 @@ from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_ro
 from benchmarks.upstream import TOOL
 from mcpmux.protocol import method as m
 
-ASLEEP = READ._replace(awake=False)
-CALL = ASLEEP._replace(method=m.TOOLS_CALL, subjects=[TOOL])
+CALL = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
 START_SECONDS = 10
 SDK_PROGRAM = Path(__file__).parent / "peers" / "programs" / "sdk_server.py"
 SDK = Environment(PIP, "mcp", ("mcp>=2.3,<3", "uvicorn", "uvloop", "httptools"))
@@ -138,7 +137,7 @@ Start = Callable[[Bench], AbstractContextManager[Servers]]
 
 @contextmanager
 def _lean(bench: Bench) -> Iterator[Servers]:
-    with bench.upstream(UPSTREAMS, "--era", ASLEEP.era, server="benchmarks.lean") as process:
+    with bench.upstream(UPSTREAMS, "--era", READ.era, server="benchmarks.lean") as process:
         yield Servers(process.lines(UPSTREAMS), process)
 
 
@@ -156,7 +155,7 @@ def _sdk(bench: Bench) -> Iterator[Servers]:
 
 def read(bench: Bench) -> list[Row]:
     """Small resources."""
-    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", ASLEEP, _lean)
+    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", READ, _lean)
 
 
 def call(bench: Bench) -> list[Row]:
@@ -168,7 +167,7 @@ def read_of_sdk(bench: Bench) -> list[Row]:
     """Small resources of the servers that people have."""
     measure = "read 1 KB, 64 connections, modern, servers made with the official Python SDK"
     try:
-        return _rates(bench, measure, ASLEEP, _sdk)
+        return _rates(bench, measure, READ, _sdk)
     except CannotRun as trouble:
         return [failed_row(measure, trouble)]
 
@@ -176,7 +175,7 @@ def read_of_sdk(bench: Bench) -> list[Row]:
 def latency(bench: Bench) -> list[Row]:
     """One exchange at a time."""
     measure = "latency of a 1 KB read, 1 connection, lean servers, p50"
-    found = _rounds(bench, measure, ASLEEP._replace(connections=1), _lean)
+    found = _rounds(bench, measure, READ._replace(connections=1), _lean)
     goals = {MUX: at_most(90, " µs", absolute=True)} if is_compiled() else {}
     rows = [
         latency_row(_through(measure, name), pairs, lambda tally: tally.p50, goals.get(name))
@@ -236,7 +235,7 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
         pairs: dict[str, list[Pair]] = {name: [] for name in targets}
         names = list(targets)
         for number in range(bench.effort.runs):
-            direct, direct_cpu = measured(lambda: bench.load(load, urls, load.subjects), upstream)
+            direct, direct_cpu = measured(lambda: bench.load(load, urls[:1], load.subjects), upstream)
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
                 target = targets[name]

@@ -10,18 +10,14 @@ upstreams anyway.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import msgspec
-
-from benchmarks.bench import GRACE_SECONDS, UPSTREAMS, Bench, mux_command
+from benchmarks.bench import UPSTREAMS, Bench, mux_command
 from benchmarks.goal import Goal, at_least, spread_of
 from benchmarks.instructions import open_store
-from benchmarks.load import Tally
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
 from benchmarks.process import cpu_seconds_of
 from benchmarks.report import Row, shares, spread
@@ -110,14 +106,6 @@ def _run(bench: Bench, load: Load, wanted: Muxes) -> float:
         if wanted.is_cluster:
             time.sleep(LEASE_SECONDS + 1)
         before = [cpu_seconds_of(mux.pid) for mux in muxes]
-        tally = _load(bench, load, urls, cores)
+        tally = bench.load(load, urls, exposed_subjects(load, UPSTREAMS), cores=set(cores))
         used = [cpu_seconds_of(mux.pid) - first for mux, first in zip(muxes, before, strict=True)]
-    return tally.all_exchanges / max(used)
-
-
-def _load(bench: Bench, load: Load, urls: Sequence[str], cores: Sequence[int]) -> Tally:
-    effort = bench.effort
-    subjects = [f"--subject={subject}" for subject in exposed_subjects(load, UPSTREAMS)]
-    times = [f"--seconds={effort.seconds}", f"--warm-up={effort.warm_up}", "--era", load.era]
-    with Spread(["benchmarks.load", "--awake", *times, *subjects, "--", *urls], cores) as child:
-        return msgspec.json.decode(child.output(effort.seconds + GRACE_SECONDS), type=Tally)
+    return tally.exchanges / max(used)

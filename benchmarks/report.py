@@ -158,11 +158,11 @@ def scorecard(rows: Sequence[Row]) -> str:
 
 def bystanders(measure: str, pairs: Sequence[Pair]) -> str:
     """What the other processes used: they share a core, which bounds what can be seen through mcpmux."""
-    load = [pair.direct.cpu_seconds / pair.direct.all_exchanges * MICRO for pair in pairs]
+    load = [pair.direct.cpu * MICRO for pair in pairs]
     upstream = [pair.upstream_cpu * MICRO for pair in pairs]
     return (
-        f"CPU per direct exchange ({measure}): load generator {spread(load, ' µs', 0)}, with what it yields "
-        f"instead of sleeping; upstream {spread(upstream, ' µs', 0)}."
+        f"CPU per direct exchange ({measure}): load generator {spread(load, ' µs', 0)}; "
+        f"upstream {spread(upstream, ' µs', 0)}."
     )
 
 

@@ -21,8 +21,8 @@ from benchmarks.scenario import SCENARIOS, measure
 from benchmarks.sections import SECTIONS, Section
 from benchmarks.yardstick import pace_of
 
-FULL = Effort(runs=7, seconds=4, warm_up=0.5)
-QUICK = Effort(runs=3, seconds=0.5, warm_up=0.2)
+FULL = Effort(runs=7, seconds=4)
+QUICK = Effort(runs=2, seconds=1)
 HURRY_SECONDS = 50  # from the start of a quick run, which is to end within two minutes on a slow machine too
 NAMES = [*SCENARIOS, *SECTIONS]
 MACHINE = (
@@ -72,7 +72,7 @@ def written(
 @click.option("--without", multiple=True, type=click.Choice(NAMES), help="Leave this out. May be repeated.")
 @click.option("--compiled", is_flag=True, help="Compile mcpmux first, and measure that. Needs a C compiler.")
 @click.option("--runs", type=click.IntRange(1, 100), help="Pairs of a direct run and one through mcpmux.")
-@click.option("--seconds", type=click.FloatRange(0.05, 60), help="How long each run measures.")
+@click.option("--seconds", type=click.IntRange(1, 60), help="How long each run measures.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -85,7 +85,7 @@ def main(
     without: tuple[str, ...],
     compiled: bool,
     runs: int | None,
-    seconds: float | None,
+    seconds: int | None,
     output: Path | None,
 ) -> None:
     """Measure mcpmux beside the upstreams it stands in front of, and beside other proxies."""

@@ -19,14 +19,11 @@ from benchmarks import (
     rates,
     replicas,
     security,
-    stdio,
     watching,
     workers,
 )
 from benchmarks.bench import Bench
-from benchmarks.connection import WrongAnswer
-from benchmarks.counting import CountingFailed
-from benchmarks.process import on_core
+from benchmarks.process import MeasurementFailed, on_core
 from benchmarks.report import Row, failed_row
 
 
@@ -58,8 +55,7 @@ SCENARIOS = {
     "list-many-counted": Scenario(crowd.counted, quick=False),
     "cache": Scenario(rates.read_slow, quick=True),
     "stdio": Scenario(pipes.stdio, quick=True),
-    "stdio-channel": Scenario(stdio.channel, quick=False),
-    "stdio-client": Scenario(stdio.client, quick=False),
+    "stdio-client": Scenario(pipes.client, quick=False),
     "capture": Scenario(watching.capture, quick=False),
     "audit": Scenario(watching.audit, quick=False),
     "admin": Scenario(watching.admin, quick=False),
@@ -87,6 +83,6 @@ def measure(bench: Bench, names: Iterable[str]) -> list[Row]:
 def _measured(bench: Bench, name: str) -> list[Row]:
     try:
         return SCENARIOS[name].measure(bench)
-    except (RuntimeError, WrongAnswer, CountingFailed, OSError) as error:
+    except (MeasurementFailed, OSError) as error:
         bench.note(f"{name}: {error}")
         return [failed_row(name, error)]

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from benchmarks import generator, instructions
 from benchmarks.bench import Bench
-from benchmarks.counting import CountingFailed
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.measure import Result, compare
 from benchmarks.peers.table import named
 from benchmarks.peers.table import table as peers_table
 from benchmarks.picture import Mark, Panel
-from benchmarks.wrk import MeasurementFailed, find_wrk
+from benchmarks.process import MeasurementFailed
 
 TOOL_RUNS, TOOL_SECONDS = 7, 4  # of the load generator beside wrk
 
@@ -53,7 +52,7 @@ def counts(bench: Bench) -> Section:
         for scenario in instructions.SCENARIOS:
             bench.note(f"counting: {scenario.name}")
             costs.append(instructions.cost_of(scenario))
-    except CountingFailed as error:
+    except MeasurementFailed as error:
         return Section(title, f"Not counted: {error}")
     return Section(title, instructions.table(costs))
 
@@ -62,8 +61,6 @@ def load_generator(bench: Bench) -> Section:
     """`mcpmux bench` beside an independent tool."""
     title = "The load generator beside wrk"
     bench.note(title)
-    if find_wrk() is None:
-        return Section(title, f"Not measured: {generator.NO_WRK}.")
     try:
         return Section(title, generator.measured(TOOL_RUNS, TOOL_SECONDS, memory=False))
     except MeasurementFailed as error:

@@ -1,6 +1,6 @@
 """Rows: mcpmux that speaks TLS or asks for a token, beside mcpmux that does not; on the same core, in turns.
 
-Connections are kept, so handshakes are over before anything is measured. All requests show the same token, as
+Connections are kept, so handshakes are a small part of a run. All requests show the same token, as
 those of a client do until it expires.
 """
 
@@ -22,9 +22,10 @@ import trustme
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from benchmarks.asking import Headers
 from benchmarks.bench import QUIET, UPSTREAMS, Bench
 from benchmarks.goal import at_least
-from benchmarks.naming import READ, http_config
+from benchmarks.naming import http_config
 from benchmarks.process import Child
 from benchmarks.report import Row, rate_row
 
@@ -38,10 +39,10 @@ KEYS = "keys.json"
 
 def tls_to_clients(bench: Bench) -> list[Row]:
     """Clients speak HTTPS."""
-    with bench.upstream(UPSTREAMS) as upstream, _certified() as (certificate, ca):
+    with bench.upstream(UPSTREAMS) as upstream, _certified() as (certificate, _):
         servers = http_config(upstream.lines(UPSTREAMS))
         secured = f'{LISTENER}tls.certificate = "{certificate}"\n{servers}'
-        return _beside(bench, "TLS to clients", LISTENER + servers, secured, f"--ca={ca}")
+        return _beside(bench, "TLS to clients", LISTENER + servers, secured)
 
 
 def tls_to_servers(bench: Bench) -> list[Row]:
@@ -78,16 +79,16 @@ def _asking(bench: Bench, what: str, auth: str, shown: str) -> list[Row]:
     """One configuration asks for a token, which is shown to it in each request; the other does not."""
     with bench.upstream(UPSTREAMS) as upstream:
         plain = LISTENER + http_config(upstream.lines(UPSTREAMS))
-        return _beside(bench, what, plain, auth + plain, f"--header=Authorization: Bearer {shown}")
+        return _beside(bench, what, plain, auth + plain, [("Authorization", f"Bearer {shown}")])
 
 
-def _beside(bench: Bench, what: str, plain: str, secured: str, *options: str) -> list[Row]:
-    """Two configurations. `options`: of the load generator that asks the second."""
+def _beside(bench: Bench, what: str, plain: str, secured: str, headers: Headers = ()) -> list[Row]:
+    """Two configurations. `headers`: of the requests to the second."""
     measure = f"read 1 KB, 64 connections, modern, {what} (direct: without)"
     bench.note(measure)
     start = partial(Child, ["mcpmux", "serve", "-", *QUIET], bench.mux_core)
     with start(plain) as mux, start(secured) as other:
-        pairs = bench.side_by_side(mux, other, READ, *options)
+        pairs = bench.side_by_side(mux, other, headers)
     return [rate_row(measure, pairs, at_least(0.8))]
 
 

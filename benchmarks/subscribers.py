@@ -4,6 +4,8 @@ Promises: every stream is open before anything is measured, and every change is 
 before the next one is caused, so that nothing is told together. Modern ones listen with
 `subscriptions/listen`; legacy ones have a session, subscribe in it, and open its GET stream. Prints `ready`
 once all streams are open, then one JSON object; with `--idle` nothing more happens until it is ended.
+
+`mcpmux bench --push` takes many times as long for a notification as mcpmux, so it would be what is measured.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ import select
 import signal
 import socket
 import time
+from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from benchmarks.connection import SILENCE_SECONDS, Connection, WrongAnswer
+from benchmarks.asking import CLIENT, SILENCE_SECONDS, encode
 from benchmarks.notifier import CHANGE_PATH
-from benchmarks.question import CLIENT, encode_modern, shown
+from benchmarks.process import MeasurementFailed
 from benchmarks.upstream import LEGACY, MODERN
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import encode_notification, encode_request, raw
@@ -72,7 +75,7 @@ class Subscriber:
         """Receive once; how many changes have come with it."""
         data = self.socket.recv(RECEIVE_BYTES)
         if not data:
-            raise WrongAnswer("a stream has ended")
+            raise MeasurementFailed("a stream has ended")
         data = self._tail + data
         found = data.count(self._needle)
         self.heard += found
@@ -86,7 +89,7 @@ class Subscriber:
         fields = "".join(
             f"{k}: {v}\r\n" for k, v in (*method_headers(m.LISTEN, NEWEST), *name_headers(m.LISTEN, params))
         )
-        self._post(path, host + fields, encode_modern(m.LISTEN, params))
+        self._post(path, host + fields, encode(MODERN, m.LISTEN, params))
         self._await(b"acknowledged")
 
     def _open_session(self, path: str, host: str, uri: str) -> None:
@@ -94,7 +97,7 @@ class Subscriber:
         self._post(path, host, encode_request(0, m.INITIALIZE, params))
         found = _SESSION.search(self._await(b'"result"'))
         if found is None:
-            raise WrongAnswer("no session was opened")
+            raise MeasurementFailed("no session was opened")
         session = f"MCP-Protocol-Version: {NEWEST_LEGACY}\r\nMcp-Session-Id: {found[1].decode()}\r\n"
         self._post(path, host + session, encode_notification(m.INITIALIZED))
         self._await(b" 202 ")
@@ -114,15 +117,13 @@ class Subscriber:
             part = self.socket.recv(RECEIVE_BYTES)
             data += part
             if not part or b'"error"' in data:
-                raise WrongAnswer(f"not subscribed: {shown(data)}")
+                raise MeasurementFailed(f"not subscribed: {data[:500]!r}")
         return data
 
 
 def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Delivery:
     """Cause change after change, each when every subscriber has heard of the one before."""
-    parts = urlsplit(upstream)
-    trigger = Connection(f"http://{parts.netloc}{CHANGE_PATH}")
-    request = f"POST {CHANGE_PATH} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 0\r\n\r\n".encode()
+    trigger = HTTPConnection(urlsplit(upstream).netloc, timeout=SILENCE_SECONDS)
     by_fd = {each.socket.fileno(): each for each in subscribers}
     durations = []
     with select.epoll() as poller:
@@ -132,18 +133,19 @@ def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Deliv
         for number in range(changes + WARM_UP_CHANGES):
             if number == WARM_UP_CHANGES:
                 started = time.monotonic()
-            began = int(bytes(trigger.exchange(request).body))
+            trigger.request("POST", CHANGE_PATH)
+            began = int(trigger.getresponse().read())
             waiting = len(by_fd)
             while waiting > 0:
                 ready = poller.poll(SILENCE_SECONDS)
                 if not ready:
-                    raise WrongAnswer(f"{waiting} subscribers did not hear of a change")
+                    raise MeasurementFailed(f"{waiting} subscribers did not hear of a change")
                 for fd, _ in ready:
                     waiting -= by_fd[fd].receive()
             durations.append((time.monotonic_ns() - began) / 1e9)
         seconds = time.monotonic() - started
     if any(each.heard != changes + WARM_UP_CHANGES for each in subscribers):
-        raise WrongAnswer("a subscriber has not heard of every change once")
+        raise MeasurementFailed("a subscriber has not heard of every change once")
     return Delivery(durations[WARM_UP_CHANGES:], len(subscribers), seconds)
 
 

@@ -11,10 +11,6 @@ Linux may share the processor among sessions first (`sched_autogroup`), and each
 It would be given more of it than what it waits for, sleep whenever it has answered three or four requests,
 and pay for being woken. The load generator and the process with the upstreams are of one session; a
 worker's weighs half as much, so that each of the four processes counts the same.
-
-The load generator stays awake on both sides, one core and two, as in the other rows: to wake it on another
-core costs more than on one's own, and it is not the load generator that pays. What it yields of a core does
-not count here, where elsewhere it would slow down the mcpmux beside it.
 """
 
 from __future__ import annotations
@@ -25,13 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
-from benchmarks.bench import GRACE_SECONDS, UPSTREAMS, Bench, mux_command
+from benchmarks.bench import UPSTREAMS, Bench, mux_command
 from benchmarks.goal import at_least, spread_of
-from benchmarks.load import Tally
 from benchmarks.naming import READ, exposed_subjects, http_config
-from benchmarks.process import Child, cpu_seconds_of
+from benchmarks.process import Child, children_of, cpu_seconds_of
 from benchmarks.report import MICRO, Row, shares, spread
 
 WORKERS = 2
@@ -74,23 +67,15 @@ def _run(bench: Bench, workers: int) -> tuple[float, float]:
         urls = upstream.lines(UPSTREAMS)
         with Spread(mux_command(f"--workers={workers}"), cores, http_config(urls)) as mux:
             (url,) = mux.lines(1)
-            processes = _workers_of(mux.pid) if workers > 1 else []
+            processes = children_of(mux.pid, PROGRAM) if workers > 1 else []
             weights = [_halves_weight(each) for each in processes]
             if not all(weights) and UNWEIGHED not in bench.remarks:
                 bench.remarks.append(UNWEIGHED)
             before = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
-            tally = _load(bench, url, cores)
+            tally = bench.load(READ, [url], exposed_subjects(READ, UPSTREAMS), cores=set(cores))
             used = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
     keeper, *busy = (after - first for after, first in zip(used, before, strict=True))
-    return tally.all_exchanges / (keeper + max(busy, default=0.0)), (keeper + sum(busy)) / tally.all_exchanges
-
-
-def _load(bench: Bench, url: str, cores: Sequence[int]) -> Tally:
-    effort = bench.effort
-    subjects = [f"--subject={subject}" for subject in exposed_subjects(READ, UPSTREAMS)]
-    times = [f"--seconds={effort.seconds}", f"--warm-up={effort.warm_up}"]
-    with Spread(["benchmarks.load", "--awake", *times, *subjects, "--", url], cores) as child:
-        return msgspec.json.decode(child.output(effort.seconds + GRACE_SECONDS), type=Tally)
+    return tally.exchanges / (keeper + max(busy, default=0.0)), (keeper + sum(busy)) / tally.exchanges
 
 
 class Spread(Child):
@@ -99,12 +84,6 @@ class Spread(Child):
     def __init__(self, arguments: Sequence[str], cores: Sequence[int], stdin: str = "") -> None:
         super().__init__(arguments, cores[0], stdin)
         os.sched_setaffinity(self.pid, cores)  # long before it is ready to start anything
-
-
-def _workers_of(keeper: int) -> list[int]:
-    tasks = Path(f"/proc/{keeper}/task").iterdir()
-    children = [child for task in tasks for child in (task / "children").read_text().split()]
-    return [int(child) for child in children if PROGRAM in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def _halves_weight(leader: int) -> bool:

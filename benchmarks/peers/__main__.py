@@ -20,18 +20,18 @@ from benchmarks.report import describe_machine
 @click.option("--only", multiple=True, type=click.Choice(list(PEERS)), help="This one. May be repeated.")
 @click.option("--compiled", is_flag=True, help="Compile mcpmux first. Needs a C compiler.")
 @click.option("--runs", type=click.IntRange(1, 100), default=5, show_default=True, help="Pairs of runs.")
-@click.option("--seconds", type=click.FloatRange(0.05, 60), default=4, show_default=True, help="Of each run.")
+@click.option("--seconds", type=click.IntRange(1, 60), default=4, show_default=True, help="Of each run.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     show_default=NAME.format(part=f"-{BESIDE_PEERS}"),
     help="Where the table is written.",
 )
-def main(only: tuple[str, ...], compiled: bool, runs: int, seconds: float, output: Path | None) -> None:
+def main(only: tuple[str, ...], compiled: bool, runs: int, seconds: int, output: Path | None) -> None:
     """Install the peers, and measure each beside mcpmux in front of the same upstreams."""
     if compiled:
         measure_compiled()
-    bench = Bench(Effort(runs, seconds, 0.5), partial(click.echo, err=True))
+    bench = Bench(Effort(runs, seconds), partial(click.echo, err=True))
     counts = f"{runs} alternating pairs of runs of {seconds:g} s; median (min–max)."
     machine = describe_machine((bench.mux_core, bench.load_core))
     output = output or (result_path(BESIDE_PEERS, PART) if only else result_path(BESIDE_PEERS))

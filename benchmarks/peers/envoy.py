@@ -72,6 +72,5 @@ PEER = Peer(
     start=start,
     path="/mcp",
     expose=lambda server, uri: f"{server}+{uri}",
-    renames=False,
     compiled=True,
 )

@@ -36,6 +36,5 @@ PEER = Peer(
     start=start,
     path="/mcp",
     expose=lambda server, uri: f"{server}__{uri}",
-    renames=False,
     sse=True,
 )

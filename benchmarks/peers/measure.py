@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from benchmarks.asking import Client, check_text
 from benchmarks.bench import UPSTREAMS, Bench
-from benchmarks.connection import WrongAnswer
 from benchmarks.goal import Goal, Spread, at_least, spread_of
-from benchmarks.load import Clock, Tally, connect, connect_askers, connect_streams, drive
+from benchmarks.load import Tally, run_bench
 from benchmarks.naming import exposed_subjects, http_config, stdio_config
 from benchmarks.peers.install import CannotRun, install
 from benchmarks.peers.peer import READ_ITEMS, Peer, Shape, Site
 from benchmarks.peers.running import Running, free_port, listening, paused
+from benchmarks.process import MeasurementFailed
 from benchmarks.report import MICRO, Pair, shares
 from benchmarks.upstream import LEGACY
 
@@ -64,7 +64,7 @@ def compare(bench: Bench, peer: Peer) -> Result:
         with TemporaryDirectory() as folder:
             site = Site(installed, Path(folder), free_port())
             return _measured(bench, peer, version, site)
-    except (CannotRun, RuntimeError, WrongAnswer, OSError) as trouble:
+    except (CannotRun, MeasurementFailed, OSError) as trouble:
         bench.note(f"{peer.name} {version}: {trouble}")
         return Result(peer, version, " ".join(str(trouble).split()) or type(trouble).__name__)
 
@@ -114,7 +114,7 @@ def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
             used = process.cpu_seconds()
             with paused(mux.pid):
                 tally = _asked(bench, peer, site, process, shape)
-            costs.append((process.cpu_seconds() - used) / tally.all_exchanges)
+            costs.append((process.cpu_seconds() - used) / tally.exchanges)
             return tally
 
         def through() -> Tally:
@@ -137,29 +137,42 @@ def _started(bench: Bench, peer: Peer, site: Site) -> Iterator[Running]:
 
 
 def _answers(peer: Peer, site: Site) -> None:
-    """Raises what is wrong unless it answers for every upstream."""
+    """Raise an error unless it answers for every upstream."""
     url = peer.url(site)
-    for subject in peer.subjects(UPSTREAMS)[: 1 if peer.bridge else UPSTREAMS]:
-        load = peer.load
-        if peer.sse:
-            drive(connect_streams(url, [subject], load.method, load.size, 1), Clock(0, 0))
-        else:
-            drive(
-                connect_askers([url], partial(connect, LEGACY), [subject], load.method, load.size, 1),
-                Clock(0, 0),
-            )
+    subjects = peer.subjects(UPSTREAMS)[: 1 if peer.bridge else UPSTREAMS]
+    if peer.sse:
+        run_bench(url, 1, 1, set(), *_reading(subjects))
+        return
+    client = Client(url, LEGACY).open()
+    for subject in subjects:
+        client.send(peer.load.method, subject)
+        check_text(client.receive(), peer.load.size)
+    client.close()
+
+
+def _reading(subjects: Sequence[str]) -> list[str]:
+    """Return options of `mcpmux bench`."""
+    return [option for subject in subjects for option in ("--do", f"read {subject}")]
 
 
 def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape) -> Tally:
     """One run of the load on the peer. Raises CannotRun."""
     process.settle()
-    subjects = peer.subjects(1 if peer.bridge else UPSTREAMS)
-    options = [f"--answered={subject.answered}" for subject in subjects]
-    options += ["--sse"] if peer.sse else [f"--sessions={shape.sessions}"]
+    url, subjects = peer.url(site), peer.subjects(1 if peer.bridge else UPSTREAMS)
     load = peer.load._replace(connections=shape.connections)
     try:
-        return bench.load(load, [peer.url(site)], [subject.name for subject in subjects], *options)
-    except RuntimeError as error:
+        if peer.sse:  # which wrk does not speak
+            seconds, clients = bench.effort.seconds, str(shape.connections)
+            return run_bench(
+                url,
+                load.connections,
+                seconds,
+                {bench.load_core},
+                f"--sessions={clients}",
+                *_reading(subjects),
+            )
+        return bench.load(load, [url], subjects, sessions=shape.sessions)
+    except MeasurementFailed as error:
         raise CannotRun(f"it does not hold {shape}: {error}; its last words: {process.said()}") from None
 
 

@@ -27,5 +27,4 @@ PEER = Peer(
     start=start,
     path="/mcp",
     expose=lambda server, uri: f"{server}_1mcp_{uri}",
-    renames=False,
 )

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from benchmarks.naming import READ, Load, name_of
 from benchmarks.peers.install import Environment, Installed
-from benchmarks.question import Subject
 from benchmarks.upstream import LEGACY, item_uri
 
 READ_ITEMS = 100  # of each upstream; fewer than in other rows, for some peers walk all lists to find one
@@ -74,7 +73,6 @@ class Peer(NamedTuple):
     expose: Callable[[str, str], str]
     bridge: bool = False
     load: Load = LEGACY_READ
-    renames: bool = True  # whether the URI in an answer is the one that was asked for
     sse: bool = False
     compiled: bool = False
     shapes: Sequence[Shape] = (Shape(64), Shape(8))
@@ -85,12 +83,8 @@ class Peer(NamedTuple):
         """What its clients ask."""
         return f"http://127.0.0.1:{site.port}{self.path}"
 
-    def subjects(self, upstreams: int) -> list[Subject]:
+    def subjects(self, upstreams: int) -> list[str]:
         """What is asked for, from every upstream in turn."""
-        subjects = self.load.subjects
-        found = []
-        for turn in range(max(len(subjects), upstreams)):
-            own = subjects[turn % len(subjects)]
-            exposed = self.expose(name_of(turn % upstreams), own)
-            found.append(Subject(exposed, exposed if self.renames else own))
-        return found
+        own = self.load.subjects
+        turns = range(max(len(own), upstreams))
+        return [self.expose(name_of(turn % upstreams), own[turn % len(own)]) for turn in turns]

@@ -20,7 +20,6 @@ from benchmarks.counting import (
     STRACE,
     VALGRIND,
     WAITS,
-    CountingFailed,
     count_instructions,
 )
 from benchmarks.instructions import (
@@ -40,7 +39,7 @@ from benchmarks.instructions import (
     table,
 )
 from benchmarks.naming import READ
-from benchmarks.process import Child
+from benchmarks.process import Child, MeasurementFailed
 from tests.real.parts import program
 
 ROUNDS = 20
@@ -134,5 +133,5 @@ def test_every_exchange_of_the_table_has_a_name_of_its_own() -> None:
 
 def test_missing_program_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(CountingFailed, match="apt-get install valgrind"):
+    with pytest.raises(MeasurementFailed, match="apt-get install valgrind"):
         instructions_of(STDIO_READ)

@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from benchmarks.load import Tally
+from benchmarks.asking import Client, check_text
 from benchmarks.peers.install import CannotRun
 from benchmarks.peers.running import free_port
 from benchmarks.process import Child
 from benchmarks.proxies import PROXIES, Proxy
-from benchmarks.upstream import LEGACY, MODERN, TOOL, item_uri
+from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, TOOL, item_uri
 from mcpmux.protocol import method as m
 from tests.real.parts import program
 
 CORE = min(os.sched_getaffinity(0))
 
 
-def exchanges(url: str, era: str, method: str = m.RESOURCES_READ, subject: str = item_uri(3)) -> int:
-    options = [f"--era={era}", f"--method={method}", f"--subject={subject}", "--connections=4"]
-    with Child(["benchmarks.load", *options, "--seconds=0.05", "--warm-up=0", url], CORE) as load:
-        return msgspec.json.decode(load.output(60), type=Tally).exchanges
+def ask(url: str, era: str, method: str, subject: str) -> None:
+    client = Client(url, era).open()
+    for _ in range(3):  # the connection is kept
+        client.send(method, subject)
+        check_text(client.receive(), TEXT_BYTES)
+    client.close()
 
 
 @pytest.mark.process
@@ -33,7 +34,7 @@ def exchanges(url: str, era: str, method: str = m.RESOURCES_READ, subject: str =
 def test_the_lean_server_answers(era, method, subject, options):
     with Child(["benchmarks.lean", "--port=0", f"--era={era}", *options], CORE) as server:
         (url,) = server.lines(1)
-        assert exchanges(url, era, method, subject)
+        ask(url, era, method, subject)
 
 
 @pytest.mark.process
@@ -45,7 +46,7 @@ def test_a_proxy_passes_reads_on(name, tmp_path):
         Child(["benchmarks.lean", "--port=0", "--port=0"], CORE) as servers,
         proxy.start(servers.lines(2), port, CORE, tmp_path),
     ):
-        assert exchanges(f"http://127.0.0.1:{port}/mcp", MODERN)
+        ask(f"http://127.0.0.1:{port}/mcp", MODERN, m.RESOURCES_READ, item_uri(3))
 
 
 def test_a_proxy_that_is_not_installed_says_what_to_install(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from benchmarks.report import (
 
 def pair(direct: int, through: int) -> Pair:
     """Runs of one second with so many exchanges."""
-    before, behind = (Tally(count, 1.0, count, 0.5, 1e-4, 2e-4) for count in (direct, through))
+    before, behind = (Tally(count, 1.0, 0.5, 1e-4, 2e-4) for count in (direct, through))
     return Pair(before, behind, 50e-6, 20e-6)
 
 
@@ -36,8 +36,8 @@ def test_rate_row_without_a_goal_judges_nothing():
 
 
 def test_latency_row_judges_what_is_added():
-    slow = Tally(1, 1.0, 1, 0.1, 300e-6, 900e-6)
-    fast = Tally(1, 1.0, 1, 0.1, 100e-6, 200e-6)
+    slow = Tally(1, 1.0, 0.1, 300e-6, 900e-6)
+    fast = Tally(1, 1.0, 0.1, 100e-6, 200e-6)
     pairs = [Pair(fast, slow, 0, 0)]
     assert latency_row("p50", pairs, lambda tally: tally.p50, at_most(200, " µs")).met == MET
     assert latency_row("p50", pairs, lambda tally: tally.p50, at_most(199, " µs")).met == NOT_MET

@@ -6,17 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 
 from benchmarks.bench import UPSTREAMS, Bench, Effort
 from benchmarks.goal import NOT_MEASURED
-from benchmarks.load import Tally
-from benchmarks.naming import http_config
-from benchmarks.process import Child
+from benchmarks.load import run_bench
+from benchmarks.naming import READ, exposed_subjects, exposed_uri, http_config
+from benchmarks.process import Child, MeasurementFailed
 from benchmarks.proxies import PROXIES
 from benchmarks.report import Row
 from benchmarks.run import NAMES, chosen
@@ -53,7 +53,6 @@ SLOW = (
     "latency of a 1 KB read, 1 connection, a relay of bytes in place of mcpmux, p99",
     "latency of a 1 KB read, 1 connection, all on one core, p50",
     "latency of a 1 KB read, 1 connection, all on one core, p99",
-    "the channel to a stdio upstream alone, 64 reads of 1 KB in flight, modern",
     "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern",
     "read 1 KB, 64 connections, modern, full capture (direct: without)",
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
@@ -65,7 +64,7 @@ SLOW = (
     "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
 )
 SLOW_NAMES = (
-    *("call", "latency-relay", "latency-one-core", "stdio-channel", "stdio-client"),
+    *("call", "latency-relay", "latency-one-core", "stdio-client"),
     *("capture", "audit", "admin", "tls-clients", "tls-servers", "token", "jwt", "large-memory"),
 )
 
@@ -86,14 +85,14 @@ def test_only_names_what_quick_would_leave_out():
 
 
 def test_late_rows_are_measured_once():
-    effort = Effort(runs=3, seconds=1, warm_up=0.1)
+    effort = Effort(runs=3, seconds=1)
     assert Bench(effort, print, 3600).effort == effort
     assert Bench(effort, print, 0).effort == effort._replace(runs=1)
 
 
 def measured(report: Path, *options: str) -> list[list[str]]:
     """The rows of the report of a run with these options."""
-    command = [sys.executable, "-m", "benchmarks.run", *options, "--runs=1", "--seconds=0.2"]
+    command = [sys.executable, "-m", "benchmarks.run", *options, "--runs=1", "--seconds=1"]
     ran = subprocess.run(
         [*command, f"--output={report}"],
         cwd=PROJECT,
@@ -131,29 +130,35 @@ def test_report_has_a_row_for_every_measure(tmp_path, options, measures):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("--sse",), ("--sessions=2",), ()], ids=["sse", "shared sessions", "own"]
-)
-def test_load_speaks_every_way_in_which_peers_are_asked(options):
+@pytest.mark.parametrize("sessions", [0, 2], ids=["a session each", "shared sessions"])
+def test_load_goes_over_sessions_of_legacy_clients(sessions: int) -> None:
+    program("wrk")
+    bench = Bench(Effort(1, 1), lambda _text: None)
+    load = READ._replace(era=LEGACY, connections=8)
+    with ExitStack() as stack:
+        upstream = stack.enter_context(bench.upstream(UPSTREAMS, "--era=legacy"))
+        mux = stack.enter_context(bench.mux(http_config(upstream.lines(UPSTREAMS))))
+        subjects = exposed_subjects(load, UPSTREAMS)
+        assert bench.load(load, mux.lines(1), subjects, sessions=sessions).exchanges >= 1
+
+
+@pytest.mark.slow
+def test_wrong_answers_end_a_run() -> None:
+    program("wrk")
+    bench = Bench(Effort(1, 1), lambda _text: None)
+    with bench.upstream(1) as upstream, pytest.raises(MeasurementFailed, match="answers were wrong"):
+        bench.load(READ._replace(size=2000), upstream.lines(1), READ.subjects)
+
+
+@pytest.mark.slow
+def test_bench_puts_load_on_servers_of_the_oldest_transport() -> None:
     core = min(os.sched_getaffinity(0))
-    arguments = ["--port=0"] * UPSTREAMS
-    with Child(["benchmarks.upstream", *arguments, "--era=legacy", "--items=10"], core) as upstream:
+    with Child(["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era=legacy"], core) as upstream:
         command = ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", "--log-level", "error"]
         with Child(command, core, http_config(upstream.lines(UPSTREAMS))) as mux:
-            (url,) = mux.lines(1)
-            subjects = [f"--subject=s{number}+bench:///item/{number}" for number in range(UPSTREAMS)]
-            target = url.replace("/mcp", "/sse") if "--sse" in options else url
-            asked = [
-                "--seconds=0.2",
-                "--warm-up=0",
-                "--connections=8",
-                f"--era={LEGACY}",
-                *subjects,
-                *options,
-            ]
-            with Child(["benchmarks.load", *asked, "--", target], core) as load:
-                tally = msgspec.json.decode(load.output(60), type=Tally)
-    assert tally.exchanges >= 1
+            url = mux.lines(1)[0].replace("/mcp", "/sse")
+            options = ["--sessions=8", "--do", f"read {exposed_uri(0)}"]
+            assert run_bench(url, 8, 1, {core}, *options).exchanges >= 1
 
 
 def test_what_is_measured_on_one_core_leaves_the_others_to_what_comes_after(monkeypatch) -> None:
@@ -165,7 +170,7 @@ def test_what_is_measured_on_one_core_leaves_the_others_to_what_comes_after(monk
 
     before = os.sched_getaffinity(0)
     monkeypatch.setitem(SCENARIOS, "read", Scenario(look, quick=True))
-    bench = Bench(Effort(1, 0.1, 0.0), lambda _text: None)
+    bench = Bench(Effort(1, 1), lambda _text: None)
     assert measure(bench, ["read"]) == []
     assert seen == [{bench.load_core}]
     assert os.sched_getaffinity(0) == before

@@ -9,14 +9,14 @@ import pytest
 from benchmarks.generator import (
     AGREED_CONNECTIONS,
     CONNECTIONS,
-    NO_WRK,
     Pair,
     cores,
     measure_pairs,
     serve_fast,
     serve_slowly,
 )
-from benchmarks.wrk import Effort, find_wrk
+from benchmarks.load import run_wrk
+from benchmarks.process import MeasurementFailed
 from tests.real.parts import program
 
 pytestmark = pytest.mark.slow
@@ -36,10 +36,9 @@ def _wrk() -> None:
 
 def measured(url: str, connections: int, holds) -> list[Pair]:
     """Pairs until the condition holds, or enough of them."""
-    effort = Effort(connections, 1, cores()[0])
     pairs: list[Pair] = []
     for _ in range(ATTEMPTS):
-        pairs += measure_pairs(url, effort, PAIRS_AT_ONCE)
+        pairs += measure_pairs(url, connections, 1, PAIRS_AT_ONCE)
         if holds(pairs):
             break
     return pairs
@@ -73,5 +72,5 @@ def test_one_core_generates_a_fifth_of_what_wrk_generates_at_least() -> None:
 
 def test_the_benchmark_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert find_wrk() is None
-    assert "apt-get install wrk" in NO_WRK
+    with pytest.raises(MeasurementFailed, match="apt-get install wrk"):
+        run_wrk(["http://127.0.0.1/mcp"], [], 0, 1, 1, set())
