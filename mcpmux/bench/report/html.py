@@ -178,7 +178,7 @@ COLOURS = 8  # classes c0 to c7 of the page's style; more lines start again
 Lines = Mapping[str, Iterable[tuple[float, float | None]]]
 """By name, the points of each, in order."""
 
-Legend = list[tuple[str, str]]
+Legend = Sequence[tuple[str, str]]
 """The class and the text of each line."""
 
 Ticks = list[tuple[float, str]]
@@ -224,62 +224,70 @@ def log_ticks(low: float, high: float, text: Callable[[float], str]) -> Ticks:
     return [(value, text(value)) for value in values if start <= value <= end] or [(start, text(start))]
 
 
-def _across(label: str, ticks: Ticks, size: tuple[float, float] = WIDE) -> Scale:
-    return Scale(label=label, ticks=ticks, start=LEFT, end=size[0] - RIGHT)
-
-
-def _upwards(label: str, ticks: Ticks, size: tuple[float, float], log: bool = False) -> Scale:
-    return Scale(label=label, ticks=ticks, start=size[1] - BOTTOM, end=TOP, log=log)
-
-
-def _latency_axis(values: Sequence[float], size: tuple[float, float] = WIDE) -> Scale:
+def latency_axis(values: Sequence[float], size: tuple[float, float] = WIDE) -> Scale:
     """From the least to the most, apart enough to draw."""
     low, high = (min(values), max(values)) if values else (1e-3, 1e-2)
     if high <= low * 1.2:
         low, high = low / 1.2, high * 1.2
-    return _upwards("latency", log_ticks(low, high, tick_text), size, log=True)
+    return upwards("latency", log_ticks(low, high, tick_text), size, log=True)
 
 
-def _figure(title: str, caption: str, x: Scale, y: Scale, marks: Sequence[Markup], legend: Legend) -> Markup:
-    """A plot. Values outside of the axes lie on their edges."""
-    items = (element("li", element("i", ""), text, class_=style) for style, text in legend)
+def across(label: str, ticks: Ticks, size: tuple[float, float] = WIDE) -> Scale:
+    return Scale(label=label, ticks=ticks, start=LEFT, end=size[0] - RIGHT)
+
+
+def upwards(label: str, ticks: Ticks, size: tuple[float, float], log: bool = False) -> Scale:
+    return Scale(label=label, ticks=ticks, start=size[1] - BOTTOM, end=TOP, log=log)
+
+
+def chart(
+    title: str,
+    caption: str,
+    x: Scale,
+    y: Scale,
+    lines: Lines,
+    *,
+    stairs: bool = False,
+    marks: Iterable[Markup] = (),
+    legend: Legend = (),
+) -> Markup:
+    """A plot of lines, each in a colour of its own, the first on top, and broken where there is no value.
+
+    `marks` are on top of them, with a `legend` of their own. Values outside of the axes lie on their edges.
+    """
+    named = [(f"c{place % COLOURS}", name) for place, name in enumerate(lines)]
+    drawn: list[Markup] = []
+    for (style, _), points in reversed(list(zip(named, lines.values(), strict=True))):
+        for has_value, piece in groupby(points, lambda point: point[1] is not None):
+            if has_value:
+                ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
+                drawn.append(_path(list(ends), style, stairs))
+    items = (element("li", element("i", ""), text, class_=style) for style, text in (*named, *legend))
     box = f"0 0 {x.end + RIGHT:.0f} {y.start + BOTTOM:.0f}"
-    words = {"viewBox": box, "role": "img", "aria-label": title}
     return element(
         "figure",
         element("h3", title),
         element("ul", *items, class_="legend"),
-        element("svg", *_grid(x, y), *marks, **words),
+        element("svg", *grid(x, y), *drawn, *marks, viewBox=box, role="img", aria_label=title),
         element("figcaption", caption),
         class_="card",
     )
 
 
-def _grid(x: Scale, y: Scale) -> Iterator[Markup]:
+def grid(x: Scale, y: Scale) -> Iterator[Markup]:
+    """Both axes with their texts, and a line at each tick."""
     for value, text in y.ticks:
         place = y.at(value)
-        yield element("path", class_="grid", d=f"M{LEFT:.0f} {place:.1f}H{x.end:.0f}")
-        yield _text(text, "end", LEFT - 8, place + 4)
+        yield element("path", class_="grid", d=f"M{x.start:.0f} {place:.1f}H{x.end:.0f}")
+        yield text_at(text, "end", x.start - 8, place + 4)
     for value, text in x.ticks:
         place = x.at(value)
-        yield element("path", class_="grid", d=f"M{place:.1f} {TOP:.0f}V{y.start:.1f}")
-        yield _text(text, "middle", place, y.start + 17)
-    yield element("path", class_="axis", d=f"M{LEFT:.0f} {y.start:.1f}H{x.end:.0f}")
-    yield _text(x.label, "middle", (LEFT + x.end) / 2, y.start + BOTTOM - 8, "label")
-    turned = f"translate(14 {(TOP + y.start) / 2:.0f}) rotate(-90)"
+        yield element("path", class_="grid", d=f"M{place:.1f} {y.end:.0f}V{y.start:.1f}")
+        yield text_at(text, "middle", place, y.start + 17)
+    yield element("path", class_="axis", d=f"M{x.start:.0f} {y.start:.1f}H{x.end:.0f}")
+    yield text_at(x.label, "middle", (x.start + x.end) / 2, y.start + BOTTOM - 8, "label")
+    turned = f"translate(14 {(y.end + y.start) / 2:.0f}) rotate(-90)"
     yield element("text", y.label, class_="label", text_anchor="middle", transform=turned)
-
-
-def _lines(x: Scale, y: Scale, lines: Lines, stairs: bool = False) -> tuple[list[Markup], Legend]:
-    """Each in a colour of its own, the first on top, and broken where there is no value."""
-    legend = [(f"c{place % COLOURS}", name) for place, name in enumerate(lines)]
-    marks = []
-    for (style, _), points in reversed(list(zip(legend, lines.values(), strict=True))):
-        for has_value, piece in groupby(points, lambda point: point[1] is not None):
-            if has_value:
-                ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
-                marks.append(_path(list(ends), style, stairs))
-    return marks, legend
 
 
 def _path(points: Sequence[tuple[float, float]], style: str, stairs: bool) -> Markup:
@@ -300,7 +308,7 @@ def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, flo
         yield from points
 
 
-def _text(text: str, anchor: str, x: float, y: float, style: str = "") -> Markup:
+def text_at(text: str, anchor: str, x: float, y: float, style: str = "") -> Markup:
     return element("text", text, class_=style, text_anchor=anchor, x=x, y=y)
 
 
@@ -326,10 +334,10 @@ def _distribution(
     if not measured:
         return
     nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for latency in measured.values())))))
-    x = _across("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
-    y = _latency_axis([value for latency in measured.values() for value in (latency.least, latency.most)])
+    x = across("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
+    y = latency_axis([value for latency in measured.values() for value in (latency.least, latency.most)])
     curves = {name: _curve(latency) for name, latency in measured.items()}
-    yield _figure(title, caption, x, y, *_lines(x, y, curves, stairs=True))
+    yield chart(title, caption, x, y, curves, stairs=True)
 
 
 def _curve(latency: Distribution) -> Iterator[tuple[float, float]]:
@@ -349,7 +357,7 @@ def _over_time(one: Results) -> Iterator[Markup]:
         return
     seconds = math.fsum(series.widths())
     ticks = [tick for tick in even_ticks(seconds, 8, number_text) if tick[0] < seconds * 0.97]
-    x = _across("seconds measured", [*ticks, (seconds, number_text(seconds))], HALF)
+    x = across("seconds measured", [*ticks, (seconds, number_text(seconds))], HALF)
     yield element("div", _rates(one, series, x), _latencies(series, x), class_="pair")
 
 
@@ -357,7 +365,7 @@ def _rates(one: Results, series: Series, x: Scale) -> Markup:
     rates, widths, whole = series.rates(), series.widths(), one.overall()
     starts = [place * series.seconds for place in range(len(rates))]
     failures = [count / width if width else 0.0 for count, width in zip(series.errors, widths, strict=True)]
-    y = _upwards("per second", even_ticks(max(*rates, *failures), 5, number_text), HALF)
+    y = upwards("per second", even_ticks(max(*rates, *failures), 5, number_text), HALF)
     bars = []
     for start, width, height in zip(starts, widths, failures, strict=True):
         left, top = x.at(start), y.at(height)
@@ -365,20 +373,19 @@ def _rates(one: Results, series: Series, x: Scale) -> Markup:
             size = {"width": max(x.at(start + width) - left, 0.5), "height": y.start - top}
             bars.append(element("rect", class_="bad bar", x=left, y=top, **size))
     points = [*zip(starts, rates, strict=True), (starts[-1] + widths[-1], rates[-1])]
-    marks, legend = _lines(x, y, {"answers without error": points}, stairs=True)
-    if whole.failed:
-        legend.append(("bad", f"errors ({share_text(whole.error_share)})"))
-    caption = "What arrived in each stretch of time."
-    return _figure("Throughput over time", caption, x, y, bars + marks, legend)
+    legend = [("bad", f"errors ({share_text(whole.error_share)})")] if whole.failed else []
+    title, caption = "Throughput over time", "What arrived in each stretch of time."
+    lines = {"answers without error": points}
+    return chart(title, caption, x, y, lines, stairs=True, marks=bars, legend=legend)
 
 
 def _latencies(series: Series, x: Scale) -> Markup:
     columns = {"p50": series.p50, "p99": series.p99, "max": series.most}
-    y = _latency_axis([value for column in columns.values() for value in column if value is not None], HALF)
+    y = latency_axis([value for column in columns.values() for value in column if value is not None], HALF)
     middles = [(index + 0.5) * series.seconds for index in range(len(series.count))]
     lines = {name: zip(middles, column, strict=True) for name, column in columns.items()}
     caption = f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}."
-    return _figure("Latency over time", caption, x, y, *_lines(x, y, lines))
+    return chart("Latency over time", caption, x, y, lines)
 
 
 def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
@@ -390,25 +397,24 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
         f"p{percent}": [(step.rate, step.latency.percentile(percent) or 0.0) for step in shown]
         for percent in (50, 99)
     }
-    x = _across("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
-    y = _latency_axis([latency for points in lines.values() for _, latency in points])
-    marks, legend = _lines(x, y, lines)
-    for (colour, name), points in zip(legend, lines.values(), strict=True):
+    x = across("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
+    y = latency_axis([latency for points in lines.values() for _, latency in points])
+    marks = []
+    for place, (name, points) in enumerate(lines.items()):
         for step, (rate, latency) in zip(shown, points, strict=True):
             broken, why = (
                 (" broken", f", not held: {step.why or 'too slow'}") if step.held is False else ("", "")
             )
             text = f"{step.name}: {rate_text(rate)}, {name} {time_text(latency)}{why}"
             spot = {"cx": x.at(rate), "cy": y.at(latency), "r": 4.5}
-            marks.append(element("circle", element("title", text), class_=f"{colour}{broken} dot", **spot))
+            marks.append(element("circle", element("title", text), class_=f"c{place}{broken} dot", **spot))
     held = [pair for pair in zip(shown, lines["p99"], strict=True) if pair[0].held is not False]
     for step, (rate, latency) in held[-1:]:
         left = x.at(rate)
         anchor = "end" if left > WIDE[0] - 90 else "middle"  # inside of the plot
-        marks.append(_text(step.name, anchor, left, max(y.at(latency) - 10, 10), "note"))
-    if len(held) < len(shown):
-        legend.append(("broken", "load not held"))
-    yield _figure("Throughput against latency", OF_STEPS, x, y, marks, legend)
+        marks.append(text_at(step.name, anchor, left, max(y.at(latency) - 10, 10), "note"))
+    legend = [("broken", "load not held")] if len(held) < len(shown) else []
+    yield chart("Throughput against latency", OF_STEPS, x, y, lines, marks=marks, legend=legend)
 
 
 def tick_text(seconds: float) -> str:
