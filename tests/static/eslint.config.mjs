@@ -20,7 +20,7 @@ export default [
       "no-restricted-syntax": ["error", { selector: WIRING, message: "A module keeps no state: pass it." }],
       "no-shadow": "error",
       "no-unneeded-ternary": "error",
-      "no-unused-vars": ["error", { ignoreRestSiblings: true }],
+      "no-unused-vars": ["error", { ignoreRestSiblings: true, argsIgnorePattern: "^_" }],
       "no-useless-return": "error",
       "no-var": "error",
       "object-shorthand": "error",

@@ -10,9 +10,15 @@ from tests.real.parts import npm_env
 from tests.static.test_tools import ROOT, TIMEOUT_SECONDS
 
 HERE = ROOT / "tests" / "static"
+PAGES = ROOT / "mcpmux" / "traffic" / "inspector"
 CHECKED = (
-    "compare", "copying", "format", "json", "legs", "rows", "template",
+    "compare", "copying", "format", "html", "json", "latency", "legs", "replicas", "rows", "subscriptions",
+    "template", "upstreams", "views",
 )  # fmt: skip
+VENDORED = {
+    "preact.js": "preact/dist/preact.mjs", "preact.LICENSE": "preact/LICENSE",
+    "htm.js": "htm/dist/htm.mjs", "htm.LICENSE": "htm/LICENSE",
+}  # fmt: skip
 PURE_TESTS = sorted(map(str, (ROOT / "tests" / "traffic" / "inspector").glob("*.test.mjs")))
 
 
@@ -32,6 +38,12 @@ def test_the_javascript_is_clean(command: tuple[str, ...]) -> None:
 
 def test_what_pages_compute_without_a_browser_is_right() -> None:
     run_node("--test", *PURE_TESTS)
+
+
+@pytest.mark.parametrize("name", VENDORED)
+def test_a_vendored_file_is_that_of_its_package(name: str) -> None:
+    package = npm_env("javascript") / VENDORED[name]
+    assert (PAGES / "vendor" / name).read_bytes() == package.read_bytes()
 
 
 def run_node(*arguments: str) -> None:

@@ -198,11 +198,13 @@ ETAG_BYTES = 12
 def page_routes() -> list[Route]:
     """Return a route for every file of the inspector; `/` is the page itself."""
     routes = []
-    for file in resources.files("mcpmux.traffic").joinpath("inspector").iterdir():
-        content_type = _TYPES.get(file.name.rpartition(".")[2])
-        if content_type is not None:
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            routes.append(Route(path, partial(_send_page, content_type, file.read_bytes())))
+    folder = resources.files("mcpmux.traffic").joinpath("inspector")
+    for place, files in (("/", folder.iterdir()), ("/vendor/", folder.joinpath("vendor").iterdir())):
+        for file in files:
+            content_type = _TYPES.get(file.name.rpartition(".")[2])
+            if content_type is not None:
+                path = "/" if file.name == "index.html" else f"{place}{file.name}"
+                routes.append(Route(path, partial(_send_page, content_type, file.read_bytes())))
     return routes
 
 

@@ -21,8 +21,6 @@ import { parse } from "./json.js";
  * }} Message
  */
 
-const EVERY_MS = 2000;
-
 export class Problem extends Error {
   constructor(status, message) {
     super(message);
@@ -122,20 +120,5 @@ export class Stream {
 
   close() {
     this.source.close();
-  }
-}
-
-/** A page that loads anew every two seconds while it is shown. */
-export class Polled {
-  load() {}
-
-  start() {
-    this.stop();
-    this.load();
-    this.timer = setInterval(() => this.load(), EVERY_MS);
-  }
-
-  stop() {
-    clearInterval(this.timer);
   }
 }

@@ -5,6 +5,7 @@ import { Client } from "./client.js";
 import { Detail } from "./detail.js";
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
+import { html } from "./html.js";
 import { Latency } from "./latency.js";
 import { List } from "./list.js";
 import { Replicas } from "./replicas.js";
@@ -13,6 +14,7 @@ import { Saving } from "./saving.js";
 import { Subscriptions } from "./subscriptions.js";
 import { Toolbar } from "./toolbar.js";
 import { Upstreams } from "./upstreams.js";
+import { render } from "./vendor/preact.js";
 import { Views } from "./views.js";
 import { Waterfall } from "./waterfall.js";
 
@@ -30,10 +32,20 @@ const list = new List(byId("list"), rows, selected, (number, focus) => openDetai
 const waterfall = new Waterfall(byId("waterfall"), rows, list);
 const detail = new Detail(byId("detail"), closed, new Toolbar(mark, openClient));
 const saving = new Saving(byId("save"), byId("saving"), () => rows);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
+const others = {
+  upstreams: polled(Upstreams, "upstreams"), views: polled(Views, "views"), latency: polled(Latency, "latency"),
+  client: new Client(byId("view-client"), showExchange), subscriptions: polled(Subscriptions, "subscriptions"),
+  replicas: polled(Replicas, "replicas"),
+};
 let stream = null;
 let typed = 0;
 let moved = 0;
+
+function polled(Page, name) {
+  const draw = (active) => render(
+    html`<${Page} active=${active} onFilter=${showExchanges} />`, byId(`view-${name}`));
+  return { start: () => draw(true), stop: () => draw(false) };
+}
 
 function changed(count) {
   list.changed(count);

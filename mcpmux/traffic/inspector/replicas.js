@@ -1,35 +1,36 @@
 // The replicas of the cluster: how each is, and what goes from one to another.
 
-import { get, Polled } from "./api.js";
-import { h } from "./dom.js";
+import { get } from "./api.js";
 import * as format from "./format.js";
+import { facts, html, Polled } from "./html.js";
 
 export class Replicas extends Polled {
-  constructor(element) {
-    super();
-    this.element = element;
+  load() {
+    return get("/api/replicas");
   }
 
-  async load() {
-    try {
-      const { replicas } = await get("/api/replicas");
-      this.element.replaceChildren(
-        h("div", { class: "bar" }, h("h2", {}, "Replicas"), h("span", { class: "hint" }, `As ${replicas[0].name} sees them, which shows this page.`)),
-        h("div", { class: "cards" }, replicas.map(card)));
-    } catch (problem) {
-      this.element.replaceChildren(h("p", { class: "problem" }, problem.message));
-    }
+  page({ replicas }) {
+    return html`
+      <div class="bar">
+        <h2>Replicas</h2>
+        <span class="hint">As ${replicas[0].name} sees them, which shows this page.</span>
+      </div>
+      <div class="cards">${replicas.map(card)}</div>`;
   }
 }
 
-function card(replica) {
-  return h("article", { class: "card", "data-state": replica.state },
-    h("header", {}, h("span", { class: "dot", "aria-hidden": "true" }), h("h2", {}, replica.name), h("span", { class: "chip", "data-state": replica.state }, replica.state)),
-    h("p", { class: "target", translate: "no" }, replica.url),
-    replica.trouble ? h("p", { class: "trouble" }, replica.trouble) : "",
-    h("dl", { class: "facts" }, [["Id", replica.id], ["Version", replica.version], ...(replica.state === "silent" ? [] : numbers(replica))]
-      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));
-}
+const card = (replica) => html`
+  <article key=${replica.id} class="card" data-state=${replica.state}>
+    <header>
+      <span class="dot" aria-hidden="true" /><h2>${replica.name}</h2>
+      <span class="chip" data-state=${replica.state}>${replica.state}</span>
+    </header>
+    <p class="target" translate="no">${replica.url}</p>
+    ${replica.trouble && html`<p class="trouble">${replica.trouble}</p>`}
+    ${facts([
+      ["Id", replica.id], ["Version", replica.version], ...(replica.state === "silent" ? [] : numbers(replica)),
+    ])}
+  </article>`;
 
 const numbers = (replica) => [
   ["Since", new Date(replica.since * 1000).toLocaleString()],

@@ -1,95 +1,75 @@
 // The configured views: what each selects, and how much its clients see.
 
-import { get, Polled } from "./api.js";
-import { h } from "./dom.js";
+import { get } from "./api.js";
 import * as format from "./format.js";
+import { facts, head, html, Polled } from "./html.js";
 
 const KINDS = { tools: "Tools", prompts: "Prompts", resources: "Resources", templates: "Templates" };
 const EXAMPLE = `[views.reading]
 include = [{ readOnlyHint = true }, { kind = "resources" }]`;
 
+/** `onFilter(filter)`: show the exchanges that fit it. */
 export class Views extends Polled {
-  /** `onFilter`: shows the exchanges that fit a filter. */
-  constructor(element, onFilter) {
-    super();
-    this.element = element;
-    this.onFilter = onFilter;
-    this.open = new Set();
-    this.round = 0;
+  /** @type {any} */
+  state = { counts: {}, trouble: null }; // counts by view, or why there are none
+  round = 0; // of counting
+
+  async load(isFirst) {
+    const state = await get("/api/views");
+    const shown = JSON.stringify(state);
+    if (isFirst || shown !== this.shown) this.count(state.views);
+    this.shown = shown;
+    return state;
   }
 
-  start() {
-    this.shown = null; // counts anew
-    super.start();
-  }
-
-  async load() {
-    try {
-      const state = await get("/api/views");
-      const shown = JSON.stringify(state);
-      if (shown === this.shown) return;
-      this.shown = shown;
-      this.state = state;
-      this.count();
-    } catch (problem) {
-      this.shown = null;
-      this.element.replaceChildren(h("p", { class: "problem" }, problem.message));
-    }
-  }
-
-  /** Asks for the numbers, which takes as long as upstreams need for their lists. */
-  async count() {
+  /** Ask for the numbers, which takes as long as upstreams need for their lists. */
+  async count(views) {
     const round = ++this.round;
-    this.counts = {};
-    this.trouble = null;
-    this.draw();
-    if (!this.state.views.length) return;
-    let counts = {};
-    let trouble = null;
+    const show = (counts, trouble) => {
+      if (round === this.round) this.setState({ counts, trouble });
+    };
+    show({}, null);
+    if (!views.length) return;
     try {
-      ({ counts } = await get("/api/views/counts"));
+      show((await get("/api/views/counts")).counts, null);
     } catch (problem) {
-      trouble = problem.message;
+      show({}, /** @type {Error} */ (problem).message);
     }
-    if (round !== this.round || this.shown === null) return;
-    Object.assign(this, { counts, trouble });
-    this.draw();
   }
 
-  draw() {
-    const { views, has_access_rules: hasRules } = this.state;
-    const focused = document.activeElement?.dataset?.action;
-    const again = h("button", { type: "button", class: "button", "data-action": "count", onclick: () => this.count() }, "Count again");
-    this.element.replaceChildren(...(views.length ? [
-      h("div", { class: "bar" }, h("h2", {}, "Views"), again, hasRules ? h("span", { class: "hint" }, "Access rules may hide some of it from a client.") : ""),
-      this.trouble ? h("p", { class: "problem" }, this.trouble) : "",
-      h("div", { class: "cards" }, views.map((view) => this.card(view))),
-    ] : [h("div", { class: "bar" }, h("h2", {}, "Views")), none()]));
-    if (focused) [...this.element.querySelectorAll("[data-action]")].find((each) => each.dataset.action === focused)?.focus();
+  page({ views, has_access_rules: hasRules }) {
+    const { counts, trouble } = this.state;
+    if (!views.length) return none;
+    return html`
+      <div class="bar">
+        <h2>Views</h2>
+        <button type="button" class="button" data-action="count" onclick=${() => this.count(views)}>Count again</button>
+        ${hasRules && html`<span class="hint">Access rules may hide some of it from a client.</span>`}
+      </div>
+      ${trouble && html`<p class="problem">${trouble}</p>`}
+      <div class="cards">${views.map((view) => this.card(view, counts[view.name]))}</div>`;
   }
 
-  card(view) {
-    const count = this.counts[view.name];
-    return h("article", { class: "card" },
-      h("header", {}, h("h2", {}, view.name), this.link(view.name)),
-      h("p", { class: "places", translate: "no" }, view.places.join(", ") || "no listener leads to it"),
-      Object.entries(count?.missing ?? {}).map(([name, reason]) => h("p", { class: "trouble" }, `Counted without ${name}: ${reason}`)),
-      h("dl", { class: "facts" }, numbers(count)),
-      h("dl", { class: "selection" }, fact("For", view.principals.length ? view.principals.join(", ") : "everybody"),
-        fact("Has", list(view.include.length ? view.include : ["everything"])),
-        view.exclude.length ? fact("But not", list(view.exclude)) : "",
-        view.is_searched ? fact("Tools", "are searched: a list has only find_tools and call_tool") : ""),
-      view.overrides.length ? this.overrides(view) : h("p", { class: "hint" }, "It overrides nothing."));
-  }
-
-  overrides(view) {
-    const details = h("details", { class: "subscriptions", open: this.open.has(view.name) },
-      h("summary", { "data-action": `overrides ${view.name}` }, format.plural(view.overrides.length, "override")),
-      h("table", {}, h("thead", {}, h("tr", {}, ["Upstream", "Kind", "Name", "New name"].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, view.overrides.map((each) => h("tr", {}, h("td", {}, each.upstream), h("td", {}, each.kind),
-          h("td", { class: "uri", translate: "no" }, each.name), h("td", { class: "uri", translate: "no" }, each.rename ?? "the same"))))));
-    details.addEventListener("toggle", () => this.open[details.open ? "add" : "delete"](view.name));
-    return details;
+  card(view, count) {
+    const { name, principals, include, exclude, is_searched: isSearched } = view;
+    return html`
+      <article key=${name} class="card">
+        <header><h2>${name}</h2>${this.link(name)}</header>
+        <p class="places" translate="no">${view.places.join(", ") || "no listener leads to it"}</p>
+        ${Object.entries(count?.missing ?? {}).map(([upstream, reason]) => html`
+          <p class="trouble">Counted without ${upstream}: ${reason}</p>`)}
+        ${facts([
+          ...Object.entries(KINDS).map(([kind, word]) => [word, count ? format.count(count[kind]) : "…"]),
+          ["Tokens of its lists", count ? `about ${format.count(count.tokens)}` : "…"],
+        ])}
+        <dl class="selection">
+          ${fact("For", principals.join(", ") || "everybody")}
+          ${fact("Has", list(include.length ? include : ["everything"]))}
+          ${exclude.length > 0 && fact("But not", list(exclude))}
+          ${isSearched && fact("Tools", "are searched: a list has only find_tools and call_tool")}
+        </dl>
+        ${view.overrides.length ? overrides(view.overrides) : html`<p class="hint">It overrides nothing.</p>`}
+      </article>`;
   }
 
   link(name) {
@@ -97,24 +77,39 @@ export class Views extends Polled {
     const follow = (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
-      this.onFilter(filter);
+      this.props.onFilter(filter);
     };
-    return h("a", { href: `#filter=${encodeURIComponent(filter)}`, "data-action": `exchanges ${name}`, onclick: follow, "aria-label": `Exchanges in ${name}` }, "Exchanges");
+    return html`
+      <a href="#filter=${encodeURIComponent(filter)}" data-action="exchanges ${name}" onclick=${follow}
+        aria-label="Exchanges in ${name}">Exchanges</a>`;
   }
 }
 
-const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
-const list = (texts) => h("ul", {}, texts.map((text) => h("li", {}, text)));
+const fact = (name, value) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
+const list = (texts) => html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>`;
 
-function numbers(count) {
-  const shown = (number) => (count ? format.count(number) : "…");
-  return [...Object.entries(KINDS).map(([kind, name]) => fact(name, shown(count?.[kind]))),
-    fact("Tokens of its lists", count ? `about ${format.count(count.tokens)}` : "…")];
-}
+const overrides = (all) => html`
+  <details class="subscriptions">
+    <summary>${format.plural(all.length, "override")}</summary>
+    <table>
+      ${head(["Upstream", "Kind", "Name", "New name"])}
+      <tbody>
+        ${all.map(({ upstream, kind, name, rename }) => html`
+          <tr>
+            <td>${upstream}</td><td>${kind}</td>
+            <td class="uri" translate="no">${name}</td><td class="uri" translate="no">${rename ?? "the same"}</td>
+          </tr>`)}
+      </tbody>
+    </table>
+  </details>`;
 
-function none() {
-  return h("div", { class: "card none" },
-    h("p", {}, "There are no views: every client sees all that it may use. A view selects some of it, for clients that connect to a path of its own. Add one to the configuration:"),
-    h("pre", { translate: "no" }, EXAMPLE),
-    h("p", {}, "Its clients connect to /mcp/reading. configs/README.md of mcpmux says more about views."));
-}
+const none = html`
+  <div class="bar"><h2>Views</h2></div>
+  <div class="card none">
+    <p>
+      There are no views: every client sees all that it may use. A view selects some of it, for clients that connect to
+      a path of its own. Add one to the configuration:
+    </p>
+    <pre translate="no">${EXAMPLE}</pre>
+    <p>Its clients connect to /mcp/reading. configs/README.md of mcpmux says more about views.</p>
+  </div>`;

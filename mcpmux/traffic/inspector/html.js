@@ -1,0 +1,72 @@
+// Elements as templates that read as HTML. Text is text: nothing that comes from outside is ever read as markup.
+
+import htm from "./vendor/htm.js";
+import { Component, h } from "./vendor/preact.js";
+
+const EVERY_MS = 2000;
+
+export const html = htm.bind(h);
+
+/** Return the head of a table. `numbers`: names of the columns with numbers. */
+export const head = (names, numbers = []) => html`
+  <thead><tr>
+    ${names.map((name) => html`<th scope="col" class=${numbers.includes(name) ? "number" : null}>${name}</th>`)}
+  </tr></thead>`;
+
+/** Return names with their values. Pairs that are null are left out. */
+export const facts = (pairs) => html`
+  <dl class="facts">
+    ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+  </dl>`;
+
+/** A page that loads anew every two seconds while it is `active`. */
+export class Polled extends Component {
+  /** @type {any} */
+  state = {};
+
+  /**
+   * Return what `page` shows. `isFirst`: the page has just become active.
+   * @param {boolean} _isFirst
+   * @returns {Promise<any>}
+   */
+  async load(_isFirst) {
+    return {};
+  }
+
+  /**
+   * Return the elements of the page.
+   * @returns {any}
+   */
+  page(_data) {
+    return null;
+  }
+
+  componentDidMount() {
+    this.turn();
+  }
+
+  componentDidUpdate(before) {
+    if (before.active !== this.props.active) this.turn();
+  }
+
+  turn() {
+    clearInterval(this.timer);
+    if (!this.props.active) return;
+    this.refresh(true);
+    this.timer = setInterval(() => this.refresh(), EVERY_MS);
+  }
+
+  async refresh(isFirst = false) {
+    try {
+      this.setState({ data: await this.load(isFirst), problem: null });
+    } catch (problem) {
+      this.setState({ problem });
+    }
+  }
+
+  render() {
+    const { data, problem } = this.state;
+    if (problem) return html`<p class="problem">${problem.message}</p>`;
+    return data && this.page(data);
+  }
+}
