@@ -1,6 +1,6 @@
 """Control a running mux: reload its configuration, turn upstreams off and on.
 
-Actions are done one after the other, and a broken configuration changes nothing. An upstream that was enabled
+Actions are done one after the other, and a broken configuration has no effect. An upstream that was enabled
 or disabled by hand stays so until mcpmux is restarted. A disabled upstream is treated as not configured; a
 drained one is listed but gets no exchange.
 
@@ -129,7 +129,7 @@ class Control:
             pending = self.pending
             filed = await trio.to_thread.run_sync(_load, self._file, abandon_on_cancel=True)
             chosen = self._with_choices(filed)
-            # Every step that can fail comes before `apply`, which cannot: so an error changes nothing.
+            # Every step that can fail comes before `apply`, which cannot: so an error has no effect.
             certificates = await self._mux.renew()
             plan = self._mux.apply(chosen)
             self._filed = filed

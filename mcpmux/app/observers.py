@@ -135,7 +135,7 @@ class Observers:
         return MuxViews(mux, self.redactor)
 
     def call_of(self, mux: Mux, row_of: RowOf | None = None) -> Handle | str:
-        """Return what sends requests for the inspector, or the reason why nothing does.
+        """Return the sender of requests for the inspector, or the reason why there is none.
 
         `row_of`: if the ring is in another process.
         """

@@ -75,7 +75,7 @@ async def serve(
 
 
 class Workplace(Protocol):
-    """What a worker has in place of an address, a file and an inspector: see `app.workers.worker`."""
+    """The place of a worker, which has no address, file and inspector: see `app.workers.worker`."""
 
     number: int
     doors: Sequence[HandedListener]
@@ -169,7 +169,7 @@ async def serve_until(
             settle()  # after all imports and listeners, whose objects stay for good
         await stopping.wait()
         if replica is not None:
-            await replica.leave()  # first, so that the others send nothing more here
+            await replica.leave()  # first, so that the others send no more requests here
             clients.start_soon(replica.calls.drained, name="calls of other replicas")
         mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
         clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
@@ -203,7 +203,7 @@ async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Repl
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for reuse. Without glibc this does nothing."""
+    """Make glibc keep freed memory for reuse. Has no effect without glibc."""
     if (library := _glibc()) is not None:
         library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)

@@ -375,7 +375,7 @@ class HttpEndpoint:
     async def _judge_and_serve(
         self, judging: Awaitable[list[str]], request: HttpRequest, reply: HttpReply
     ) -> None:
-        """Serve a request once its query is known to select something; answer 400 if it selects nothing."""
+        """Serve a request once its query is known to select an item; answer 400 if it selects none."""
         await in_task()
         try:
             await judging

@@ -99,9 +99,9 @@ class MuxService:
         return self.router.enter(principal, view, query)
 
     def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """Return an awaitable that raises BadNarrowing if the principal's query selects nothing.
+        """Return an awaitable that raises BadNarrowing if the principal's query selects no item.
 
-        None when the query is known to select something.
+        None when the query is known to select some.
         """
         return self.router.judging(principal)
 

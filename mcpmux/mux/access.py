@@ -57,7 +57,7 @@ a hundred; both come again with each list and each use.
 
 
 def new_decisions() -> Decisions:
-    """Return an empty memory of decisions. What is in force, and what tools are known, must not change."""
+    """Return an empty memory of decisions. The rules in force and the known tools must not change."""
     return Lru(DECISIONS_KEPT, DECISIONS_BYTES)
 
 

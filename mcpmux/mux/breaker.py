@@ -55,7 +55,7 @@ class State(enum.Enum):
 class Breaker:
     """The breaker of one upstream. `retry_at`: the time of the next probe, while the breaker is open.
 
-    `doubtful`: the only member to check around a call; False as long as nothing has failed.
+    `doubtful`: the only member to check around a call; False until the first failure.
     """
 
     __slots__ = ("_pause", "doubtful", "failures", "retry_at", "state")

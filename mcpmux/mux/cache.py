@@ -147,11 +147,11 @@ class Freshness:
         return self._ttl_ms or 0
 
 
-# What is kept
+# Entries
 
 
 class CacheKey(NamedTuple):
-    """What was asked. `target`: a URI, or a list's cursor; `legacy`: the era, if the answer depends on it."""
+    """A request. `target`: a URI, or a list's cursor; `legacy`: the era, if the answer depends on it."""
 
     session: str
     method: str
@@ -190,7 +190,7 @@ class Fetch:
 
     def fail(self, error: RpcError) -> None:
         """Share an error with the clients that joined, if it is the server's own and the same for all."""
-        # Errors that mcpmux makes (refusals, lost connections) carry data of its own and may concern the
+        # Errors that mcpmux makes (refusals, lost connections) carry our data and may concern the
         # first client only. A URL elicitation is for the user of the first client.
         ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
         if not ours and error.code != URL_ELICITATION_REQUIRED:

@@ -10,7 +10,7 @@ Rules
   * At most `room` wait. When it is full a client that has its share of it, or more, is refused. One that has
     less replaces the newest item of the client that has most, unless that would only turn the tables.
 
-A client is any hashable value, an item any hashable object. Nothing outside this file changes the state.
+A client is any hashable value, an item any hashable object. Only this file changes the state.
 """
 
 from __future__ import annotations

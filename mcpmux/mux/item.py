@@ -42,7 +42,7 @@ REPEATED: Final = "the list has another of this name before it"
 
 
 class Problem(NamedTuple):
-    """What is wrong with an item, or with the whole list.
+    """A fault of an item, or of the whole list.
 
     `name`: the upstream's own name or URI; None for the list, and for an item that has none. `left_out`:
     whether clients do not get the item.

@@ -2,7 +2,7 @@
 
     unknown --learn--> known --changed, or KNOWN_SECONDS over--> outdated --learn--> known
 
-What is outdated stays readable until it is learned again. A change that is reported while the list is fetched
+An outdated list stays readable until it is learned again. A change that is reported while the list is fetched
 leaves it outdated: the fetched list may be from before the change.
 """
 

@@ -14,7 +14,7 @@ before the cursor. So a list that begins again is cut there, on every page. An i
 later page, long after its first time, is not recognised.
 
 State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
-Nothing outside this file changes it.
+Only this file changes it.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class Walk:
 
     @property
     def done(self) -> bool:
-        """Whether the combined page is complete: full, or nothing is left to fetch."""
+        """Whether the combined page is complete: full, or no page is left to fetch."""
         looked_at_many = self._looked_at >= LOOKS * self._page_size
         return self._count >= self._page_size or looked_at_many or not self.wanted
 

@@ -83,7 +83,7 @@ class Naming:
             return None
         return owner[0]
 
-    # What a text fits of one upstream
+    # Items of one upstream that a text fits
 
     def certain(
         self, text: str, upstream: str, kind: str, among: Sequence[Glob] = (), view: str | None = ANY_VIEW
@@ -141,7 +141,7 @@ class Naming:
 
         return [NameGlob(text, spellings_of)]
 
-    # What is listed
+    # Listed items
 
     def find_idle(
         self,

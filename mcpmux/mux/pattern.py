@@ -38,7 +38,7 @@ from urllib.parse import unquote
 
 from mcpmux.lru import Lru
 
-URI_LIMIT: Final = 8192  # characters; a longer URI or template claims nothing
+URI_LIMIT: Final = 8192  # characters; a longer URI or template is not matched
 PIECE_LIMIT: Final = 64  # of a template that claims anything; bounds the time that one match can take
 
 Glob: TypeAlias = tuple[str, ...]

@@ -4,7 +4,7 @@ The law
 
     A use is allowed when at least one `allow` rule fits it and no `deny` rule does.
 
-The order of rules means nothing. Without any rules there is no Policy (None) and everything is allowed; with
+The order of rules has no effect. Without any rules there is no Policy (None) and everything is allowed; with
 any rule, a use that no rule allows is denied.
 
   * A rule fits when each of its members fits: a principal's name, scopes (all of them), the upstream,
@@ -268,7 +268,7 @@ def kinds_of(rule: AccessRule) -> list[str]:
 
 
 class Reason(NamedTuple):
-    """What one rule says about a use. `misfits`: its members that do not fit; empty if it fits."""
+    """The verdict of one rule about a use. `misfits`: its members that do not fit; empty if it fits."""
 
     rule: str
     effect: str

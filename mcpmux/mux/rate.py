@@ -6,7 +6,7 @@ at which a bucket will be full again (the generic cell rate algorithm): a full b
 only a full one is dropped. Methods that mcpmux does not know share a bucket, as a client can invent them.
 
 Laws: in t seconds no more than burst + requests * t / per exchanges begin; a client that waits the given
-seconds, and is alone, may begin; a refusal costs nothing.
+seconds, and is alone, may begin; a refusal takes no token.
 
 Source: RFC 6585 section 4 (429 Too Many Requests).
 """
@@ -108,7 +108,7 @@ class Rates:
 
     def take(self, counted: Sequence[Counted], now: float) -> Exceeded | None:
         """Take a token out of each of these buckets, or out of none when one is empty."""
-        # Check all before the first is changed: a refusal must cost nothing in any bucket.
+        # Check all before the first is changed: a refusal must take no token out of any bucket.
         waits = [self._full_at(bucket, now) - now - bucket.room for bucket in counted]
         longest = max(range(len(waits)), key=waits.__getitem__, default=0)
         if waits and waits[longest] > 0:
@@ -122,7 +122,7 @@ class Rates:
         return None
 
     def _full_at(self, counted: Counted, now: float) -> float:
-        """Return the time at which a bucket is full, if nothing is taken out of it."""
+        """Return the time at which a bucket is full, if no token is taken out of it."""
         return max(self._full.get((counted.setting, *counted.key), now), now)
 
     def _sweep(self, now: float) -> None:

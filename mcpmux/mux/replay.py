@@ -111,7 +111,7 @@ class ReplayBuffer:
         return event
 
     def say_again(self, said: SameEvent, now: float) -> KeptEvent:
-        """Keep the next event of a stream, in place of an older one with the same data.
+        """Keep the next event of a stream, and drop an older one with the same data.
 
         It costs least when `said` is the same object each time.
         """
@@ -122,7 +122,7 @@ class ReplayBuffer:
         kept = self._kept
         if said in kept:
             kept[said] = event
-            kept.move_to_end(said)  # where the newest is; nothing has grown
+            kept.move_to_end(said)  # where the newest is; the size stays
         else:
             kept[said] = event
             self._bytes += len(data)

@@ -50,7 +50,7 @@ from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 
-# What stands in front of a text and shows its owner: the prefix of an upstream, the mark of a worker.
+# Prefixes of texts, which show their owner: the prefix of an upstream, the mark of a worker.
 #
 # Upstreams
 #   * URI and URI template: `prefix+` in front of the whole text; resolving cuts at the first `+`.
@@ -60,7 +60,7 @@ from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 #     `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly N characters. A name that
 #     only looks like that is shortened as well, so the look alone tells that a table must be asked.
 #   * Prefixes match `[a-z][a-z0-9.-]*`: they contain neither `+` nor `_` nor `/`.
-#   * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, a text
+#   * At most one upstream is unprefixed. Alone it is transparent: no name changes. Beside others, a text
 #     that would read as having another's prefix gets the upstream's own name as a prefix.
 #
 # Several processes: a thing in the memory of one (a session, a parked call, a task) is given out with the
@@ -94,14 +94,14 @@ _MARK: Final = re.compile(r"([a-z0-9]{1,16})\.")
 
 
 class Space:
-    """How the texts of one upstream look from outside. Stateless."""
+    """The texts of one upstream, as they look from outside. Stateless."""
 
     def __init__(
         self, upstream: str, prefix: str, reserved: frozenset[str], name_limit: int = NAME_LIMIT
     ) -> None:
         """`reserved`: every text that clients read as a prefix; empty for a transparent upstream.
 
-        `transparent`, an attribute: whether nothing is rewritten for this upstream.
+        `transparent`, an attribute: whether all names of this upstream stay.
         """
         self.upstream = upstream
         self.prefix = prefix
@@ -131,7 +131,7 @@ class Space:
         if not prefix:
             return name
         exposed, limit = f"{prefix}{JOINT}{name}", self._name_limit
-        # A full name that looks shortened is shortened, too: else nothing would tell the two apart.
+        # A full name that looks shortened is shortened, too, so that the two cannot be confused.
         if len(exposed) < limit or (len(exposed) == limit and not _SHORTENED.search(exposed)):
             return exposed
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
@@ -419,7 +419,7 @@ def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") 
 
 
 def _replace_word(message: str, own: str, shown: str) -> str:
-    """Return the message with `shown` in place of `own`, where that is surely the name and no other word.
+    """Return the message with `shown` instead of `own`, where that is surely the name and no other word.
 
     That is so when it occurs once, or in quotation marks, or after a colon to the end.
     """
@@ -433,7 +433,7 @@ def _replace_word(message: str, own: str, shown: str) -> str:
 
 
 def named_in(method: str, params: Fields) -> tuple[str, str] | None:
-    """Return (`uri` or `name`, its value) of what a request names; None when it names nothing."""
+    """Return (`uri` or `name`, its value) of what a request names; None without a name."""
     if method == m.COMPLETE:
         params = members_of(params.get("ref"))
     for member in (URI, NAME):

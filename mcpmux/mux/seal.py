@@ -1,6 +1,6 @@
 """Seal what clients carry for us: the cursor of a merged list, a server's `requestState`, a task's id.
 
-Nothing is stored, so a sealed text works after a restart and on a replica that has the same key. A text is
+No text is stored, so a sealed one works after a restart and on a replica that has the same key. A text is
 base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over its contents and the name of the principal
 that it is for. Every text that `seal` did not make for that principal is refused.
 
@@ -44,7 +44,7 @@ _PLAIN, _DEFLATED = b"\x01", b"\x02"  # version bytes: the two ways a body is st
 
 
 class InvalidCursor(McpmuxError):
-    """The text is not a cursor that this mux gave out for this list. The message says what to do."""
+    """The text is not a cursor that this mux gave out for this list. The message has the advice."""
 
 
 class ForeignState(McpmuxError):
@@ -187,7 +187,7 @@ class StateSeal(_Seal):
 
 
 class TaskSeal(StateSeal):
-    """Seals the ids of tasks, with a key of its own: no server's state can pass for a task id."""
+    """Seals the ids of tasks, with a separate key: no server's state can pass for a task id."""
 
     PURPOSE = b"mcpmux task id"
 

@@ -79,7 +79,7 @@ def is_for_models(tool: Fields) -> bool:
 
 
 class BadQuestion(McpmuxError):
-    """One of the two tools does not take these arguments; the text says what it takes."""
+    """One of the two tools does not take these arguments; the text names those that it takes."""
 
 
 def read_question(arguments: Raw) -> tuple[str, int]:

@@ -52,7 +52,7 @@ class Share:
         return f"<Share {sum(self._taken.values())} streams of {len(self._taken)} clients>"
 
     def take(self, client: str) -> None:
-        """Count one more; `give_back` must follow. Raises Busy, and counts nothing, when that is too many."""
+        """Count one more; `give_back` must follow. Raises Busy, without counting, when that is too many."""
         taken = self._taken.get(client, 0)
         if taken >= self.most:
             sentence = f"this client has {taken} streams, which is all that it may have; end one"

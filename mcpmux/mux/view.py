@@ -21,7 +21,7 @@ A view permits no use: an exchange in a view must be allowed by the Policy, too.
 
 The query of a client's URL narrows its view: `?tools=search*,read&upstreams=docs`. `upstreams` names
 upstreams; `tools`, `prompts`, `resources` and `templates` name items as upstreams have them. Each is a list
-of globs, separated by commas; a key that is absent narrows nothing, but with `resources` alone there are no
+of globs, separated by commas; an absent key does not narrow the view, but with `resources` alone there are no
 templates. Other parts of a query are ignored, unless one looks like a misspelt key. A narrowing becomes
 Views, one of the upstreams and one of the items: the client gets what is in its own view and in these.
 Together they hold as many selectors as the query has globs, and not the products of lists.
@@ -92,7 +92,7 @@ READABLE: Final = "readable"  # beside the kinds: the resources that can be read
 
 
 class Selection:
-    """What a view selects, for all principals alike. `admits` decides who may use it."""
+    """The selection of a view, for all principals alike. `admits` decides who may use it."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Selection:
         )
         if known_hints is None and any(selector.hints for selector in (*included, *excluded)):
             included = [selector for selector in included if not selector.hints]
-            # The hints are unknown: nothing is certain, and all may be excluded, but later something may fit.
+            # The hints are unknown: no tool is certain, and all may be excluded, but later some may fit.
             certain = [glob for selector in included for glob in self._included(selector, upstream, kind, {})]
             return _Selected(certain, [EVERYTHING], is_unknown=True)
         hints = known_hints or {}
@@ -261,7 +261,7 @@ Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
 def hints_of(annotations: Any) -> dict[str, bool]:
     """Return the hints in the annotations of a tool, of any type, with the defaults of the specification.
 
-    Without annotations a tool may do anything. A tool that only reads destroys nothing, and a repeated call
+    Without annotations a tool may do anything. A tool that only reads does not destroy, and a repeated call
     has no further effect. Source: `ToolAnnotations` of 2026-07-28.
     """
     members = annotations if isinstance(annotations, dict) else {}
@@ -350,7 +350,7 @@ class BadNarrowing(McpmuxError):
 
 
 def read_narrowing(query: str) -> str:
-    """Return what a query narrows, in canonical form; "" for nothing. Raises BadNarrowing."""
+    """Return the narrowing of a query in canonical form; "" for none. Raises BadNarrowing."""
     return _read_again(query) if len(query) <= REMEMBERED_LENGTH else _read(query)
 
 

@@ -1,7 +1,7 @@
 """Decide what to ask of an upstream so that clients get updates of the URIs that they want.
 
 Updates come in two ways: `direct`, from the upstream to this process, and `shared`, through the owner, the
-replica that asks the upstream for all replicas of a cluster. A wanted URI, in whichever way:
+replica that asks the upstream for all replicas of a cluster. A wanted URI, in either way:
 
     state     event                                             next state
     new       the upstream or the owner agrees                  agreed
@@ -176,10 +176,10 @@ class Wanted:
         way.is_asking = not is_asked and self._trust is not Trust.FAILED
         return uris if way.is_asking else None
 
-    # What has happened
+    # Events
 
     def look_again(self) -> None:
-        """Note that some URIs may not be wanted any more: nothing is due to those who want them later."""
+        """Note that some URIs may not be wanted any more: later clients of them are owed no change."""
         if self._missed or self.refused:
             uris = self.uris()
             self._missed &= uris
@@ -229,7 +229,7 @@ class Wanted:
         self.direct.agreed.discard(uri)
 
     def miss(self, uris: Iterable[str]) -> None:
-        """Report `uris` as changed, as updates may have been missed: now, or as soon as they are agreed."""
+        """Report `uris` as changed, as updates may have been missed: now, or once they are agreed."""
         for uri in sorted(uris):
             if self.is_agreed(uri):
                 self._changed.append(uri)

@@ -270,7 +270,7 @@ def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
 
     `data` may be only its beginning and its end.
     """
-    # What is not JSON has no members; to find that out once more takes long, when it is large.
+    # Text that is not JSON has no members; to find that out once more takes long, when it is large.
     members = {} if code == PARSE_ERROR else members_of(bytes(data))
     bad = BadMessage(code, reason, id_of(members.get("id")))
     if "result" in members or "error" in members:

@@ -148,7 +148,7 @@ def _listed(error: RpcError) -> list[str]:
 
 
 class ClientFacts(msgspec.Struct, frozen=True, dict=True):
-    """What a legacy client declared in `initialize`, as raw JSON, and the log level it set since."""
+    """The declarations of a legacy client in `initialize`, as raw JSON, and the log level it set since."""
 
     info: Raw
     capabilities: Raw

@@ -57,7 +57,7 @@ _SHOWN: Final = {VERSION_HEADER: "MCP-Protocol-Version", METHOD_HEADER: "Mcp-Met
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
-# What may stand around a header value (RFC 9110 section 5.5); other blanks are content.
+# Characters that may stand around a header value (RFC 9110 section 5.5); other blanks are content.
 _WHITESPACE: Final = " \t"
 _INTEGER: Final = re.compile(r"(-?[0-9]{1,20})(?:\.0{1,20})?")  # a safe integer has 16 digits at most
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

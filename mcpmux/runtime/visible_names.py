@@ -132,10 +132,10 @@ class VisibleNames:
     # Queries
 
     def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """Return an awaitable that checks whether the query in a principal's view selects anything.
+        """Return an awaitable that checks whether the query in a principal's view selects any item.
 
-        None if that is known. Awaiting it returns a sentence for each part that selects nothing, and raises
-        BadNarrowing if no part selects anything.
+        None if that is known. Awaiting it returns a sentence for each part that selects no item, and raises
+        BadNarrowing if no part selects any.
         """
         if NARROWED not in principal.view or self._judged.get(principal, 0.0) > trio.current_time():
             return None

@@ -106,7 +106,7 @@ class Connection:
         try:
             return await _discover(self.channel, self._client_info) is not None
         except McpmuxError:
-            return True  # another failure says nothing about the era; the next call will report it
+            return True  # another failure does not show the era; the next call will report it
 
     def doubts_session(self, _error: McpmuxError) -> bool:
         """Return whether an error is a reason to check that the server still has our session."""
@@ -168,14 +168,15 @@ class LegacyConnection(Connection):
         """Return whether the server has lost our session, after a request for a list if need be.
 
         A 404 is enough: another session MUST be opened after it ("Session Management"). A server that has
-        sent the list is not asked again for SURE_SECONDS, so that many errors of its own cost one question.
+        sent the list is not asked again for SURE_SECONDS, so that many errors of the server cost one
+        question.
         """
         if isinstance(error, SessionExpired):
             return True
         if trio.current_time() < self._sure_until:
             return False
         # A list, as some servers answer `ping` without an initialized session. Unlike the refused call, a
-        # list changes nothing at the server.
+        # list does not change the server.
         lists = (method for method, of in m.LISTS.items() if self.facts.offers(of.capability))
         method = next(lists, m.PING)
         with trio.move_on_after(PROBE_SECONDS):

@@ -79,7 +79,7 @@ async def find_page(
             await upstream.settled()
     connection, memory = upstream.connection, upstream.memory
     offered = connection is None or connection.facts.offers(kind.capability)  # unknown without a connection
-    # Without a memory a combined page must not be cached (`until` None): nothing would drop it on a change.
+    # Without a memory a combined page must not be cached (`until` None): no change would drop it.
     if memory is None or anew:
         return CachedPage(await fetch() if offered else _NOTHING, None, personal=True)
     if not offered:

@@ -180,7 +180,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 del self._by_key[key]
 
     def _retire(self, name: str) -> None:
-        """Give all sessions with an upstream no new call, and end each when nothing is in flight in it."""
+        """Give all sessions with an upstream no new call, and end each when no call is in flight in it."""
         self._not_before.pop(name, None)
         private = [sessions.pop(name, None) for sessions in self._private.values()]
         for upstream in (self._by_key.get(name), self._of_era.pop(name, None), *private):

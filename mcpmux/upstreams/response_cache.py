@@ -210,7 +210,7 @@ class ResponseCache:
             return True
         if self._doubts >= DOUBTS:
             self._passing = PASSED
-        return not self.modern  # older revisions have no `cacheScope`, so nothing is public
+        return not self.modern  # older revisions have no `cacheScope`, so no answer is public
 
     async def list(self, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream) -> Fields:
         """Return a page of a list as the server sends it: from the cache, an exchange under way, or by `ask`.

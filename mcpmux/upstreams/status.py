@@ -5,7 +5,7 @@
 A health check of a connected server is a request that every server answers: `ping`, or `server/discover` in
 2026-07-28. It is sent
 
-    * when nothing was answered for `health_interval` and no call is on its way: traffic is proof enough;
+    * when there was no answer for `health_interval` and no call is on its way: traffic is proof enough;
     * when the breaker suspects the server, and again whenever its pause is over.
 
 Any answer is good, even an error. A server that fails to answer twice in a row is given up: its connection
@@ -134,7 +134,7 @@ class UpstreamStatus:
         self.in_flight = 0  # exchanges without an answer so far
         self._idle: trio.Event | None = None  # set by the last exchange, while `idle` waits for it
         self.held: str | None = None  # why it gets no exchange any more
-        self.memory: ResponseCache | None = None  # its cached answers; None when nothing is cached
+        self.memory: ResponseCache | None = None  # its cached answers; None without a cache
         self._told_lists: frozenset[str] = frozenset()  # capabilities whose changes a modern server sends
         self.breaker = Breaker()
         # Whether there was no answer since the last look at this; always true while the breaker has doubts,
@@ -306,7 +306,7 @@ class UpstreamStatus:
                     return
 
     async def _ask_health(self, connection: Connection) -> tuple[McpmuxError | None, float]:
-        """Return (what is wrong, None for nothing, the seconds for which the server asks for no requests)."""
+        """Return (the fault or None, the seconds for which the server asks for no requests)."""
         error: McpmuxError | None = None
         with trio.move_on_after(ANSWER_SECONDS) as patience:
             try:

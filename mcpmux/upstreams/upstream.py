@@ -10,7 +10,7 @@ it, once for all calls that are refused in the meantime:
 
     serving --refusal that may mean it--> asked for a list --answered--> serving
             --404---------------------> opening            --refused---> opening
-    opening --opened--> the new session serves, the old one ends when nothing is in flight there
+    opening --opened--> the new session serves, the old one ends when no call is in flight there
             --refused-> serving; the client gets the refusal
 
 Subscriptions are made again in the new session, as after a reconnect. `Renewals` limits the attempts.
