@@ -24,7 +24,7 @@ from mcpmux.errors import ConfigError, Problem
 from mcpmux.files import read_text, replace_text
 from mcpmux.hosts.configuration import read_mapping
 from mcpmux.hosts.document import get, parse, put, remove
-from mcpmux.hosts.gathering import STAND_IN
+from mcpmux.hosts.importing import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.server_json import Described, choose, parse_server_json

@@ -13,7 +13,7 @@ from mcpmux.cli.moving_in import HOST
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config.reading import read_document
-from mcpmux.hosts.host import HOSTS
+from mcpmux.hosts.host import HOSTS, Machine, this_machine
 from mcpmux.hosts.installing import (
     Change,
     backup_of,
@@ -23,7 +23,6 @@ from mcpmux.hosts.installing import (
     plan_install,
     plan_uninstall,
 )
-from mcpmux.hosts.place import Machine, this_machine
 from mcpmux.hosts.reference import variables_in
 from mcpmux.printable import printable
 

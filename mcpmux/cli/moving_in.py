@@ -14,12 +14,9 @@ from mcpmux.cli.options import DEFAULT_FILE, PATH, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.files import read_text, replace_private, replace_text
 from mcpmux.hosts.entry import Found
-from mcpmux.hosts.gathering import Gathered, gather
-from mcpmux.hosts.host import HOSTS
-from mcpmux.hosts.importing import Unread, look_around
-from mcpmux.hosts.place import this_machine
+from mcpmux.hosts.host import HOSTS, this_machine
+from mcpmux.hosts.importing import Gathered, Unread, gather, look_around, render
 from mcpmux.hosts.reference import has_reference, variables_in
-from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Moved, Vault
 
 HOST = click.Choice(list(HOSTS))

@@ -38,7 +38,7 @@ def read_mapping(
         return read_table(document, environ, origin)
     # Not at the top: most users have a file of mcpmux's own.
     from mcpmux.hosts.entry import find_servers
-    from mcpmux.hosts.place import Place, recognize, this_machine
+    from mcpmux.hosts.host import Place, recognize, this_machine
 
     problems, notes, machine = list[Problem](), list[str](), this_machine(environ)
     for key in document:  # all other keys belong to the host app

@@ -15,8 +15,7 @@ from attrs import evolve, field, frozen
 
 from mcpmux.config.layout import MCPMUX
 from mcpmux.config.report import closest
-from mcpmux.hosts.host import DOLLAR, OTHER
-from mcpmux.hosts.place import Machine, Place
+from mcpmux.hosts.host import DOLLAR, OTHER, Machine, Place
 from mcpmux.hosts.reference import NotTakenOver, Surroundings, escape, reference, translate
 
 Table = dict[str, Any]

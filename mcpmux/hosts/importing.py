@@ -1,17 +1,31 @@
-"""Read all files of host apps on a machine: their servers, and the files that cannot be read."""
+"""Make one configuration of the servers of all host apps: `mcpmux import`.
+
+All files of host apps on a machine are read: `look_around`. `gather` makes one list of upstreams of their
+servers. Servers are the same when their tables are equal. Different servers with one name get that of the
+host app in addition: `search-cursor`, `search-codex`. A server is enabled if it is in one of the host apps.
+`render` writes the list as TOML, with comments about the origin of each upstream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from mcpmux.config import Missing
+from mcpmux.config.layout import Entry
+from mcpmux.config.reading import read_entries
+from mcpmux.config.scalars import derive_name, derive_names
 from mcpmux.errors import ConfigError
 from mcpmux.files import read_text
 from mcpmux.hosts.document import parse
-from mcpmux.hosts.entry import Found, find_servers
-from mcpmux.hosts.gathering import refuse_invalid
-from mcpmux.hosts.place import Machine, Place, find_places
+from mcpmux.hosts.entry import Found, Table, find_servers, is_mcpmux
+from mcpmux.hosts.host import Machine, Place, find_places
+from mcpmux.hosts.reference import variables_in
+from mcpmux.hosts.toml_text import format_table
+from mcpmux.printable import printable
 
 
 @frozen
@@ -36,3 +50,82 @@ def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], li
         except ConfigError as error:
             unread.append(Unread(place, "; ".join(map(str, error.found))))
     return entries, unread
+
+
+STAND_IN = "https://placeholder.invalid"  # for a variable that is not set: valid as a text and as a URL
+
+
+@frozen
+class Gathered:
+    """A future upstream, and its places, the first one first. `table` has secrets in it."""
+
+    name: str
+    table: Table
+    enabled: bool
+    sources: tuple[Found, ...]
+
+    def __repr__(self) -> str:
+        return f"<Gathered {self.name} from {len(self.sources)}>"
+
+
+def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
+    """Return the server, with a reason if our configuration does not or must not accept its table."""
+    if found.reason is not None:
+        return found
+    if is_mcpmux(found.table):
+        return evolve(found, table={}, reason="it is mcpmux itself")
+    # With stand-ins, a variable that is not set here is no reason to leave the server out.
+    variables = {**dict.fromkeys(variables_in(found.table), STAND_IN), **environ}
+    try:
+        json.dumps(found.table, ensure_ascii=False).encode()
+        entry = Entry((), derive_name(found.name), found.table, is_disabled=False)
+        (upstream,) = read_entries([entry], {}, (), variables).upstreams
+    except UnicodeEncodeError:
+        return evolve(found, table={}, reason="it has text that is no Unicode")
+    except ConfigError as error:
+        return evolve(found, table={}, reason="; ".join(map(str, error.found)))
+    lacks = (upstream.target.reason,) if isinstance(upstream.target, Missing) else ()
+    return evolve(found, notes=(*found.notes, *lacks))
+
+
+def gather(all_found: Iterable[Found]) -> list[Gathered]:
+    """Return the upstreams of all servers without a `reason`, in order of their first places."""
+    same: dict[str, list[Found]] = {}
+    for server in all_found:
+        if server.reason is None:
+            key = json.dumps([derive_name(server.name), server.table], sort_keys=True)
+            same.setdefault(key, []).append(server)
+    groups = list(same.values())
+    bases = Counter(derive_name(group[0].name) for group in groups)
+    names = []
+    for group in groups:
+        base = derive_name(group[0].name)
+        names.append(f"{base}-{group[0].place.host.name}" if bases[base] > 1 else group[0].name)
+    return [
+        Gathered(name, group[0].table, any(server.enabled for server in group), tuple(group))
+        for name, group in zip(derive_names(names), groups, strict=True)
+    ]
+
+
+_HEAD = """\
+# Written by `mcpmux import`. The files of the host apps were not changed.
+# Check it with `mcpmux check`, and put mcpmux into a host app with `mcpmux install`.
+"""
+
+
+def render(servers: Sequence[tuple[Gathered, Table]]) -> str:
+    """Return the text of the file. Each upstream comes with its table, without secrets."""
+    return "\n".join([_HEAD, *(_render_one(server, table) for server, table in servers)])
+
+
+def _render_one(server: Gathered, table: Table) -> str:
+    comments = [
+        f"{source.place.host.title}, {source.name}: {source.place.path}"
+        + (f" (project {source.place.project})" if source.place.project is not None else "")
+        for source in server.sources
+    ]
+    comments += dict.fromkeys(note for source in server.sources for note in source.notes)
+    if not server.enabled:
+        table = {"enabled": False, **table}
+    lines = "".join(f"# {printable(comment)}\n" for comment in comments)
+    return lines + format_table(("upstreams", server.name), table)

@@ -22,8 +22,7 @@ from attrs import frozen
 from mcpmux.errors import ConfigError
 from mcpmux.files import PRIVATE, read_text, remove_file, replace_text
 from mcpmux.hosts.document import get, parse, put, remove
-from mcpmux.hosts.host import HOSTS, Host
-from mcpmux.hosts.place import Machine, Place, find_places
+from mcpmux.hosts.host import HOSTS, Host, Machine, Place, find_places
 
 NAME: Final = "mcpmux"
 BACKUP_SUFFIX: Final = ".before-mcpmux"

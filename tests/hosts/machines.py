@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mcpmux.hosts.entry import Found
-from mcpmux.hosts.host import HOSTS
+from mcpmux.hosts.host import HOSTS, Machine
 from mcpmux.hosts.importing import look_around
-from mcpmux.hosts.place import Machine
 
 # Where the first file of each host app is below the home folder, on Linux.
 USER_FILES = {

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from mcpmux.config.scalars import is_name
 from mcpmux.hosts.entry import Found
-from mcpmux.hosts.gathering import gather, refuse_invalid
-from mcpmux.hosts.host import HOSTS
-from mcpmux.hosts.place import Place
+from mcpmux.hosts.host import HOSTS, Place
+from mcpmux.hosts.importing import gather, refuse_invalid
 
 
 def found(host: str, name: str, command: str, *, enabled: bool = True) -> Found:

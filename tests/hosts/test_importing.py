@@ -19,12 +19,9 @@ from mcpmux.config.reading import TOO_DEEP
 from mcpmux.files import CONFIG_BYTES
 from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.entry import Found
-from mcpmux.hosts.gathering import Gathered, gather
-from mcpmux.hosts.host import HOSTS, Host
-from mcpmux.hosts.importing import look_around
-from mcpmux.hosts.place import Machine
+from mcpmux.hosts.host import HOSTS, Host, Machine
+from mcpmux.hosts.importing import Gathered, gather, look_around, render
 from mcpmux.hosts.reference import variables_in
-from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Vault
 from mcpmux.hosts.toml_text import format_table, format_value
 from tests.hosts.machines import USER_FILES, machine_of, write_files

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.document import get, parse
-from mcpmux.hosts.host import HOSTS
+from mcpmux.hosts.host import HOSTS, Machine, Place
 from mcpmux.hosts.installing import (
     NAME,
     Change,
@@ -22,7 +22,6 @@ from mcpmux.hosts.installing import (
     plan_install,
     plan_uninstall,
 )
-from mcpmux.hosts.place import Machine, Place
 from tests.hosts.machines import USER_FILES, machine_of, write_files
 from tests.hosts.test_document import jsonc_texts, toml_texts, yaml_texts
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.hosts.host import HOSTS
-from mcpmux.hosts.place import Machine, find_places
+from mcpmux.hosts.host import HOSTS, Machine, find_places
 from tests.hosts.machines import USER_FILES
 
 HOME = Path("/home/you")
