@@ -1,20 +1,180 @@
-"""`mcpmux top`: a running mcpmux on the terminal, as it works."""
+"""`mcpmux top`: a running mcpmux on the terminal, as it works. `top_screen` is its screen, which needs urwid.
+
+Promises: bounded in memory. Texts of strangers are made printable where a cell is shown.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import click
+import msgspec
 
+from mcpmux.cli import ctl
 from mcpmux.cli.admin_client import AdminClient
-from mcpmux.cli.console import is_screen, show_items
+from mcpmux.cli.console import Columns, is_screen, show_items
 from mcpmux.cli.ctl import admin_options
 from mcpmux.cli.process import Mistake, run
-from mcpmux.cli.top_model import NUMBERS, UPSTREAMS, Item, measured
+from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
 from mcpmux.cli.traffic_source import filter_help, read_filter
+from mcpmux.format import bytes_text, rate_text, time_text
+from mcpmux.traffic.admin.view import Message
 from mcpmux.traffic.reading.filters import LIVE_NAMES
+from mcpmux.traffic.reading.stats import CLIENTS
+from mcpmux.traffic.reading.summary import Targets
+from mcpmux.traffic.record import MICROS, rfc3339
+
+EXCHANGES_LIMIT = 500  # that are shown, the newest; as many as one answer has
+
+Item = Mapping[str, Any]
+Line = tuple[str, str]
+"""Printable text and its style."""
+
+
+def measured(upstreams: Sequence[Item], stats: Item) -> list[Item]:
+    """Rows for UPSTREAMS: what clients saw, then each of `/api/upstreams` with its part of `/api/stats`."""
+    seconds = stats.get("seconds", 1.0)
+    facts = {row["upstream"]: {**row, "rate": row["count"] / seconds} for row in stats.get("upstreams", ())}
+    nothing = {"rate": 0.0}
+    return [
+        {**facts.get("", nothing), "name": CLIENTS},
+        *({**facts.get(upstream["name"], nothing), **upstream} for upstream in upstreams),
+    ]
+
+
+def _milliseconds(number: float) -> str:
+    return time_text(number / 1000)
+
+
+def _number(member: str, form: Callable[[Any], Any]) -> Callable[[Item], Any]:
+    def cell(row: Item) -> Any:
+        value = row.get(member)
+        return None if value is None else form(value)
+
+    return cell
+
+
+def _state(heading: str) -> Callable[[Item], Any]:
+    """The cell of `mcpmux ctl status`; None of clients as a whole, which have no state."""
+    return lambda row: ctl.COLUMNS[heading](row) if "state" in row else None
+
+
+def _errors(row: Item) -> Any:
+    errors = row.get("errors")
+    return (f"{errors} {errors / row['count']:.1%}", "red") if errors else None
+
+
+def _subscriptions(row: Item) -> Any:
+    sessions = row.get("sessions")
+    return (
+        None
+        if sessions is None
+        else sum(len(session["subscriptions"]) + session["more_subscriptions"] for session in sessions)
+    )
+
+
+UPSTREAMS: Columns = {
+    "NAME": lambda row: row["name"],
+    "STATE": _state("STATE"),
+    "RATE": _number("rate", rate_text),
+    "P50": _number("p50", _milliseconds),
+    "P95": _number("p95", _milliseconds),
+    "ERRORS": _errors,
+    "IN FLIGHT": _state("IN FLIGHT"),
+    "SESSIONS": _state("SESSIONS"),
+    "SUBSCRIPTIONS": _subscriptions,
+    "DETAILS": _state("DETAILS"),
+}
+"""Of each row that `measured` returns."""
+
+NUMBERS = frozenset(UPSTREAMS) - {"NAME", "STATE", "DETAILS"}
+
+SORTS = {"RATE": "rate", "P50": "p50", "P95": "p95", "ERRORS": "errors", "IN FLIGHT": "in_flight"}
+"""Headings by which rows can be sorted -> the member."""
+
+
+def ordered(rows: Sequence[Item], heading: str | None) -> list[Item]:
+    """The rows with the highest number first, clients before all; or in the order of the configuration."""
+    if heading is None:
+        return list(rows)
+    member = SORTS[heading]
+    return sorted(rows, key=lambda row: (row["name"] != CLIENTS, -(row.get(member) or 0)))
+
+
+def upstream_lines(row: Item) -> list[Line]:
+    """All that is known of an upstream, with its sessions and subscriptions."""
+    return [(line, "") for line in body_lines(msgspec.json.encode(row), full=True)]
+
+
+class Exchanges:
+    """The newest exchanges, from their list and the events of their stream."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Item] = {}
+
+    def begin(self, rows: Sequence[Item]) -> None:
+        """Forget all, and take those of a list."""
+        self._rows = {row["row"]: row for row in rows}
+
+    def change(self, event: Item) -> None:
+        """Take an event `rows`."""
+        self._rows.update((row["row"], row) for row in event["rows"])
+        for number in event["gone"]:
+            self._rows.pop(number, None)
+        for number in sorted(self._rows)[:-EXCHANGES_LIMIT]:
+            del self._rows[number]
+
+    def newest_first(self) -> list[Item]:
+        return [self._rows[number] for number in sorted(self._rows, reverse=True)]
+
+
+def _status(row: Item) -> tuple[str, str]:
+    status, code = row["status"], row.get("code")
+    style = STATUS_STYLES.get(status, "" if status == "note" else "red")
+    return (status if code is None else f"{status} {code}"), style
+
+
+EXCHANGES: Columns = {
+    "TIME": lambda row: time_of(row["at"]),
+    "STATUS": _status,
+    "DURATION": _number("ms", _milliseconds),
+    "REQUEST": lambda row: request_of(row),
+    "UPSTREAM": _number("upstreams", ", ".join),
+    "CLIENT": lambda row: row.get("client") or (row["peer"] if row["leg"] == "client" else None),
+}
+"""Of each row of `/api/exchanges`."""
+
+
+def time_of(at: float) -> str:
+    """The time of day in UTC, of milliseconds since 1970."""
+    return rfc3339(round(at * MICROS / 1000))[11:23]
+
+
+def request_of(row: Item) -> str:
+    """The method of a row and what it is about."""
+    return " ".join(filter(None, (row.get("method") or row["kind"], row.get("target"))))
+
+
+class _Detail(msgspec.Struct):
+    messages: list[Message]
+
+
+def exchange_lines(answer: bytes) -> Iterator[Line]:
+    """All messages of `/api/exchanges/{row}` in their order. Raises msgspec.MsgspecError."""
+    fill = Targets().fill
+    for message in msgspec.json.decode(answer, type=_Detail).messages:
+        record = fill(message.record)
+        yield click.unstyle(message_line(record)), "bold"
+        for line in body_lines(body_of(record), full=True):
+            yield f"  {line}", ""
+        if message.cut:
+            yield f"  … it has {bytes_text(record.size)}, the rest is left out here", "yellow"
+        yield "", ""
+
 
 STATS = "/api/stats?window=60&slots=1&most=2000"
 """What is measured: the last minute, or no more than mcpmux can look at while it works."""
@@ -52,7 +212,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
         show_items(rows, False, UPSTREAMS, NUMBERS)
         return
     try:
-        from mcpmux.cli.top_live import show_live  # not at the top: urwid is large
+        from mcpmux.cli.top_screen import show_live  # not at the top: urwid is large
     except ModuleNotFoundError:
         raise Mistake(
             "the screen needs the library urwid: pip install 'mcpmux[top]'; or take --once"

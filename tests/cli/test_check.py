@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.cli.extensions import METHODS_STAY, NO_OBJECT
+from mcpmux.cli.check import METHODS_STAY, NO_OBJECT
 from tests.cli.invoking import Invoke
 from tests.process.running import demo_command, demo_entry, demo_table
 

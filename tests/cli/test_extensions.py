@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.cli import extensions as ext
-from mcpmux.cli.extensions import EXTENSIONS, Extension, explain_extensions
+from mcpmux.cli import check as ext
+from mcpmux.cli.check import EXTENSIONS, Extension, explain_extensions
 from mcpmux.mux.merge import merge_capabilities
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.tasks import EXTENSION as TASKS

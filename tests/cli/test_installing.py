@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mcpmux.cli.installing import find_command
 from mcpmux.cli.main import cli
+from mcpmux.cli.moving import find_command
 from tests.cli.homes import home as home
 from tests.cli.invoking import Invoke
 from tests.hosts.machines import write_files

@@ -24,7 +24,7 @@ from urwid.vterm import TermCanvas
 
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.top import look_at
-from mcpmux.cli.top_live import Live
+from mcpmux.cli.top_screen import Live
 from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN, free_port
 from tests.process.running import COMMAND, WAIT_SECONDS, Running

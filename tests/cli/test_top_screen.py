@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import urwid
 
-from mcpmux.cli.top_model import measured
+from mcpmux.cli.top import measured
 from mcpmux.cli.top_screen import TopScreen
 from tests.cli.test_top_model import DOCS, FACTS, row
 

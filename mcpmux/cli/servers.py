@@ -3,31 +3,72 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import trio
 
 from mcpmux.cli.console import tell
-from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, pairs_of
-from mcpmux.cli.process import Mistake
+from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Missing
 from mcpmux.config.argument import split_command
+from mcpmux.config.expansion import display_url
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import derive_name, is_name
-from mcpmux.errors import ConfigError, Problem
-from mcpmux.files import read_text, replace_text
+from mcpmux.errors import ConfigError, Problem, RemoteProtocolError, TransportError
+from mcpmux.files import read_named_file, read_text, replace_text
 from mcpmux.hosts.configuration import read_mapping
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.importing import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.server_json import Described, choose, parse_server_json
+from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
+
+# A document from a file, or from a URL that the user names, bounded in size and time.
+
+DOCUMENT_BYTES = 1024 * 1024  # a hundred times what documents have
+FETCH_SECONDS = 20.0
+
+LOOKS_LIKE_URL = re.compile(r"[^/\\:${]{2,}:.*", re.DOTALL)  # also `htp:/x`, but no drive of Windows
+
+
+def read_document(option: str, source: str, accept: str) -> bytes:
+    """What is in the file or at the URL `source`. Raises Mistake that names the option, and McpmuxError."""
+    if LOOKS_LIKE_URL.fullmatch(source):
+        data: bytes = run(_fetch, option, source, accept)
+        return data
+    try:
+        return read_named_file(source, DOCUMENT_BYTES)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a file"
+        raise Mistake(f"{option}: {source}: cannot read the file: {reason}") from None
+
+
+async def _fetch(option: str, url: str, accept: str) -> bytes:
+    try:
+        origin = HttpOrigin.from_url(url)
+    except ValueError:
+        raise Mistake(f"{option}: expected a file, or a URL with https://") from None
+    if not origin.secure and not is_loopback(origin.host):
+        raise Mistake(f"{option}: expected https://, as {origin.authority} is another machine")
+    from mcpmux.transports.web_client import WebClient  # httpx is large
+
+    client = WebClient(proxy=choose_proxy(origin, None), body_bytes=DOCUMENT_BYTES)
+    with trio.move_on_after(FETCH_SECONDS):
+        answer = await client.ask("GET", url, (("Accept", accept),))
+        if answer.status != 200:
+            raise RemoteProtocolError(f"{display_url(url)} answered with status {answer.status}")
+        return answer.body
+    raise TransportError(f"{origin.authority} did not answer within {FETCH_SECONDS:g} s")
+
 
 DOCUMENT_TYPES = "application/mcp-server-card+json, application/json"
 

@@ -1,0 +1,397 @@
+"""`mcpmux check`: connect to every upstream, and report what is wrong, what is declared, and the cluster.
+
+Promises: its account of 2026-07-28 clients is what `merge_capabilities` offers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+import msgspec
+import trio
+
+from mcpmux.app import open_mux
+from mcpmux.app.listeners import check_listeners
+from mcpmux.app.mux import config_naming
+from mcpmux.app.serving import NO_CLUSTER
+from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
+from mcpmux.channels.channel import ignore_event
+from mcpmux.cli import console
+from mcpmux.cli.client import KINDS
+from mcpmux.cli.completion import complete_file
+from mcpmux.cli.console import Columns, show_items, show_json
+from mcpmux.cli.options import (
+    choose_config,
+    load_config,
+    quiet_option,
+    upstream_json_option,
+    upstream_option,
+)
+from mcpmux.cli.process import run
+from mcpmux.config import Config, Stdio
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config.model import SAFE_VARIABLES, transport_of
+from mcpmux.errors import ConfigError, RpcError
+from mcpmux.mux.merge import DELIVERED, merge_capabilities
+from mcpmux.mux.rewrite import Namespace
+from mcpmux.mux.view import Selection, selection_of
+from mcpmux.printable import printable
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import decode_items, raw
+from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.protocol.tasks import EXTENSION as TASKS
+from mcpmux.protocol.tasks import offers_tasks
+from mcpmux.upstreams.upstream import Upstream
+
+if TYPE_CHECKING:
+    from mcpmux.cluster.survey import Survey
+
+# What servers declare beyond the core of MCP, and which of it clients see.
+
+EXTENSIONS: Final = "extensions"
+EXPERIMENTAL: Final = "experimental"
+CAPABILITIES: Final = "capabilities"
+UI: Final = "io.modelcontextprotocol/ui"
+
+TASKS_PASS: Final = (
+    "in the form of the client's revision; tasks of modern servers are for modern clients only"
+)
+METHODS_STAY: Final = "methods of its own only pass if there is one server and it has no prefix"
+UNKNOWN: Final = "mcpmux does not know this capability"
+LEGACY_TASKS: Final = "only servers of 2026-07-28 can have it"
+NO_OBJECT: Final = "its settings are not an object"
+DIFFERENT: Final = "its servers have different settings for it"
+
+
+class Extension(NamedTuple):
+    """A capability that servers declare under `kind`. `told`: whether clients see it. `why`: the reason."""
+
+    kind: str
+    name: str
+    servers: tuple[str, ...]
+    told: bool
+    why: str
+
+
+def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool) -> list[Extension]:
+    """Return all that the servers declare, by kind and name. `transparent`: the only server has no prefix."""
+    merged = merge_capabilities(servers.values())
+    declaring: dict[tuple[str, str], list[str]] = {}
+    for server, facts in servers.items():
+        for declared in dict.fromkeys(_declared(facts)):
+            declaring.setdefault(declared, []).append(server)
+    extensions = []
+    for (kind, name), names in sorted(declaring.items()):
+        is_announced = name in merged.get(kind, {})
+        why = _why(
+            kind, name, [servers[server] for server in names], told=is_announced, transparent=transparent
+        )
+        extensions.append(Extension(kind, name, tuple(names), is_announced, why))
+    return extensions
+
+
+def _declared(facts: ServerFacts) -> Iterator[tuple[str, str]]:
+    """Yield kind and name. Tasks of older revisions count as the extension, in another form."""
+    if offers_tasks(facts):
+        yield EXTENSIONS, TASKS
+    for capability, options in facts.capabilities.items():
+        if capability in (EXTENSIONS, EXPERIMENTAL):
+            yield from ((capability, name) for name in (options if isinstance(options, dict) else ()))
+        elif capability not in DELIVERED and capability != "tasks":
+            yield CAPABILITIES, capability
+
+
+def _why(kind: str, name: str, servers: list[ServerFacts], *, told: bool, transparent: bool) -> str:
+    if kind == CAPABILITIES:
+        return UNKNOWN
+    if (kind, name) == (EXTENSIONS, TASKS):
+        return TASKS_PASS if told else LEGACY_TASKS
+    if told:
+        return "" if transparent or name == UI else METHODS_STAY
+    settings = [facts.capabilities[kind][name] for facts in servers]
+    return DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
+
+
+def find_extensions(config: Config, servers: Mapping[str, ServerFacts]) -> list[Extension]:
+    """What the servers of a configuration declare beyond the core of MCP."""
+    return explain_extensions(servers, transparent=Namespace(config.prefixes).transparent is not None)
+
+
+def extensions_of(server: str, extensions: Sequence[Extension]) -> list[dict[str, Any]]:
+    """What one server declares, for machines."""
+    own = [extension for extension in extensions if server in extension.servers]
+    return [{"kind": each.kind, "name": each.name, "told": each.told, "why": each.why} for each in own]
+
+
+def show_extensions(extensions: Sequence[Extension]) -> None:
+    """Print a table of them, if there are any, behind another table."""
+    if extensions:
+        click.echo()
+        show_items(extensions, False, EXTENSION_COLUMNS)
+
+
+def _name(extension: Extension) -> str:
+    return extension.name if extension.kind == EXTENSIONS else f"{extension.name} ({extension.kind})"
+
+
+def _fate(extension: Extension) -> str:
+    if not extension.told:
+        return f"not told: {extension.why}"
+    return f"told; {extension.why}" if extension.why else "told"
+
+
+EXTENSION_COLUMNS: Columns = {
+    "EXTENSION": _name,
+    "SERVERS": lambda extension: ", ".join(extension.servers),
+    "CLIENTS ARE": _fate,
+}
+
+
+# The cluster of the configuration.
+
+
+def report_cluster(config: Config, *, as_json: bool) -> list[str]:
+    """Print what is known of the cluster, if there is one. Returns its problems. Raises ConfigError."""
+    if config.cluster.url is None:
+        return []
+    survey = run(look_at_cluster, config)
+    if as_json:
+        show_json(raw({"cluster": msgspec.to_builtins(survey)}))
+    else:
+        click.echo(printable(f"cluster: {survey}"))
+    for warning in survey.warnings:
+        click.echo(printable(f"warning: cluster: {warning}"), err=True)
+    return [f"cluster: {problem}" for problem in survey.problems]
+
+
+async def look_at_cluster(config: Config) -> Survey:
+    """Survey the cluster that replicas with this configuration are. Raises ConfigError."""
+    try:
+        from mcpmux.cluster.redis_store import open_redis_store
+        from mcpmux.cluster.seal import ClusterSeal
+        from mcpmux.cluster.survey import survey
+    except ImportError as error:
+        raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None
+    async with open_redis_store(config.cluster) as store:
+        return await survey(store, ClusterSeal.of(config))
+
+
+# What is found out about each upstream by itself.
+
+UNDECLARED_SECONDS = 5.0  # for the answer to a list that a server does not declare; some never answer
+
+Finding = dict[str, Any]
+"""What was found out about one upstream, for people and machines. What is not known is left out."""
+
+
+@click.command()
+@click.argument("config", required=False, shell_complete=complete_file)
+@upstream_option
+@upstream_json_option
+@click.option("--allow-anyone", is_flag=True, help="Do not report listeners without authentication.")
+@quiet_option
+def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
+    """Connect to every upstream and report its state.
+
+    CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
+    quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
+    lists, and clients get all that is in them. It is 2 if mcpmux would not start with CONFIG, because it has
+    mistakes or lets strangers in.
+
+    Items that the protocol does not allow are warnings, and so are lists that a server has but does not
+    declare.
+
+    ENV says which environment variables of mcpmux a program gets; see `inherit_env` in the configuration.
+
+    A second table has the extensions that the servers declare, and what is experimental or unknown, with
+    what clients are told of it.
+
+    With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
+    with CONFIG. One more line is about them.
+
+    \b
+    Examples:
+      mcpmux check
+      mcpmux check --upstream web=https://example.com/mcp
+      mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
+    """
+    loaded = load_config(choose_config(config, upstreams), upstreams, allow_anyone=allow_anyone)
+    findings, extensions, warnings = run(examine_all, loaded)
+    console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
+    if not as_json:
+        show_extensions(extensions)
+    wrong = [
+        f"{finding['name']}: {text}"
+        for finding in findings
+        for text in map(spoken, finding.get("problems", ()))
+    ]
+    for warning in (*loaded.notes, *wrong, *warnings):
+        click.echo(f"warning: {printable(warning)}", err=True)
+    problems = report_cluster(loaded, as_json=as_json)
+    check_listeners(loaded)
+    if bad := [finding["name"] for finding in findings if is_bad(finding)]:
+        problems.insert(0, f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
+    if problems:
+        raise click.ClickException("\n  ".join(problems))
+
+
+async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], list[str]]:
+    """Examine all upstreams at the same time.
+
+    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about names.
+    """
+    findings: dict[str, Finding] = {}
+    listed: dict[str, Listed] = {}
+    async with (
+        console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
+        open_mux(config) as mux,
+    ):
+        async with trio.open_nursery() as nursery:
+            for upstream in mux.upstreams.values():
+                selection = selection_of([upstream.config], config_naming(config))
+                nursery.start_soon(examine, upstream, selection, findings, listed)
+        facts = {
+            name: upstream.facts for name, upstream in mux.upstreams.items() if upstream.facts is not None
+        }
+    found = [
+        findings[upstream.name] if upstream.enabled else describe(upstream, "disabled")
+        for upstream in config.upstreams
+    ]
+    names = {name: value.names for name, value in listed.items()}
+    schemas = {name: value.schemas for name, value in listed.items()}
+    extensions = find_extensions(config, facts)
+    for finding in found:
+        if own := extensions_of(finding["name"], extensions):
+            finding["extensions"] = own
+    warnings = [*find_unmatched_names(config, names, schemas), *config_naming(config).find_long(names)]
+    return found, extensions, warnings
+
+
+async def examine(
+    upstream: Upstream, selection: Selection | None, findings: dict[str, Finding], listed: dict[str, Listed]
+) -> None:
+    """Find out about one upstream, and what it lists. `selection`: what its table selects."""
+    await upstream.settled()
+    facts = upstream.facts
+    if facts is None:
+        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble_in_full)
+        return
+    counts: dict[str, int] = {}
+    problems: list[dict[str, str]] = []
+    error = None
+    try:
+        listed[upstream.name] = await list_names(upstream)
+        for kind, texts in listed[upstream.name].texts.items():
+            counts[kind] = len(texts)
+            if selection is not None:
+                method = KINDS[kind].method
+                shown = (selection.decide(ANYONE, upstream.name, method, text) for text in texts)
+                counts[kind] = sum(decision.allowed for decision in shown)
+        problems = [*listed[upstream.name].problems, *await find_undeclared(upstream)]
+    except RpcError as failure:
+        error = failure.in_full
+    seconds = upstream.connect_seconds
+    findings[upstream.name] = describe(
+        upstream.config,
+        upstream.state,
+        revision=facts.revision,
+        capabilities=sorted(facts.capabilities) or None,
+        counts=counts or None,
+        connectSeconds=None if seconds is None else round(seconds, 3),
+        error=error,
+        problems=problems or None,
+        note=note_on(upstream),
+    )
+
+
+async def find_undeclared(upstream: Upstream) -> list[dict[str, str]]:
+    """Ask once for each list that the server does not declare, and return those that are not empty."""
+    found: list[dict[str, str]] = []
+    facts = upstream.facts
+
+    async def look(kind: str, method: str) -> None:
+        capability, items = m.LISTS[method].capability, m.LISTS[method].items
+        with trio.move_on_after(UNDECLARED_SECONDS), suppress(RpcError, ValueError):
+            result = await upstream.exchange(Call(method, {}, {}), ignore_event)
+            count = len(decode_items(result.get(items, raw([]))))
+            if count:
+                problem = f"the server has {count} but does not declare the capability `{capability}`"
+                found.append({"list": kind, "problem": problem, "fate": "hidden"})
+
+    async with trio.open_nursery() as nursery:
+        for kind, (method, _, _) in KINDS.items():
+            if facts is not None and not facts.offers(m.LISTS[method].capability) and kind != "templates":
+                nursery.start_soon(look, kind, method)
+    return sorted(found, key=itemgetter("list"))
+
+
+def spoken(problem: dict[str, str]) -> str:
+    """What is wrong with a list, or an item of it, as a sentence."""
+    place = " ".join(filter(None, (problem["list"], problem.get("item"))))
+    return f"{place}: {problem['problem']} ({problem['fate']})"
+
+
+def is_bad(finding: Finding) -> bool:
+    """Whether an upstream is not ready, or clients do not get all that it lists."""
+    fates = {problem["fate"] for problem in finding.get("problems", ())}
+    return "error" in finding or bool(fates - {MENDED})
+
+
+def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
+    """The finding about an upstream: what its configuration says, and what was `found`."""
+    about: Finding = {
+        "name": upstream.name,
+        "state": state,
+        "transport": transport_of(upstream.target),
+        "target": upstream.target.display,
+    }
+    if isinstance(upstream.target, Stdio):
+        inherited = upstream.target.inherited
+        about["inheritEnv"] = True if inherited is None else list(inherited)
+    return about | {key: value for key, value in found.items() if value is not None}
+
+
+def note_on(upstream: Upstream) -> str | None:
+    """What the server does against its revision of the protocol; None for nothing."""
+    if not upstream.unasked_logs:
+        return None
+    fate = "they pass" if upstream.space.transparent else "they are dropped"
+    return f"sends log messages to requests that name no logLevel ({upstream.unasked_logs}): {fate}"
+
+
+def _details(finding: Finding) -> str:
+    """What is wrong, or the capabilities."""
+    details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
+    return "; ".join(filter(None, (details, finding.get("note"))))
+
+
+def _count(kind: str, finding: Finding) -> Any:
+    return finding.get("counts", {}).get(kind)
+
+
+def _inheritance(finding: Finding) -> str | None:
+    """Which environment variables of mcpmux the program gets."""
+    names = finding.get("inheritEnv")
+    if names is None or names is True:
+        return None if names is None else "all"
+    return "safe" if names == list(SAFE_VARIABLES) else f"{len(names)} named"
+
+
+COUNTS: Columns = {kind.upper(): partial(_count, kind) for kind in KINDS}
+COLUMNS: Columns = {
+    "NAME": itemgetter("name"),
+    "STATE": lambda found: console.state_cell(found["state"], is_wrong="error" in found),
+    "VIA": itemgetter("transport"),
+    "REVISION": lambda found: found.get("revision"),
+    **COUNTS,
+    "CONNECT": lambda found: f"{found['connectSeconds']:.2f} s" if "connectSeconds" in found else None,
+    "ENV": _inheritance,
+    "DETAILS": _details,
+}
