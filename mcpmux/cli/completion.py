@@ -23,31 +23,6 @@ VARIABLE = "_MCPMUX_COMPLETE"
 
 _ONE_WORD = re.compile(r"[A-Za-z0-9_./@%][A-Za-z0-9_./:@%+=,-]*")
 
-# As the one of click, but for bash's own idea of words: it takes URLs and URIs apart at their colons.
-_BASH = """\
-_mcpmux_completion() {
-    local line=${COMP_LINE:0:COMP_POINT} type value word prefix
-    local -a words
-    read -ra words <<< "$line"
-    [[ $line == *[[:space:]] ]] && words+=("")
-    word=${words[${#words[@]}-1]}
-    prefix=${word%"${word##*:}"}
-    [[ $COMP_WORDBREAKS == *:* ]] || prefix=
-    COMPREPLY=()
-    while IFS=, read -r type value; do
-        case $type in
-            dir) compopt -o dirnames ;;
-            file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$prefix"}") ;;
-        esac
-    done < <(
-        COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) _MCPMUX_COMPLETE=bash_complete \\
-            "$1" 2> /dev/null
-    )
-}
-complete -o nosort -F _mcpmux_completion mcpmux
-"""
-
 Items = list["CompletionItem[str]"]
 
 
@@ -64,14 +39,13 @@ def completion(shell: str) -> None:
       mcpmux completion zsh > ~/.zfunc/_mcpmux         a folder in $fpath
       mcpmux completion fish > ~/.config/fish/completions/mcpmux.fish
     """
-    if shell == "bash":
-        click.echo(_BASH, nl=False)
-        return
     from click.shell_completion import get_completion_class
 
     script = get_completion_class(shell)
     assert script is not None
     root = click.get_current_context().find_root().command
+    if shell == "bash":  # which would take URLs and URIs apart
+        click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
     click.echo(script(root, {}, "mcpmux", VARIABLE).source(), nl=False)
 
 

@@ -161,7 +161,10 @@ def complete_in_bash(tmp_path: Path) -> Callable[[str], list[str]]:
         script = f"""
             source <(mcpmux completion bash)
             compopt() {{ echo "files"; }}
-            COMP_LINE={line!r} COMP_POINT={len(line)}
+            [[ $COMP_WORDBREAKS == *:* ]] && echo "words end at colons"
+            IFS=' ' read -ra COMP_WORDS <<< {line + "|"!r}
+            COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+            COMP_WORDS[COMP_CWORD]=${{COMP_WORDS[COMP_CWORD]%|}}
             _mcpmux_completion mcpmux
             printf '%s\\n' "${{COMPREPLY[@]}}"
         """
@@ -181,8 +184,7 @@ def test_bash_completes_words_with_colons(
 ) -> None:
     assert complete_in_bash("mcpmux unin") == ["uninstall"]
     assert complete_in_bash("mcpmux serve mu") == ["files"]
-    # bash itself replaces what is behind the last colon
-    assert complete_in_bash(f"mcpmux read {demo_url} notes+note:///we") == ["///welcome"]
+    assert complete_in_bash(f"mcpmux read {demo_url} notes+note:///we") == ["notes+note:///welcome"]
     assert complete_in_bash(f"mcpmux call {demo_url} ")[0] == "notes__add_note"
 
 
