@@ -17,8 +17,10 @@ from typing import Any, TextIO
 import click
 import trio
 from rich.cells import cell_len
+from rich.color import ColorSystem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -41,10 +43,10 @@ def is_screen() -> bool:
     return out is not None and out.isatty()
 
 
-def paint(text: str, **style: Any) -> str:
-    """`text` in a style of click, if stdout is a terminal and colours are wanted. See https://no-color.org."""
+def paint(text: str, style: str) -> str:
+    """Return text in a style, if stdout is a terminal and colours are wanted. See https://no-color.org."""
     has_colours = is_screen() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return click.style(text, **style) if has_colours else text
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD) if has_colours else text
 
 
 Columns = Mapping[str, Callable[[Any], Any]]

@@ -141,8 +141,8 @@ def excerpt(found: re.Match[str] | None) -> str:
         return ""
     start, end = found.span()
     left, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
-    middle = paint(printable(found[0][: 10 * AROUND]), fg="red", bold=True)
-    return f"  {paint('|', dim=True)} {printable(left)}{middle}{printable(after)}"
+    middle = paint(printable(found[0][: 10 * AROUND]), "bold red")
+    return f"  {paint('|', 'dim')} {printable(left)}{middle}{printable(after)}"
 
 
 # Messages and exchanges as lines: clients on the left, mcpmux in the middle, upstreams on the right.
@@ -174,26 +174,26 @@ def summary_line(summary: ExchangeSummary) -> str:
     who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
     what = _what(summary.method or "?", summary.target[0] if summary.target else None)
     if summary.upstream:
-        what += "  " + paint(f"→ {printable(', '.join(summary.upstream))}", dim=True)
+        what += "  " + paint(f"→ {printable(', '.join(summary.upstream))}", "dim")
     sizes = [bytes_text(size) for size in (summary.size, summary.answer_size) if size is not None]
     return _line(summary, f" {who}  {what}", summary.statuses, " / ".join(sizes))
 
 
 def _line(subject: Record | ExchangeSummary, what: str, statuses: tuple[str, ...], sizes: str) -> str:
     number = f"#{subject.exchange}" if subject.exchange is not None else "-"
-    parts = [f"{paint(format_time(subject.time), dim=True)} {number:>6} {what}"]
+    parts = [f"{paint(format_time(subject.time), 'dim')} {number:>6} {what}"]
     if statuses:
         text = " ".join(word for word in statuses if not word.endswith("xx"))
         if subject.code is not None:
             text = re.sub("^error", f"error {subject.code}", text)
-        parts.append(paint(text, fg=STATUS_STYLES.get(statuses[0], "red")))
+        parts.append(paint(text, STATUS_STYLES.get(statuses[0], "red")))
     if subject.ms is not None:
         parts.append(time_text(subject.ms / 1000))
-    return "  ".join([*parts, paint(sizes, dim=True)])
+    return "  ".join([*parts, paint(sizes, "dim")])
 
 
 def _what(method: str, target: str | None) -> str:
-    what = paint(printable(method[:TARGET_LIMIT]), bold=True)
+    what = paint(printable(method[:TARGET_LIMIT]), "bold")
     return what if target is None else f"{what} {printable(cut(target, TARGET_LIMIT))}"
 
 
@@ -429,11 +429,11 @@ def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
     ended = [summary for record in records for summary in summarizer.add(record)] + summarizer.rest()
     yield from map(summary_line, ended[:1])
     first = records[0]
-    yield paint(f"run {printable(first.run)}, {len(records)} messages", dim=True)
+    yield paint(f"run {printable(first.run)}, {len(records)} messages", "dim")
     yield ""
     for record in records:
         after = time_text(record.at - first.at)
-        yield f"{'+' + after:>11}  {message_line(record)}  {paint(f'message {record.seq}', dim=True)}"
+        yield f"{'+' + after:>11}  {message_line(record)}  {paint(f'message {record.seq}', 'dim')}"
     for passage in passages(records):
         yield ""
         yield from passage_lines(passage, full)
@@ -445,13 +445,13 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     if others:
         seqs = ", ".join(str(record.seq) for record in passage[0])
         peers = ", ".join(printable(record.peer or "?") for record in passage[0])
-        yield paint(f"message {after.seq} merges {seqs} of {peers}", bold=True)
+        yield paint(f"message {after.seq} merges {seqs} of {peers}", "bold")
         yield f"  --message {after.seq} shows it"
         return
     where = f"{printable(origin.peer or '?')} → {printable(after.peer or '?')}"
     word = "answered" if after.kind in ANSWERS else after.kind
     what = f"{printable(after.method or after.kind)} {word}"
-    yield paint(f"{where}: {what}, messages {origin.seq} and {after.seq}", bold=True)
+    yield paint(f"{where}: {what}, messages {origin.seq} and {after.seq}", "bold")
     if origin.size == after.size and body_of(origin) == body_of(after):
         yield "  not changed" if body_of(origin) is not None else "  without bodies"
         return
@@ -459,7 +459,7 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     lines = list(islice(difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm=""), 3, None))
     for line in lines:
         is_gap = line.startswith("@@")
-        yield "  …" if is_gap else "  " + paint(line, fg={"-": "red", "+": "green"}.get(line[:1]))
+        yield "  …" if is_gap else "  " + paint(line, {"-": "red", "+": "green"}.get(line[:1], ""))
     if not lines and not full and len(came) > BODY_LINES:
         yield f"  the same in the first {BODY_LINES} lines; --full compares all"
     elif not lines:
@@ -475,7 +475,7 @@ def _ordered(body: bytes | str | None) -> bytes | str | None:
 
 def message_lines(record: Record) -> Iterator[str]:
     yield message_line(record)
-    yield paint(f"run {printable(record.run)}, message {record.seq}", dim=True)
+    yield paint(f"run {printable(record.run)}, message {record.seq}", "dim")
     yield ""
     yield from body_lines(body_of(record), full=True)
 
