@@ -41,7 +41,7 @@ class AdminClient(NamedTuple):
 
     @classmethod
     def at(cls, url: str, token: str | None, ca: str | None = None) -> AdminClient:
-        """The listener at `url`, which may have the token in it, too. Raises Mistake."""
+        """Return the listener at `url`, which may have the token in it, too. Raises Mistake."""
         try:
             origin = HttpOrigin.from_url(url)
             token = parse_qs(urlsplit(url).query).get("token", [token])[0]
@@ -53,14 +53,14 @@ class AdminClient(NamedTuple):
         return cls(origin, token, ca)
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
-        """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError.
+        """Return the answer, an object; that of a broken configuration has `problems`. Raises McpmuxError.
 
         It is a ConfigError if what the path names is not there.
         """
         return (await self.ask_text(method, path))[0]
 
     async def ask_text(self, method: str, path: str) -> tuple[dict[str, Any], bytes]:
-        """The same, and as it came, with numbers as they were written."""
+        """Return the answer as `ask` does, and its bytes, with numbers as they were written."""
         with trio.move_on_after(PATIENCE_SECONDS):
             async with self._open(method, path, "application/json") as response:
                 body, answer = await response.read(), None
@@ -78,7 +78,7 @@ class AdminClient(NamedTuple):
 
     @asynccontextmanager
     async def watch(self, *, own: bool = False) -> AsyncIterator[AsyncIterator[list[Record]]]:
-        """The messages that pass from now on, in lists that are empty now and then.
+        """Yield the messages that pass from now on, in lists that are empty now and then.
 
         `own`: also what mcpmux asks by itself. Leaving closes the connection. Raises McpmuxError.
         """
@@ -88,7 +88,7 @@ class AdminClient(NamedTuple):
 
     @asynccontextmanager
     async def watch_exchanges(self, wanted: str, since: int) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """The events `rows` of the exchanges that fit a filter; `since`: `messages` of their list.
+        """Yield the events `rows` of the exchanges that fit a filter; `since`: `messages` of their list.
 
         Leaving closes the connection. Raises McpmuxError.
         """

@@ -209,7 +209,7 @@ def head(path: Path) -> None:
 
 
 def read_key(file: Path | None) -> bytes | None:
-    """The key from `file` or the environment, None without one. Raises ConfigError."""
+    """Return the key from `file` or the environment, None without one. Raises ConfigError."""
     if file is None:
         return os.environ.get(KEY_VARIABLE, "").encode() or None
     try:
@@ -222,7 +222,7 @@ def read_key(file: Path | None) -> bytes | None:
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """A record on one line, for people."""
+    """Return a record on one line, for people."""
     kind = record.get("kind")
     parts = [f"{record.get('time')}", f"{record.get('seq')}"]
     if kind == "exchange" or kind == "begin":

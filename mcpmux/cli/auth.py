@@ -134,12 +134,12 @@ def logout(upstream: str, config: str) -> None:
 
 
 def has_screen() -> bool:
-    """Whether a browser would open a window. One that runs in the terminal would take the terminal over."""
+    """Return whether a browser would open a window, and not take over the terminal."""
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 def find_upstream(config: Config, name: str) -> tuple[Http | WebSocket, OAuth]:
-    """Where the upstream `name` is, and its `oauth`. Raises ConfigError."""
+    """Return where the upstream `name` is, and its `oauth`. Raises ConfigError."""
     targets = _with_oauth(config)
     if name in targets:
         return targets[name]
@@ -158,7 +158,7 @@ def _with_oauth(config: Config) -> dict[str, tuple[Http | WebSocket, OAuth]]:
 
 
 def without_login(oauth: OAuth) -> str | None:
-    """What tokens are got with when nobody has to log in; None when somebody has to."""
+    """Return how tokens are obtained without a login; None when a login is needed."""
     if oauth.grant == CLIENT_CREDENTIALS:
         return "client credentials"
     provider = oauth.identity_provider
@@ -166,7 +166,7 @@ def without_login(oauth: OAuth) -> str | None:
 
 
 def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any]:
-    """Whether there is a token for an upstream, for people and machines. Nothing in it is secret."""
+    """Return whether there is a token for an upstream, for people and machines, without secrets."""
     row: dict[str, Any] = {"upstream": name, "issuer": oauth.issuer or "", "scopes": []}
     if (how := without_login(oauth)) is not None:
         return row | {"ready": True, "state": how, "scopes": list(oauth.scopes)}

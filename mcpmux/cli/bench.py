@@ -51,7 +51,7 @@ FILES_EACH = 3  # of a session: a connection and what is opened with it, or the 
 def find_targets(
     targets: Sequence[str], only: Sequence[str], added: Sequence[str], credentials: Credentials
 ) -> tuple[list[Upstream], Limits]:
-    """The servers to measure, each with a unique name. Raises ConfigError, Mistake."""
+    """Return the servers to measure, each with a unique name. Raises ConfigError, Mistake."""
     configs = load_targets(targets, credentials)
     if added or not targets:
         configs.append(load_config(None, added))
@@ -78,7 +78,7 @@ def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
 
 
 def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bool) -> None:
-    """Raises Mistake for a server that must not be put under load, or not with this plan."""
+    """Check that the servers may be put under load, and by this plan. Raises Mistake."""
     for upstream in upstreams:
         if is_remote(upstream) and not allow_remote:
             raise Mistake(
@@ -92,7 +92,7 @@ def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bo
 
 
 def read_captured(files: tuple[Path, ...], upstream: str | None, with_tools: bool) -> CapturedLoad | None:
-    """The requests of a capture, None without any file. Prints what is left out. Raises Mistake."""
+    """Return the requests of a capture, None without any file. Prints what is left out. Raises Mistake."""
     if not files:
         if upstream is not None or with_tools:
             option = "--with-tools" if upstream is None else "--capture-upstream"
@@ -277,7 +277,7 @@ class Scenario:
 
 
 def read_scenario(file: str) -> dict[str, Any]:
-    """The options of the file that the command line does not give. Raises ConfigError with every mistake."""
+    """Return the options of a file that the command line lacks. Raises ConfigError with every mistake."""
     origin, _, document = read_document(file, sys.stdin.buffer.read)
     scenario, problems = structure(Scenario, document)
     assertions, more = structure(tuple[Condition, ...], document.get(ASSERT, []))

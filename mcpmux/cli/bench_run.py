@@ -76,7 +76,7 @@ def check_writable(paths: Iterable[Path]) -> None:
 
 
 def read_old(path: str | None) -> Report | None:
-    """The results to compare with. Raises Mistake."""
+    """Return the results to compare with. Raises Mistake."""
     if path is None:
         return None
     try:
@@ -278,7 +278,7 @@ class Bench:
 
 SPARKS = 60  # snapshots that the sparkline shows
 RATE_WIDTH = 20  # columns of the rate of one target
-LEAST_SPARKS = 8  # fewer show nothing
+LEAST_SPARKS = 8  # fewer are not readable
 BAR_WIDTH = 30  # columns
 NAME_WIDTH = 24  # columns of a target's name
 LEAST_NAME_WIDTH = 8  # on a narrow screen
@@ -296,7 +296,7 @@ class LiveView(Live):
         self._tracks: dict[str, deque[tuple[float, int]]] = {}  # of each target: seconds, requests so far
 
     def show(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
-        """Show how far each target is, by name. Does nothing without snapshots."""
+        """Show how far each target is, by name, if there are snapshots."""
         if not snapshots:
             return
         self._tracks = {name: self._tracks.get(name, deque([(0.0, 0)], SPARKS + 1)) for name in snapshots}

@@ -53,7 +53,7 @@ from mcpmux.upstreams.upstream import Upstream
 if TYPE_CHECKING:
     from mcpmux.cluster.survey import Survey
 
-# What servers declare beyond the core of MCP, and which of it clients see.
+# Capabilities that servers declare beyond the core of MCP, and which of them clients see.
 
 EXTENSIONS: Final = "extensions"
 EXPERIMENTAL: Final = "experimental"
@@ -120,12 +120,12 @@ def _why(kind: str, name: str, servers: list[ServerFacts], *, told: bool, transp
 
 
 def find_extensions(config: Config, servers: Mapping[str, ServerFacts]) -> list[Extension]:
-    """What the servers of a configuration declare beyond the core of MCP."""
+    """Return the capabilities of a configuration's servers beyond the core of MCP."""
     return explain_extensions(servers, transparent=Namespace(config.prefixes).transparent is not None)
 
 
 def extensions_of(server: str, extensions: Sequence[Extension]) -> list[dict[str, Any]]:
-    """What one server declares, for machines."""
+    """Return the extensions of one server, for machines."""
     own = [extension for extension in extensions if server in extension.servers]
     return [{"kind": each.kind, "name": each.name, "told": each.told, "why": each.why} for each in own]
 
@@ -183,12 +183,12 @@ async def look_at_cluster(config: Config) -> Survey:
         return await survey(store, ClusterSeal.of(config))
 
 
-# What is found out about each upstream by itself.
+# The facts about each upstream.
 
 UNDECLARED_SECONDS = 5.0  # for the answer to a list that a server does not declare; some never answer
 
 Finding = dict[str, Any]
-"""What was found out about one upstream, for people and machines. What is not known is left out."""
+"""The facts about one upstream, for people and machines. Unknown ones are left out."""
 
 
 @click.command()
@@ -210,8 +210,8 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 
     ENV says which environment variables of mcpmux a program gets; see `inherit_env` in the configuration.
 
-    A second table has the extensions that the servers declare, and what is experimental or unknown, with
-    what clients are told of it.
+    A second table has the extensions that the servers declare, and experimental or unknown capabilities, with
+    what clients see of them.
 
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.
@@ -333,19 +333,19 @@ async def find_undeclared(upstream: Upstream) -> list[dict[str, str]]:
 
 
 def spoken(problem: dict[str, str]) -> str:
-    """What is wrong with a list, or an item of it, as a sentence."""
+    """Return a sentence about a problem of a list or of an item."""
     place = " ".join(filter(None, (problem["list"], problem.get("item"))))
     return f"{place}: {problem['problem']} ({problem['fate']})"
 
 
 def is_bad(finding: Finding) -> bool:
-    """Whether an upstream is not ready, or clients do not get all that it lists."""
+    """Return whether an upstream is not ready, or clients do not get all that it lists."""
     fates = {problem["fate"] for problem in finding.get("problems", ())}
     return "error" in finding or bool(fates - {MENDED})
 
 
 def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
-    """The finding about an upstream: what its configuration says, and what was `found`."""
+    """Return the finding about an upstream: what its configuration says, and what was `found`."""
     about: Finding = {
         "name": upstream.name,
         "state": state,
@@ -359,7 +359,7 @@ def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
 
 
 def note_on(upstream: Upstream) -> str | None:
-    """What the server does against its revision of the protocol; None for nothing."""
+    """Return how the server violates its revision of the protocol; None if it does not."""
     if not upstream.unasked_logs:
         return None
     fate = "they pass" if upstream.space.transparent else "they are dropped"
@@ -367,7 +367,7 @@ def note_on(upstream: Upstream) -> str | None:
 
 
 def _details(finding: Finding) -> str:
-    """What is wrong, or the capabilities."""
+    """Return the error, or the capabilities, and the note."""
     details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
     return "; ".join(filter(None, (details, finding.get("note"))))
 
@@ -377,7 +377,7 @@ def _count(kind: str, finding: Finding) -> Any:
 
 
 def _inheritance(finding: Finding) -> str | None:
-    """Which environment variables of mcpmux the program gets."""
+    """Return which environment variables of mcpmux the program gets."""
     names = finding.get("inheritEnv")
     if names is None or names is True:
         return None if names is None else "all"

@@ -41,7 +41,7 @@ from mcpmux.protocol.input_requests import repeated, wishes_in
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import ITEMS, LEFT_OUT
 
-# What servers list, as tables.
+# The lists of servers, as tables.
 
 
 class Kind(NamedTuple):
@@ -53,17 +53,17 @@ class Kind(NamedTuple):
 
 
 def _member(*keys: str) -> Callable[[Fields], str]:
-    """The cell of the first of these members that is there."""
+    """Return the cell of the first of these members that is there."""
     return lambda item: next(filter(None, (text_of(item.get(key)) for key in keys)), "")
 
 
 def _description(item: Fields) -> str:
-    """The first line only; the rest is for models."""
+    """Return the first line only; the rest is for models."""
     return (text_of(item.get("description")) or "").strip().partition("\n")[0].strip()
 
 
 def _arguments(item: Fields) -> str:
-    """`required [optional]`, from the input schema of a tool or the list of a prompt."""
+    """Return `required [optional]`, from the input schema of a tool or the list of a prompt."""
     schema = _decoded(item, "inputSchema", dict)
     required, properties = schema.get("required"), schema.get("properties")
     needed = required if isinstance(required, list) else []
@@ -99,9 +99,9 @@ KINDS = {
 
 @asynccontextmanager
 async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterator[Mux]:
-    """The mux once every upstream is ready or has failed. Raises TransportError when none is ready.
+    """Yield the mux once every upstream is ready or has failed. Raises TransportError when none is ready.
 
-    `has_access`: access rules hold. They are for clients: whoever has the configuration may see everything.
+    `has_access`: access rules hold. They are for clients: who has the configuration may see everything.
     """
     async with open_mux(config if has_access else attrs.evolve(config, access=())) as mux:
         for upstream in mux.upstreams.values():
@@ -116,7 +116,7 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
 
 
 def _hint_at(target: Target) -> str:
-    """Return what to try when there is no server at a target; "" if nothing is likelier."""
+    """Return another URL to try when there is no server at a target; "" if no other is likelier."""
     parts = urlsplit(target.url) if isinstance(target, Http | WebSocket) else None
     if parts is None or parts.path not in ("", "/"):
         return ""
@@ -185,7 +185,7 @@ def _number(params: Fields, key: str) -> float | None:
 
 
 async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
-    """Every item of a list, if there is one. Missing upstreams go to `left_out`. Raises McpmuxError."""
+    """Return every item of a list, if any; missing upstreams go to `left_out`. Raises McpmuxError."""
 
     async def exchange(call: Call, notify: Notify) -> Fields:
         result = await mux.router.exchange(call, notify)
@@ -197,7 +197,7 @@ async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fiel
 
 
 def read_left_out(result: Fields) -> dict[str, str]:
-    """The upstreams that this mux, or a mux behind it, has left out of a result, with the reason."""
+    """Return the upstreams that this mux, or a mux behind it, has left out of a result, with the reason."""
     told = _decoded(result, META, dict).get(LEFT_OUT)
     entries = told.items() if isinstance(told, dict) else ()
     return {name: str(entry.get("reason", "")) for name, entry in entries if isinstance(entry, dict)}
@@ -254,7 +254,7 @@ def ls(target: str, kinds: tuple[str, ...], credentials: Credentials, as_json: b
 
 
 async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, list[Fields]], dict[str, str]]:
-    """The items of each kind, and the upstreams that are missing in any list, with the reason."""
+    """Return the items of each kind, and the upstreams that are missing in any list, with the reason."""
     async with console.show_activity("listing"), open_visit(config) as mux:
         capabilities, _ = await mux.router.introduce()
         lists: dict[str, list[Fields]] = {kind: [] for kind in kinds}
@@ -289,7 +289,7 @@ class Content(NamedTuple):
 
 
 def decode_contents(result: Fields) -> list[Content]:
-    """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
+    """Return the contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
     try:
         return [decode_content(item) for item in decode_list(result["contents"])]
     except (KeyError, ValueError):
@@ -297,7 +297,7 @@ def decode_contents(result: Fields) -> list[Content]:
 
 
 def decode_content(item: Fields) -> Content:
-    """One item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
+    """Return one item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
     uri, mime_type = text_of(item.get("uri")) or "", text_of(item.get("mimeType")) or ""
     text, blob = text_of(item.get("text")), text_of(item.get("blob"))
     if text is not None or blob is None:

@@ -1,7 +1,7 @@
 """`mcpmux completion`, and what shells complete: files, and names from a mcpmux that is running.
 
-Whoever presses Tab waits for at most a second, and gets nothing rather than a message. No server is started
-for it. What a server says is only offered if a shell takes it as one word that does nothing by itself.
+A user who presses Tab waits for at most a second, and sees no message if that fails. No server is started. A
+server's text is only offered if a shell takes it as one word without effects.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ def completion(shell: str) -> None:
 
 
 def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Files, by the shell itself."""
+    """Let the shell itself complete files."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """The upstreams of the mcpmux whose admin listener the options name."""
+    """Return the upstreams of the mcpmux whose admin listener the options name."""
     return _offer(incomplete, lambda: _ask_upstreams(context.params))
 
 
 def complete_tool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """The tools at TARGET, if it is running."""
+    """Return the tools at TARGET, if it is running."""
     return _offer(incomplete, lambda: _list(context.params, ("tools",), "name"))
 
 
 def complete_uri(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """The URIs of resources at TARGET, if it is running."""
+    """Return the URIs of resources at TARGET, if it is running."""
     return _offer(incomplete, lambda: _list(context.params, ("resources",), "uri"))
 
 
 def _offer(incomplete: str, find: Callable[[], Iterable[str]]) -> Items:
-    """What was found and begins with `incomplete`; nothing if anything goes wrong."""
+    """Return the words that begin with `incomplete`; no word if finding them fails."""
     from click.shell_completion import CompletionItem
 
     words: list[str] = []
@@ -86,11 +86,11 @@ def _offer(incomplete: str, find: Callable[[], Iterable[str]]) -> Items:
     return [CompletionItem(word) for _, word in zip(range(MOST_ITEMS), fitting, strict=False)]
 
 
-# Nothing of this is imported at the top: commands import this module, and most have nothing to complete.
+# Imports stand in the functions: commands import this module, and most have no names to complete.
 
 
 def _run(work: Callable[[], Awaitable[Any]]) -> Any:
-    """What `work` returns. Raises TimeoutError after PATIENCE_SECONDS."""
+    """Run `work` and return its result. Raises TimeoutError after PATIENCE_SECONDS."""
     import trio
 
     from mcpmux.cli.main import import_structlog
@@ -128,7 +128,7 @@ def _list(options: dict[str, Any], kinds: tuple[str, ...], member: str) -> Itera
 
 
 def find_running(target: str) -> str:
-    """The URL at which TARGET answers if it is running. Raises LookupError if that cannot be known."""
+    """Return the URL at which TARGET answers if it is running. Raises LookupError if it is unknown."""
     from mcpmux.cli.ctl import ANYWHERE
     from mcpmux.cli.options import DEFAULT_ADDRESS, is_file, load_config
     from mcpmux.config.listener import parse_http_argument

@@ -1,4 +1,4 @@
-"""`mcpmux config` and `mcpmux access`: what a configuration may say, and what its access rules mean.
+"""`mcpmux config` and `mcpmux access`: the schema of the configuration, and the effect of its access rules.
 
 No server is asked.
 """
@@ -122,7 +122,7 @@ def test(
 
 
 def find_targets(naming: Naming, method: str, uri: str | None, name: str | None) -> list[tuple[str, str]]:
-    """(upstream, its own URI or name) for what a client outside of views sends. Raises Mistake."""
+    """Return (upstream, its own URI or name) for what a client outside of views sends. Raises Mistake."""
     namespace = naming.namespace
     if uri is not None:
         owner = namespace.resolve_uri(uri)

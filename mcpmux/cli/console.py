@@ -1,6 +1,6 @@
-"""What commands print: the result on stdout, everything about it on stderr.
+"""Print the results of commands on stdout, and remarks about them on stderr.
 
-What a server wrote is untrusted text. It is made printable before it reaches a terminal, and goes into a pipe
+The text of a server is untrusted. It is made printable before it reaches a terminal, and goes into a pipe
 or a file unchanged. Colours and progress are shown on a terminal only.
 """
 
@@ -34,11 +34,11 @@ ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 GAP = 2  # columns between two cells
 WORD_WIDTH = 24  # columns; only longer words are cut in a table, such as paths and URLs
-PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress bar
+PATIENCE_SECONDS = 1.0  # a shorter activity needs no progress bar
 
 
 def is_screen() -> bool:
-    """Whether stdout is a terminal, where control characters would do harm."""
+    """Return whether stdout is a terminal, where control characters would do harm."""
     out: TextIO | None = sys.stdout  # None if it was closed by the process that started this one
     return out is not None and out.isatty()
 
@@ -148,7 +148,7 @@ _STATE_STYLES = {"ready": "green", "inside": "green", "disabled": "dim", **_ON_T
 
 
 def state_cell(state: str, *, is_wrong: bool = False) -> tuple[str, str]:
-    """The state of an upstream or a replica in a table, with its colour."""
+    """Return the state of an upstream or a replica in a table, with its colour."""
     return state, "red" if is_wrong else _STATE_STYLES.get(state, "red")
 
 
@@ -182,7 +182,7 @@ def show_bytes(data: bytes) -> None:
 
 
 def show_json(value: Raw) -> None:
-    """Print one JSON value on a line of its own."""
+    """Print one JSON value on its own line."""
     show_text(encode_line(bytes(value)).decode(errors="replace"))
 
 

@@ -27,7 +27,7 @@ WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
 
 def find_admin(config: str | None, url: str | None, token: str | None, ca: str | None) -> AdminClient:
-    """The admin listener that the options describe. Raises Mistake, ConfigError."""
+    """Return the admin listener that the options describe. Raises Mistake, ConfigError."""
     if url is not None:
         return AdminClient.at(url, token, ca)
     config = choose_config(config)
@@ -94,7 +94,7 @@ REPLICAS: Columns = {
 
 
 def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lambda value: value) -> Any:
-    """What a replica says of itself; None of one that is silent."""
+    """Return a member of a replica's report; None if it is silent."""
     value = replica.get(key) if replica.get("state") != "silent" else None
     return None if value is None else form(value)
 
@@ -103,7 +103,7 @@ Command = Callable[..., None]
 
 
 def admin_options(command: Command) -> Command:
-    """Options that say which mcpmux is meant. The command gets its listener as `admin`."""
+    """Add the options that name a running mcpmux. The command gets its admin listener as `admin`."""
 
     @click.option(
         "-c",

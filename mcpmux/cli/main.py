@@ -71,7 +71,7 @@ class LazyCommands(click.Group):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of `places`, not of the alphabet."""
+        """Return the names in the order of `places`, not of the alphabet."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -86,7 +86,7 @@ class LazyCommands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Names of commands without their help, which would import them all; then options."""
+        """Return names of commands without their help, which would import them all; then options."""
         from click.shell_completion import CompletionItem  # not at the top: only a shell needs it
 
         names = [CompletionItem(name) for name in self._places if name.startswith(incomplete)]
@@ -102,12 +102,12 @@ class LazyCommands(click.Group):
         return run_inside(lambda: super(LazyCommands, self).invoke(ctx))
 
 
-# What a start saves: a seventh of its time, and some memory.
+# A quick start: this saves a seventh of its time, and some memory.
 #
 # Imported modules stay, so the garbage collector need not look through them, neither now nor later.
 #
 # structlog imports asyncio for log methods that are awaited, which mcpmux does not use, and rich for coloured
-# tracebacks, which mcpmux does not print. Whoever needs one of them afterwards gets the real module.
+# tracebacks, which mcpmux does not print. A later import of one of them gets the real module.
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class _Later(ModuleType):
 
 
 def import_structlog() -> None:
-    """Import structlog without asyncio and rich. Does nothing if it is imported already."""
+    """Import structlog without asyncio and rich, unless it is imported already."""
     if "structlog" in sys.modules:
         return
     # None: as if it were not installed.
@@ -147,7 +147,7 @@ _PACKAGE = Path(mcpmux.__file__).parent
 
 
 def is_compiled() -> bool:
-    """Whether the modules that pyproject.toml lists for mypyc are compiled. If not, they are interpreted."""
+    """Return whether the modules that pyproject.toml lists for mypyc are compiled, not interpreted."""
     return any((_PACKAGE / f"transports/byte_stream{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
 
 

@@ -150,7 +150,7 @@ def _write(file: Path, text: str, moved: list[Moved], *, force: bool) -> None:
 
 
 def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
-    """Print where each secret goes, and nothing of it."""
+    """Print where each secret goes, without the secret."""
     verb = "is" if is_written else "would be"
     for secret in moved:
         where = f"${{{secret.variable}}}, which you have to set" if secret.file is None else str(secret.file)
@@ -263,7 +263,7 @@ def _carry_out(change: Change, *, yes: bool, dry_run: bool) -> bool:
 
 
 def find_command() -> list[str]:
-    """How to start this mcpmux from anywhere: host apps do not know the shell's search path."""
+    """Return the command that starts this mcpmux, without the shell's search path: host apps lack it."""
     name = "mcpmux.exe" if sys.platform == "win32" else "mcpmux"
     program = Path(sys.executable).with_name(name)
     return [str(program)] if program.is_file() else [sys.executable, "-m", "mcpmux"]

@@ -47,7 +47,7 @@ class Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click.ParamType. A default that is no text stays as it is."""
+        """See click.ParamType. A default that is no text stays unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -76,7 +76,7 @@ upstream_json_option: Decorator = json_option(help="Print one JSON object per up
 
 
 def log_level_option(default: str) -> Decorator:
-    """The option `--log-level`, which configures the log at once."""
+    """Return the option `--log-level`, which configures the log at once."""
     return click.option(
         "--log-level",
         type=LEVELS,
@@ -102,7 +102,7 @@ def pairs_of(option: str, texts: Iterable[str], *, is_header: bool = False) -> d
     return pairs
 
 
-# What a server at a URL is shown.
+# Credentials for a server at a URL.
 
 TOKEN_VARIABLE = "MCPMUX_TOKEN"
 ADDRESS_VARIABLE = "MCPMUX_TOKEN_FOR"
@@ -135,7 +135,7 @@ class Credentials(NamedTuple):
         return cls(given, ambient, os.environ.get(ADDRESS_VARIABLE) or None)
 
     def headers_for(self, origin: HttpOrigin) -> Mapping[str, Secret]:
-        """The header fields for a server. Raises ConfigError. Tells when it does not get the token."""
+        """Return the header fields for a server; report if it does not get the token. Raises ConfigError."""
         if self.ambient is None or "authorization" in map(str.lower, self.given):
             return self.given
         if self.address is None and not is_loopback(origin.host):
@@ -149,7 +149,7 @@ class Credentials(NamedTuple):
 
 
 def _secret(text: str) -> Secret:
-    """Raises InvalidValue."""
+    """Return the value of a header. Raises InvalidValue."""
     value: Secret = HEADER_VALUE.read(text)
     return value
 
@@ -192,7 +192,7 @@ quiet_option: Decorator = log_level_option("error")
 
 
 def choose_config(config: str | None, upstreams: Sequence[str] = ()) -> str | None:
-    """CONFIG as given. When nothing is, DEFAULT_FILE, if it is in the current folder."""
+    """Return CONFIG as given, or without it DEFAULT_FILE, if that is in the current folder."""
     if config is None and not upstreams and Path(DEFAULT_FILE).is_file():
         return DEFAULT_FILE
     return config
@@ -204,7 +204,7 @@ EXPECTED = (
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
-    """The configuration of `target` and the options. Its redaction applies to the log. Raises ConfigError."""
+    """Return the configuration of `target` and the options, and redact the log by it. Raises ConfigError."""
     added = parse_upstream_arguments(upstreams)
     if target is not None:
         config = _read_target(as_url(target))
@@ -219,13 +219,13 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
 
 
 def load_target(target: str, credentials: Credentials) -> Config:
-    """The configuration of `target` alone. A server at a URL is shown the credentials. Raises ConfigError."""
+    """Return the configuration of `target` alone, with the credentials for a URL. Raises ConfigError."""
     (config,) = load_targets((target,), credentials)
     return config
 
 
 def load_targets(targets: Sequence[str], credentials: Credentials) -> list[Config]:
-    """The configuration of each target. Raises ConfigError.
+    """Return the configuration of each target. Raises ConfigError.
 
     The credentials are shown to servers at URLs, which have to be one host if they are on the command line. A
     configuration file says itself what its servers are shown.
@@ -245,7 +245,7 @@ def load_targets(targets: Sequence[str], credentials: Credentials) -> list[Confi
 
 
 def _origin_of(target: str, config: Config) -> HttpOrigin | None:
-    """The origin of a server at a URL; None for all that has no header fields, or has its own."""
+    """Return the origin of a server at a URL; None for all that has no header fields, or has its own."""
     if not as_url(target).startswith(URL_STARTS):
         return None
     place = config.upstreams[0].target
@@ -278,7 +278,7 @@ def _read_target(target: str) -> Config:
 
 
 def is_file(target: str) -> bool:
-    """Whether `target` is a file, which can be read again."""
+    """Return whether `target` is a file, which can be read again."""
     return target != STANDARD_INPUT and not _is_server(target) and Path(target).is_file()
 
 

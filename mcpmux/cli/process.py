@@ -1,4 +1,4 @@
-"""How a command runs: every exception becomes one sentence on stderr and an exit code.
+"""Run commands: every exception becomes one sentence on stderr and an exit code.
 
     0    success                              2    a mistake in the usage or the configuration
     1    failure                              130  interrupted
@@ -44,7 +44,7 @@ def run_inside(command: Callable[[], Any]) -> Any:
     try:
         return command()
     except click.ClickException as error:  # it may quote a file's name, or what a server said
-        error.message = printable_lines(error.message)  # type: ignore[misc]  # nobody has read it yet
+        error.message = printable_lines(error.message)  # type: ignore[misc]  # click prints it later
         raise
     except (click.Abort, click.exceptions.Exit):
         raise
@@ -53,7 +53,7 @@ def run_inside(command: Callable[[], Any]) -> Any:
 
 
 def error_for_user(error: BaseException) -> Exception:
-    """The exception that tells the user about `error` and that click shows."""
+    """Return the exception for `error` that click shows to the user."""
     causes = leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return click.exceptions.Exit(INTERRUPTED)
@@ -108,7 +108,7 @@ def allow_clients(config: Config) -> None:
 if sys.platform == "win32":
 
     def may_open(needed: int) -> int:
-        """As elsewhere. There is no such limit."""
+        """Return `needed`, as this system has no such limit."""
         return needed
 
 else:

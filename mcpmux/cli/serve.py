@@ -182,7 +182,7 @@ async def _pass_through(place: SharedPlace, hello: Hello, command: Sequence[str]
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
-    """The listeners of the options, or else of the file, or else the default one. Raises InvalidValue."""
+    """Return the listeners of the options, else of the file, else the default one. Raises InvalidValue."""
     if stdio or chosen:
         of_kind: dict[str, Any] = {
             key: tuple(listener for listener in chosen if isinstance(listener, kind))

@@ -41,7 +41,7 @@ LOOKS_LIKE_URL = re.compile(r"[^/\\:${]{2,}:.*", re.DOTALL)  # also `htp:/x`, bu
 
 
 def read_document(option: str, source: str, accept: str) -> bytes:
-    """What is in the file or at the URL `source`. Raises Mistake that names the option, and McpmuxError."""
+    """Return the contents of the file or URL `source`. Raises Mistake that names the option, McpmuxError."""
     if LOOKS_LIKE_URL.fullmatch(source):
         data: bytes = run(_fetch, option, source, accept)
         return data
@@ -199,7 +199,7 @@ def remove_command(name: str, file: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises Mistake."""
+    """Check that NAME can be the name of an upstream. Raises Mistake."""
     if not is_name(name):
         expected = f"a name of a-z, 0-9, `.` and `-`, at most 32 characters, such as `{derive_name(name)}`"
         raise Mistake(f"NAME: expected {expected}")
@@ -208,7 +208,7 @@ def check_name(name: str) -> None:
 def read_registry(
     source: str, name: str | None, trusted: Collection[str], own_headers: Collection[str]
 ) -> tuple[str, Described]:
-    """The name of the server, by default that of the document, and what is taken. Raises McpmuxError."""
+    """Return the name of the server, by default the document's, and its entry. Raises McpmuxError."""
     try:
         document = parse_server_json(read_document("--registry", source, DOCUMENT_TYPES))
         name = name or derive_name(document.name.rpartition("/")[2])
@@ -218,7 +218,7 @@ def read_registry(
 
 
 def has_program(name: str) -> bool:
-    """Tell whether a program is on this machine."""
+    """Return whether a program is on this machine."""
     return shutil.which(name) is not None
 
 
@@ -234,7 +234,7 @@ def notes_about_values(entry: Mapping[str, Any], env: Collection[str]) -> list[s
 
 
 def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of the server. Raises Mistake."""
+    """Return the keys of the server. Raises Mistake."""
     if len(target) == 1 and LOOKS_LIKE_URL.fullmatch(target[0]):
         if not has_reference(target[0]):
             try:
@@ -255,7 +255,7 @@ def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
 def with_values(
     entry: Mapping[str, Any], env: Mapping[str, str], headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The keys of the server with the values of the options. Raises Mistake."""
+    """Return the keys of the server with the values of the options. Raises Mistake."""
     if env and "url" in entry:
         raise Mistake("--env: a URL has no environment; it is for a command")
     if headers and "url" not in entry:
@@ -265,7 +265,7 @@ def with_values(
 
 
 def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:
-    """The document and its format. Raises ConfigError."""
+    """Return the document and its format. Raises ConfigError."""
     is_json = file.suffix.lower() in (".json", ".jsonc") or (text or "").lstrip()[:1] in ("{", "/")
     format_ = "json" if is_json else "toml"
     try:
@@ -275,14 +275,14 @@ def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:
 
 
 def find_place(document: Mapping[str, Any], format_: str) -> tuple[str, ...]:
-    """The key path of the servers."""
+    """Return the key path of the servers."""
     if format_ == "toml" or UPSTREAMS in document:
         return (UPSTREAMS,)
     return next((place for place in SERVER_PLACES if get(document, place) is not None), SERVER_PLACES[0])
 
 
 def find_key(document: Mapping[str, Any], place: tuple[str, ...], name: str) -> str | None:
-    """The key of the server that has the name, or gets it; None if there is none."""
+    """Return the key of the server that has the name, or gets it; None if there is none."""
     servers = get(document, place)
     keys = servers if isinstance(servers, Mapping) else ()
     return next((key for key in keys if name in (key, derive_name(key))), None)
@@ -320,7 +320,7 @@ def change(
 
 
 def tell_about(entry: Mapping[str, Any]) -> None:
-    """Print on stderr what the user may want to change."""
+    """Print advice about secrets and unset variables on stderr."""
     for part in ("env", "headers"):
         for key, value in entry.get(part, {}).items():
             if not has_reference(value) and (names_secret(key) or looks_secret(value)):

@@ -36,7 +36,7 @@ Line = tuple[str, str]
 
 
 def measured(upstreams: Sequence[Item], stats: Item) -> list[Item]:
-    """Rows for UPSTREAMS: what clients saw, then each of `/api/upstreams` with its part of `/api/stats`."""
+    """Return rows for UPSTREAMS: clients as a whole, then each upstream with its part of `/api/stats`."""
     seconds = stats.get("seconds", 1.0)
     facts = {row["upstream"]: {**row, "rate": row["count"] / seconds} for row in stats.get("upstreams", ())}
     nothing = {"rate": 0.0}
@@ -59,7 +59,7 @@ def _number(member: str, form: Callable[[Any], Any]) -> Callable[[Item], Any]:
 
 
 def _state(heading: str) -> Callable[[Item], Any]:
-    """The cell of `mcpmux ctl status`; None of clients as a whole, which have no state."""
+    """Return the cell of `mcpmux ctl status`; None of clients as a whole, which have no state."""
     return lambda row: ctl.COLUMNS[heading](row) if "state" in row else None
 
 
@@ -98,7 +98,7 @@ SORTS = {"RATE": "rate", "P50": "p50", "P95": "p95", "ERRORS": "errors", "IN FLI
 
 
 def ordered(rows: Sequence[Item], heading: str | None) -> list[Item]:
-    """The rows with the highest number first, clients before all; or in the order of the configuration."""
+    """Return the rows in the configured order, or by a number, highest first. Clients come before all."""
     if heading is None:
         return list(rows)
     member = SORTS[heading]
@@ -106,7 +106,7 @@ def ordered(rows: Sequence[Item], heading: str | None) -> list[Item]:
 
 
 def upstream_lines(row: Item) -> list[Line]:
-    """All that is known of an upstream, with its sessions and subscriptions."""
+    """Return all facts about an upstream, with its sessions and subscriptions."""
     return [(line, "") for line in body_lines(msgspec.json.encode(row), full=True)]
 
 
@@ -150,12 +150,12 @@ EXCHANGES: Columns = {
 
 
 def time_of(at: float) -> str:
-    """The time of day in UTC, of milliseconds since 1970."""
+    """Return the time of day in UTC, of milliseconds since 1970."""
     return rfc3339(round(at * MICROS / 1000))[11:23]
 
 
 def request_of(row: Item) -> str:
-    """The method of a row and what it is about."""
+    """Return the method of a row and what it is about."""
     return " ".join(filter(None, (row.get("method") or row["kind"], row.get("target"))))
 
 
@@ -164,7 +164,7 @@ class _Detail(msgspec.Struct):
 
 
 def exchange_lines(answer: bytes) -> Iterator[Line]:
-    """All messages of `/api/exchanges/{row}` in their order. Raises msgspec.MsgspecError."""
+    """Yield all messages of `/api/exchanges/{row}` in their order. Raises msgspec.MsgspecError."""
     fill = Targets().fill
     for message in msgspec.json.decode(answer, type=_Detail).messages:
         record = fill(message.record)
@@ -177,7 +177,7 @@ def exchange_lines(answer: bytes) -> Iterator[Line]:
 
 
 STATS = "/api/stats?window=60&slots=1&most=2000"
-"""What is measured: the last minute, or no more than mcpmux can look at while it works."""
+"""The measured part: the last minute, or as much as mcpmux can look at while it works."""
 
 
 @click.command(epilog=filter_help())
@@ -207,7 +207,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
             "a table shows upstreams; a filter is for exchanges, which `mcpmux traffic tail` prints"
         )
     look = partial(look_at, admin)
-    rows = run(look)  # what is wrong with the place or the token is told before the terminal changes
+    rows = run(look)  # reports a wrong place or token before the terminal changes
     if once:
         show_items(rows, False, UPSTREAMS, NUMBERS)
         return
@@ -221,7 +221,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
 
 
 async def look_at(admin: AdminClient) -> list[Item]:
-    """The upstreams as they are now. Raises McpmuxError."""
+    """Return the present state of the upstreams. Raises McpmuxError."""
     upstreams = await admin.ask("GET", "/api/upstreams")
     stats = await admin.ask("GET", STATS)
     return measured(upstreams["upstreams"], stats)

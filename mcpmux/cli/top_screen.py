@@ -1,7 +1,7 @@
-"""The screen of `mcpmux top`: widgets of urwid, what keys do, and how the screen is kept up to date.
+"""The screen of `mcpmux top`: widgets of urwid, the effects of keys, and the task that keeps it up to date.
 
 Promises: only printable characters of strangers' texts reach the terminal; only rows in sight have widgets. A
-mcpmux that goes away is asked again until it is back; what was seen last stays in sight meanwhile.
+mcpmux that goes away is asked again until it is back; the last state stays in sight meanwhile.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MOST_WIDE = 24  # columns of a cell, besides the one that takes what is left
 LEAST_WIDE = 20  # columns of that one; with less, the columns right of it are left out
 MEASURED_ROWS = 100  # that decide how wide a column is
 
-# The colours of the terminal itself, on its own background, where they are readable. What has the focus is
-# reversed. The fourth word applies without colours.
+# The colours of the terminal itself, on its own background, where they are readable. The widget with the
+# focus is reversed. The fourth word applies without colours.
 PALETTE = [
     ("green", "dark green", "default", "default"),
     ("yellow", "brown", "default", "default"),
@@ -65,7 +65,7 @@ class Row(urwid.WidgetWrap):
         return True
 
     def keypress(self, size: Any, key: str) -> str:
-        """A row itself takes no key."""
+        """Take no key."""
         return key
 
 
@@ -227,7 +227,7 @@ class TopScreen(urwid.Frame):
         self._show_footer()
         self._show_titles()
 
-    # What is shown
+    # Showing
 
     def show_upstreams(self, rows: Sequence[Item]) -> None:
         """Show what `measured` returns."""
@@ -265,10 +265,10 @@ class TopScreen(urwid.Frame):
     def _show_footer(self, keys: str = KEYS) -> None:
         self.footer = urwid.Text(("bold", keys), wrap="ellipsis")
 
-    # What keys do
+    # Keys
 
     def keypress(self, size: Any, key: str) -> str | None:
-        """The filter that is being edited takes keys, else a list; the screen takes those that are left."""
+        """Pass a key to the filter that is being edited, else to a list; the screen takes what is left."""
         if self._edit is not None:
             actions = {"enter": self._apply_filter, "esc": self._stop_editing}
             left = key if key in actions else super().keypress(size, key)
@@ -344,13 +344,13 @@ class TopScreen(urwid.Frame):
 LOOK_SECONDS = 2.0  # between two looks at the upstreams
 SHOW_SECONDS = 0.25  # between two changes of the list, so that a flood costs little; a person sees no faster
 RETRY_SECONDS = 1.0
-PATIENCE_SECONDS = 5.0  # for the state of the upstreams; more is told
+PATIENCE_SECONDS = 5.0  # for the state of the upstreams; then the screen shows an error
 
 Look = Callable[[], Awaitable[list[Item]]]
 
 
 class Live:
-    """Asks mcpmux for what the screen shows. `look`: returns the upstreams, as `measured` does."""
+    """Asks mcpmux for the contents of the screen. `look`: returns the upstreams, as `measured` does."""
 
     def __init__(self, admin: AdminClient, wanted: str, look: Look) -> None:
         self._admin, self._look = admin, look
@@ -371,7 +371,7 @@ class Live:
                     await self._keep_on("exchanges", self._follow)
 
     async def _keep_on(self, part: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it again and again, whatever goes wrong on the way."""
+        """Repeat the work, also after errors."""
         while True:
             try:
                 await work()
@@ -431,7 +431,7 @@ class Live:
 
 
 async def show_live(admin: AdminClient, wanted: str, look: Look) -> None:
-    """Show it on the terminal until the user quits. Closes nothing of `admin`; the terminal is as it was."""
+    """Show it on the terminal until the user quits. `admin` stays open; the terminal is restored."""
     live = Live(admin, wanted, look)
     terminal = urwid.display.raw.Screen(bracketed_paste_mode=False, focus_reporting=False)
     if os.environ.get("NO_COLOR"):  # see https://no-color.org

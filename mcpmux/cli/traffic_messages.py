@@ -61,7 +61,7 @@ TOGETHER_SECONDS = 0.05  # that a line may wait for others
 
 
 def json_line(record: Record) -> str:
-    """A message as it is in a capture; on a terminal without control characters."""
+    """Return a message in its form in a capture; on a terminal without control characters."""
     line = encode_record(record).decode("utf-8", "replace").rstrip("\n")
     return printable(line) if is_screen() else line
 
@@ -89,7 +89,7 @@ class Lines:
     def __init__(
         self, wanted: Filter, by: str, as_json: bool, own: bool = True, find: re.Pattern[str] | None = None
     ) -> None:
-        """Raises Mistake when `by` and `as_json` do not go together."""
+        """Raises Mistake when `by` and `as_json` cannot be combined."""
         if as_json and by == "exchange":
             raise Mistake("--json shows messages; leave out --by exchange")
         self._own = own
@@ -101,7 +101,7 @@ class Lines:
         self._summarizer = Summarizer(self._wanted.body_tests)
 
     def of(self, records: Iterable[Record]) -> Iterator[str]:
-        """The lines for the next messages."""
+        """Yield the lines for the next messages."""
         for record in map(self._targets.fill, records):
             if self._by == "exchange":
                 yield from self._exchanges(self._summarizer.add(record))
@@ -109,7 +109,7 @@ class Lines:
                 yield json_line(record) if self._as_json else message_line(record) + excerpt(self._hit)
 
     def last(self, records: Iterable[Record], count: int) -> list[str]:
-        """The last lines for all messages. The last exchanges are those that began last."""
+        """Return the last lines for all messages. The last exchanges are those that began last."""
         if self._by == "message":
             return list(deque(self.of(records), maxlen=count))
         batches = (self._summarizer.add(record) for record in map(self._targets.fill, records))
@@ -118,7 +118,7 @@ class Lines:
         return list(map(summary_line, reversed(newest)))
 
     def of_all(self, records: Iterable[Record]) -> Iterator[str]:
-        """The lines for messages and, after them, for exchanges without a response."""
+        """Yield the lines for messages and, after them, for exchanges without a response."""
         yield from self.of(records)
         yield from self._exchanges(self._summarizer.rest())
 
@@ -136,7 +136,7 @@ class Lines:
 
 
 def excerpt(found: re.Match[str] | None) -> str:
-    """What was found and the text around it, to follow a message's line."""
+    """Return the match and the text around it, to follow a message's line."""
     if found is None or not found[0]:
         return ""
     start, end = found.span()
@@ -275,7 +275,7 @@ def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> No
 
 
 async def _follow(source: AbstractAsyncContextManager[AsyncIterator[list[Record]]], lines: Lines) -> None:
-    """Show what comes until cancelled, or until nobody reads stdout."""
+    """Show messages until cancelled, or until stdout is no longer read."""
     async with source as batches:
         async for records in batches:
             show_lines(list(lines.of(records)))
@@ -284,7 +284,7 @@ async def _follow(source: AbstractAsyncContextManager[AsyncIterator[list[Record]
 
 
 async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
-    """Yields the messages that come, and an empty list from time to time."""
+    """Yield the messages that come, and an empty list from time to time."""
     while True:
         records = await trio.to_thread.run_sync(follower.read)
         yield records
@@ -293,7 +293,7 @@ async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
 
 
 def is_abandoned() -> bool:
-    """Whether stdout is a pipe that nobody reads any more."""
+    """Return whether stdout is a pipe that is no longer read."""
     if sys.platform != "win32":
         with suppress(OSError, ValueError, AttributeError):  # no file, or a system without poll
             poll = select.poll()
@@ -395,13 +395,13 @@ def show(
 
 
 def find_message(source: CaptureFiles, seq: int, run: str | None) -> list[Record]:
-    """The newest message of that number, if there is one."""
+    """Return the newest message of that number, if there is one."""
     fits = (r for r in source.everything() if r.seq == seq and r.kind != "start" and run in (None, r.run))
     return list(deque(fits, maxlen=1))
 
 
 def find_exchange(source: CaptureFiles, number: int, run: str | None) -> list[Record]:
-    """The messages of an exchange of one run, in order."""
+    """Return the messages of an exchange of one run, in order."""
     records: list[Record] = []
     others: set[str] = set()
     left_out = size = 0
@@ -424,7 +424,7 @@ def find_exchange(source: CaptureFiles, number: int, run: str | None) -> list[Re
 
 
 def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
-    """The exchange on one line, its timeline, and what was changed."""
+    """Yield the exchange on one line, its timeline, and what was changed."""
     summarizer = Summarizer()
     ended = [summary for record in records for summary in summarizer.add(record)] + summarizer.rest()
     yield from map(summary_line, ended[:1])
@@ -440,7 +440,7 @@ def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
 
 
 def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
-    """A message that was sent on, compared with the one that was received."""
+    """Yield a message that was sent on, compared with the one that was received."""
     (origin, *others), after = passage
     if others:
         seqs = ", ".join(str(record.seq) for record in passage[0])
@@ -467,7 +467,7 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
 
 
 def _ordered(body: bytes | str | None) -> bytes | str | None:
-    """A message with the members of its envelope in a fixed order: their order is no change."""
+    """Return a message with the members of its envelope in a fixed order: their order is no change."""
     members = members_of(body)
     ordered = {name: members[name] for name in ENVELOPE if name in members}
     return bytes(raw(ordered | members)) if members else body
@@ -485,7 +485,7 @@ def body_of(record: Record) -> bytes | str | None:
 
 
 def body_lines(body: bytes | str | None, full: bool) -> list[str]:
-    """The body with a line for each member, or as text if it is no JSON."""
+    """Return the body with a line for each member, or as text if it is no JSON."""
     if body is None:
         return ["(the body was not captured)"]
     pretty = body if isinstance(body, str) else msgspec.json.format(body, indent=2).decode("utf-8", "replace")

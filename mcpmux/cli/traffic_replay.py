@@ -57,9 +57,9 @@ files_argument: Decorator = click.argument("files", nargs=-1, metavar="[FILES|DI
 
 
 def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) -> Reading:
-    """The dialogues of one leg, from `files` or the default folder. Lines that cannot be read are named.
+    """Return the dialogues of one leg, from `files` or the default folder, naming unreadable lines.
 
-    Raises Mistake if there is nothing to read, nothing of that leg, or `upstream` is not clear.
+    Raises Mistake if there is no capture, no request of that leg, or `upstream` is not clear.
     """
     source = CaptureFiles(files)
     reading = Reading(side, upstream)
@@ -82,11 +82,11 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
 
 
 def list_reasons(reasons: Counter[Any]) -> str:
-    """How often each, the most frequent first."""
+    """Return each reason with its count, the most frequent first."""
     return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
 
 
-# What a replay found, for people.
+# The result of a replay, for people.
 
 REQUESTS_SHOWN = 20
 DIFFERENCES_SHOWN = 5  # of one request
@@ -156,11 +156,11 @@ def _line(difference: Difference) -> str:
 
 
 DIFFERENT = 1  # exit code
-TOLD_SECONDS = 30  # from here on it is told how long a replay takes
+TOLD_SECONDS = 30  # a longer replay is announced with its duration
 
 
 def read_speed(text: str) -> float:
-    """A factor, or `max`, which is infinite. Raises InvalidValue."""
+    """Return a factor, or `max`, which is infinite. Raises InvalidValue."""
     if text == "max":
         return math.inf
     with suppress(ValueError):
@@ -269,7 +269,7 @@ def replay(
 
 
 def at_view(target: Target, view: str) -> Target:
-    """The same server, at the path of a view as records have it, unless that is where it is already."""
+    """Return the server at the path of a view, as records name views, if it is not there already."""
     if not view or not isinstance(target, Http | WebSocket):
         return target
     name, _, narrowing = view.partition(NARROWED)

@@ -136,7 +136,7 @@ def row_of(group: Group, by: str) -> tuple[Any, ...]:
 
 
 def spark(counts: Sequence[int]) -> str:
-    """A sparkline of numbers. Only zero is a blank."""
+    """Return a sparkline of numbers. Zero is a blank."""
     return sparkline([count or None for count in counts], len(counts))
 
 
@@ -150,7 +150,7 @@ def latency_lines(latency: Histogram) -> list[str]:
 
 
 def timeline_lines(timeline: Timeline, width: int) -> list[str]:
-    """Sparklines of all responses and of those that are not ok, and the times of both ends."""
+    """Return sparklines of all responses and of those that are not ok, and the times of both ends."""
     slots = timeline.slots()
     most = max(slot.answers for slot in slots)
     step = math.ceil(len(slots) / max(10, width - 4))
@@ -256,7 +256,7 @@ def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iter
 
 
 def redact_record(record: Record, redactor: Redactor) -> Record:
-    """The message without what the redactor knows as secret, in whichever member it is."""
+    """Return the message without known secrets in any of its members."""
     names = ("target", "method", "client")
     changes: dict[str, Any] = {name: redactor.redact_name(getattr(record, name)) for name in names}
     text, message = record.text or "", record.message

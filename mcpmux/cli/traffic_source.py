@@ -1,4 +1,4 @@
-"""What the `traffic` commands read, and how they print it: capture files, filters, and one line a message."""
+"""Read capture files and filters for the `traffic` commands, and print one line a message."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ redact_option = click.option(
 
 
 def read_redactor(config: str | None) -> Redactor:
-    """The redactor for `--redact CONFIG`. Raises ConfigError."""
+    """Return the redactor for `--redact CONFIG`. Raises ConfigError."""
     return Redactor(load_config(config).redaction if config is not None else None)
 
 
 def filter_help() -> str:
-    """The table of filter keys, for `--help`."""
+    """Return the table of filter keys, for `--help`."""
     lines = ["\b", "Filter, in single quotes. All terms must hold. Times are in UTC:"]
     for key in KEYS.values():
         operators = " ".join(SORTS[key.sort].operators)
@@ -62,7 +62,7 @@ def filter_help() -> str:
 
 
 class CaptureFiles:
-    """Capture files and folders, and a filter for what is wanted of them.
+    """Capture files and folders, and a filter for their messages.
 
     Lines that cannot be read are named on stderr, the rest is read. `change` is applied to messages first.
     """
@@ -80,7 +80,7 @@ class CaptureFiles:
         self._change = change
         self._sightings = Sightings(self.filter)
         self._bad = 0
-        self._unread: list[Path] = []  # files of which nothing could be read
+        self._unread: list[Path] = []  # files without a readable line
         for path in self.paths:
             if not path.exists():
                 hint = "`capture.level` in the configuration makes mcpmux write them"
@@ -88,7 +88,7 @@ class CaptureFiles:
                 raise Mistake(problem + self._no_paths())
 
     def files(self) -> list[Path]:
-        """The files to read. Raises Mistake."""
+        """Return the files to read. Raises Mistake."""
         try:
             files = expand_paths(self.paths)
         except OSError as error:
@@ -98,7 +98,7 @@ class CaptureFiles:
         return files
 
     def records(self) -> Iterator[Record]:
-        """All messages, and notes about the capture itself."""
+        """Yield all messages, and notes about the capture itself."""
         for path in self.files():
             bad, nothing = self._bad, True
             for record in read_files([path], self.on_bad):
@@ -110,12 +110,12 @@ class CaptureFiles:
         self.tell_bad()
 
     def everything(self) -> Iterator[Record]:
-        """All messages and notes. Responses have the target of their request."""
+        """Yield all messages and notes. Responses have the target of their request."""
         fill = Targets().fill
         return (fill(self._change(record)) for record in self.records())
 
     def wanted(self) -> Iterator[Record]:
-        """The messages that the filter wants. Responses have the target of their request."""
+        """Yield the messages that the filter wants. Responses have the target of their request."""
         matches = self.filter.matches
         return (record for record in self.everything() if record.kind != "start" and matches(record))
 
@@ -131,7 +131,7 @@ class CaptureFiles:
         self._bad = 0
 
     def tell_nothing_fits(self) -> None:
-        """Say that nothing fits the filter, if there is one, and the names that may have been meant."""
+        """Report that no message fits the filter, if there is one, and suggest other names."""
         if self.filter:
             tell(f"no message fits the filter{self._sightings.advice()}{self._no_paths()}")
 
@@ -141,13 +141,13 @@ class CaptureFiles:
         return f"; there is no file or folder {words} either" if words else ""
 
     def check_read(self) -> None:
-        """Raises ClickException at the end if nothing could be read of one of the files."""
+        """Raise ClickException at the end if a file had no readable line."""
         if self._unread:
             raise click.ClickException(f"nothing could be read of {', '.join(map(str, self._unread))}")
 
 
 def _is_path(word: str | Path) -> bool:
-    """Whether a word is a file or folder: it exists, or its name looks like that of a file."""
+    """Return whether a word is a file or folder: it exists, or its name looks like that of a file."""
     if isinstance(word, Path):
         return True
     with suppress(OSError, ValueError):  # too long, or with a NUL
@@ -157,7 +157,7 @@ def _is_path(word: str | Path) -> bool:
 
 
 def no_files(folder: Path) -> str:
-    """The message about a folder without a capture."""
+    """Return the message about a folder without a capture."""
     others = sorted(path for path in folder.iterdir() if path.name.endswith((SUFFIX, COMPRESSED)))
     hint = ""
     if any(number_of(path) is not None for path in others):
@@ -168,7 +168,7 @@ def no_files(folder: Path) -> str:
 
 
 def read_filter(text: str, words: Sequence[str] = (), names: Mapping[str, Key] = NAMES) -> Filter:
-    """The filter in `text`. Raises Mistake that shows the place. `words` may have been meant as files.
+    """Return the filter in `text`. Raises Mistake that shows the place. `words` may have been meant as files.
 
     `names`: see `parse_filter`.
     """
@@ -181,7 +181,7 @@ def read_filter(text: str, words: Sequence[str] = (), names: Mapping[str, Key] =
 
 
 def show_place(error: FilterError) -> str:
-    """The problem, and the filter with the wrong place marked."""
+    """Return the problem, and the filter with the wrong place marked."""
     parts = (error.text[: error.start], error.text[error.start : error.end], error.text[error.end :])
     left, wrong, after = map(printable, parts)
     return f"{error.problem}\n  {left}{wrong}{after}\n  {' ' * len(left)}{'^' * max(1, len(wrong))}"
@@ -193,5 +193,5 @@ def show_lines(lines: Collection[str]) -> None:
 
 
 def format_time(time: str) -> str:
-    """The time of a record in UTC, up to milliseconds, as filters take it."""
+    """Return the time of a record in UTC, up to milliseconds, as filters take it."""
     return printable(time[:23])

@@ -88,7 +88,7 @@ SUMMARY: Columns = {
 
 
 def summary(view: str, seen: Sequence[Seen]) -> dict[str, object]:
-    """How much there is in a view."""
+    """Return the number of items and tokens of a view."""
     counts = Counter(item.kind for item in seen)
     return {"view": view, **{kind: counts[kind] for kind in KINDS}, "tokens": tokens_of(seen)}
 
@@ -104,7 +104,7 @@ def total(seen: Sequence[Seen]) -> str:
 
 
 def show(seen: Sequence[Seen], as_json: bool) -> None:
-    """Print what is in a view, kind by kind."""
+    """Print the items of a view, kind by kind."""
     if as_json:
         console.show_items([item._asdict() for item in seen], True, COLUMNS)
         return
@@ -117,7 +117,7 @@ def show(seen: Sequence[Seen], as_json: bool) -> None:
 
 
 def show_difference(ours: Sequence[Seen], theirs: Sequence[Seen], as_json: bool) -> None:
-    """Print what only one of two views has: `-` the first one, `+` the other."""
+    """Print the items that only one of two views has: `-` the first one, `+` the other."""
     in_ours, in_theirs = ({(item.kind, item.name): item for item in seen} for seen in (ours, theirs))
     rows = [{"only": "-", **item._asdict()} for key, item in in_ours.items() if key not in in_theirs]
     rows += [{"only": "+", **item._asdict()} for key, item in in_theirs.items() if key not in in_ours]
@@ -128,9 +128,9 @@ def show_difference(ours: Sequence[Seen], theirs: Sequence[Seen], as_json: bool)
 async def look(
     config: Config, views: Sequence[str], who: Principal | None, query: str
 ) -> dict[str, list[Seen]]:
-    """What a client sees in each view; "" is the one with everything.
+    """Return the items that a client sees in each view; "" is the one with everything.
 
-    Raises ConfigError for a view that does not exist for `who`; None is somebody for whom every view exists.
+    Raises ConfigError for a view that does not exist for `who`; for None every view exists.
     """
     if who is None:
         config = for_everybody(config)

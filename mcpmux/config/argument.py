@@ -33,7 +33,7 @@ _KINDS: Mapping[str, type[AnyListener]] = {"http": HttpListener, "ws": WebSocket
 
 
 def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
-    """The upstreams of all `--upstream` arguments. Raises ConfigError with all mistakes."""
+    """Return the upstreams of all `--upstream` arguments. Raises ConfigError with all mistakes."""
     upstreams: list[Upstream] = []
     problems: list[str] = []
     for number, text in enumerate(texts, start=1):
@@ -51,10 +51,10 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
 
 
 def parse_upstream_argument(text: str) -> Upstream:
-    """The upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises InvalidValue.
+    """Return the upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises InvalidValue.
 
     Without `NAME=` it has no prefix, and its name comes from the URL or the command. The command line is
-    split as a shell does it. Nothing in it is expanded.
+    split as a shell does it. It is not expanded.
     """
     if text.startswith("="):
         raise InvalidValue("expected a name before =")
@@ -99,7 +99,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def parse_listen_argument(text: str) -> AnyListener:
-    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises InvalidValue."""
+    """Return the listener at a URL: http, ws, tcp and `//HOST:PORT`, or `unix:PATH`. Raises InvalidValue."""
     scheme, colon, rest = text.partition(":")
     if scheme in ("https", "wss", "tls") and colon:
         raise InvalidValue(f"{scheme}:// needs a certificate, which only a configuration file can name")

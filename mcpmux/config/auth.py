@@ -143,7 +143,7 @@ class Auth:
 
 
 def find_unguarded_listeners(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
-    """Yields (listener, mistake) for each listener that lets strangers in although no setting allows it."""
+    """Yield (listener, mistake) for each listener that lets strangers in although no setting allows it."""
     for listener in () if auth.allow_anyone else listeners.bound:
         if isinstance(listener, UnixListener) or asks_certificate(listener):
             continue

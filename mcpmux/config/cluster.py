@@ -1,4 +1,4 @@
-"""What several replicas of mcpmux have in common: a store, and a port for each other. Settings only."""
+"""The settings that several replicas of mcpmux share: a store, and a port for each other. Settings only."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Cluster:
 
 
 def find_lacking(cluster: Cluster, cursor_key: Secret | None, *, has_audit: bool) -> Iterator[Problem]:
-    """Yields every mistake in [cluster] that only shows beside the other settings."""
+    """Yield every mistake in [cluster] that only appears beside the other settings."""
     if cluster.url is None:
         return
     if cursor_key is None:

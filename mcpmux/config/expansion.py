@@ -32,7 +32,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself."""
+        """Return the text itself."""
         return self._text
 
     def __eq__(self, other: object) -> bool:
@@ -84,7 +84,7 @@ def _in_json(text: str) -> str:
 
 
 def display_url(url: str) -> str:
-    """The URL with user, password and query masked, as they may be secret."""
+    """Return the URL with user, password and query masked, as they may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:  # no URL, so any of it may be secret
@@ -96,13 +96,13 @@ def display_url(url: str) -> str:
 
 
 # The files that `env_file` names: one `NAME=value` on each line. Empty lines, comments (`#`) and a leading
-# `export` are ignored. A value may be quoted as a whole. Nothing in it is expanded.
+# `export` are ignored. A value may be quoted as a whole. References in it are not expanded.
 
 _LINE = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))|#.*|""")
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file; the last of a name counts. Raises NoValue with all wrong lines."""
+    """Return the variables in the file; the last of a name counts. Raises NoValue with all wrong lines."""
     try:
         text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -151,7 +151,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
-    """The value of one reference; `inner` is the text between its braces."""
+    """Return the value of one reference; `inner` is the text between its braces."""
     match = _VARIABLE.fullmatch(inner)
     name, default = match.groups() if match is not None else ("", None)
     if not closed:
@@ -176,7 +176,7 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str:
-    """The text of a file without line ends at its end. No mistake quotes the file."""
+    """Return the text of a file without line ends at its end. No mistake quotes the file."""
     if "${" in path:
         raise InvalidValue("the path in `${file:PATH}` cannot hold another `${…}`")
     try:

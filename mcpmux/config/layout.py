@@ -64,7 +64,7 @@ SERVER_PLACES: tuple[tuple[str, ...], ...] = (
     ("context_servers",),
 )
 
-# URLs of servers. Only the scheme decides, also about TLS: a `tls` table says how it is used, not whether.
+# URLs of servers. The scheme alone decides, also about TLS: a `tls` table does not turn TLS on.
 #
 #     http:// https://    Streamable HTTP, or HTTP+SSE        tcp://HOST:PORT    lines of JSON over TCP
 #     ws:// wss://        WebSocket                           tls://HOST:PORT    the same inside TLS
@@ -97,7 +97,7 @@ SERVER_URL = Text(
 
 
 def _find_strangers(settings: Mapping[str, Any], url: object) -> Iterator[tuple[str, str]]:
-    """Yields (key, mistake) for the settings of a server at `url`, which is None for a program."""
+    """Yield (key, mistake) for the settings of a server at `url`, which is None for a program."""
     present = "command" if url is None else "url"
     scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""  # none before expansion, perhaps
     start = "unix:" if scheme == "unix" else f"{scheme}://"
@@ -185,7 +185,7 @@ class UpstreamTable(UpstreamSettings):
 def make_target(
     url: str, headers: Headers | None = None, transport: str = "auto", ours: UpstreamSettings | None = None
 ) -> Http | WebSocket | Tcp | Unix:
-    """The server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
+    """Return the server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
     ours, headers = ours or UpstreamSettings(), headers or {}
     scheme, parts = url.partition(":")[0], urlsplit(url)
     if scheme == "unix":
@@ -201,7 +201,7 @@ def make_target(
 def make_upstream(
     table: UpstreamTable, name: str, enabled: bool, variables: Mapping[str, Secret]
 ) -> Upstream:
-    """The upstream of a table whose keys do not clash. `variables`: of its `env_file`."""
+    """Return the upstream of a table whose keys do not clash. `variables`: of its `env_file`."""
     target: Target
     if table.url is not None:
         target = make_target(table.url, table.headers, table.transport, table)
@@ -220,7 +220,7 @@ def make_upstream(
 
 
 def find_clashes(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (key, mistake) for keys of a table that do not go together."""
+    """Yield (key, mistake) for keys of a table that do not go together."""
     if "command" in raw and "url" in raw:
         yield "command", "expected `command` or `url`, got both"
     elif "command" in raw or "url" in raw:
@@ -252,7 +252,7 @@ class Entry:
 
 
 def lay_out(table: Mapping[str, Any]) -> tuple[list[Entry], list[Problem]]:
-    """The servers in the document `table` of our own, and the mistakes about `upstreams`."""
+    """Return the servers in the document `table` of our own, and the mistakes about `upstreams`."""
     servers, problems = items_of(table.get(UPSTREAMS, {}), (UPSTREAMS,))
     for name in servers:
         if not is_name(name):
@@ -267,7 +267,7 @@ def lay_out(table: Mapping[str, Any]) -> tuple[list[Entry], list[Problem]]:
 
 
 def items_of(table: object, path: KeyPath) -> tuple[Mapping[str, object], list[Problem]]:
-    """The servers in a table, or none and the mistake about it."""
+    """Return the servers in a table, or none and the mistake about it."""
     if isinstance(table, Mapping):
         return table, []
     return {}, [Problem(path, f"expected a table of upstreams, got {sort_of(table)}")]

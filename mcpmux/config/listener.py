@@ -238,7 +238,7 @@ class Admin:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address `host`."""
+    """Return whether only this machine can reach the address `host`."""
     if host.lower() == "localhost":
         return True
     try:
@@ -262,7 +262,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def parse_listener(kind: Callable[..., Listener], text: str) -> Listener:
-    """The listener of that kind that `text` is the short form of. Raises InvalidValue."""
+    """Return the listener of that kind that `text` is the short form of. Raises InvalidValue."""
     if kind is UnixListener:
         return kind(path=Text("the path of a socket", PATH_PATTERN).read(text))
     host, port = split_address(text)

@@ -72,7 +72,7 @@ SAFE_VARIABLES = (
 """Environment variables that the official SDKs hand on to servers: no secrets are in them."""
 
 
-# Where a server is. `display` is what logs and tables show; it holds nothing that may be secret.
+# Where a server is. `display` is what logs and tables show; it holds no secret.
 
 
 @frozen
@@ -152,7 +152,7 @@ Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix | Missing
 
 
 def transport_of(target: Target) -> str:
-    """`stdio`, `http`, `websocket`, `tcp` or `unix`; `missing` when it is not known."""
+    """Return `stdio`, `http`, `websocket`, `tcp` or `unix`; `missing` when it is not known."""
     return type(target).__name__.lower()
 
 
@@ -164,7 +164,7 @@ def _of_basic(credentials: str) -> Iterator[str]:
 
 
 def secrets_of(target: Target) -> Iterator[str]:
-    """Yield what a server is given and must not come back in what it says: values, tokens, passwords."""
+    """Yield the secrets for a server, which must not appear in its texts: values, tokens, passwords."""
     if isinstance(target, Stdio):
         yield from (secret.reveal() for secret in target.env.values())
     if not isinstance(target, Http | WebSocket):
@@ -483,9 +483,9 @@ class Config(Settings):
 
 
 def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[str, str]) -> Iterator[Problem]:
-    """Yields every mistake in settings that only shows beside the `names` of the upstreams.
+    """Yield every mistake in settings that only appears beside the `names` of the upstreams.
 
-    `prefixes`: prefix → name. None stands for what has mistakes of its own.
+    `prefixes`: prefix → name. None stands for a name with other mistakes.
     """
     for place, name in _upstreams_named(settings):
         if is_name(name) and name not in names:
@@ -496,14 +496,14 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
 
 
 def find_idle_globs(settings: Settings, names: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each glob that fits none of the upstreams' `names`: it may fit one some day."""
+    """Yield a sentence for each glob that fits none of the upstreams' `names`: it may fit one some day."""
     for place, glob in _upstreams_named(settings):
         if not is_name(glob) and not any(fnmatchcase(name, glob) for name in names):
             yield str(Problem(place, f"`{glob}` fits no upstream"))
 
 
 def _upstreams_named(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Yields (place, name or glob) of the rules that do nothing, or too much, if a name is misspelt."""
+    """Yield (place, name or glob) of the rules that do nothing, or too much, if a name is misspelt."""
     groups: dict[KeyPath, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
         ("access",): settings.access,
         ("limits", "rate"): settings.limits.rate,
@@ -524,9 +524,9 @@ _PREFIXED: Final = re.compile(r"(?:ui://([a-z][a-z0-9.-]*)/|([a-z][a-z0-9.-]*)(\
 
 
 def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Upstream]) -> Iterator[Problem]:
-    """Yields a mistake for each target of a `deny` rule that can never deny what its author means.
+    """Yield a mistake for each target of a `deny` rule that can never have the intended effect.
 
-    None stands for a rule that has mistakes of its own. `mux/naming` says how targets are read.
+    None stands for a rule with other mistakes. `mux/naming` reads targets.
     """
     marks = {upstream.prefix or upstream.name: upstream for upstream in upstreams}
     if len(upstreams) == 1 and not upstreams[0].prefix:
@@ -562,7 +562,7 @@ def _dead_target(rule: AccessRule, target: str, marks: Mapping[str, Upstream]) -
 
 
 def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, Problem]]:
-    """Yields (name, mistake) for each enabled upstream that cannot stand beside the others."""
+    """Yield (name, mistake) for each enabled upstream that cannot stand beside the others."""
     upstreams = [upstream for upstream in upstreams if upstream.enabled]
     names = Counter(upstream.name for upstream in upstreams)
     prefixes = Counter(upstream.prefix for upstream in upstreams)

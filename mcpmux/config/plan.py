@@ -1,11 +1,11 @@
-"""What to do when the configuration changes while mcpmux runs. Pure.
+"""Plan the steps when the configuration changes while mcpmux runs. Pure.
 
 Rules
   * A disabled upstream counts as absent.
   * An upstream is adjusted if only keys of IN_PLACE changed: those are looked up at each use. If any other
     key changed, its session was opened with the old value, so the upstream is restarted.
   * A setting of LIVE changes in place. Any other setting is pending: it takes effect at the next start, and
-    the user is told. Whether listeners ask for tokens at all only changes at a start.
+    the user is informed. Whether listeners ask for tokens at all only changes at a start.
 
 Laws: the plan from a configuration to itself is empty; no upstream is in two parts of a plan; the old names
 without `removed` and with `added` are the new names; the plan back removes what this one adds.
@@ -56,7 +56,7 @@ class Plan:
     pending: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do or to say."""
+        """Return whether anything changes."""
         return self != Plan()
 
     @property
@@ -64,7 +64,7 @@ class Plan:
         return bool(self.added or self.removed or self.restarted or self.adjusted or self.reordered)
 
     def as_json(self) -> dict[str, list[str]]:
-        """The parts that are not empty, for machines and the log."""
+        """Return the parts that are not empty, for machines and the log."""
         parts = ("added", "removed", "restarted", "adjusted", "settings", "pending")
         return {part: list(names) for part in parts if (names := getattr(self, part))}
 
@@ -86,12 +86,12 @@ def plan_change(old: Config, new: Config) -> Plan:
 
 
 def _differences(old: Any, new: Any) -> list[str]:
-    """The names of the keys in which two values of one class differ."""
+    """Return the names of the keys in which two values of one class differ."""
     return [key.name for key in attrs.fields(type(new)) if getattr(old, key.name) != getattr(new, key.name)]
 
 
 def _changed_settings(old: Config, new: Config) -> Iterator[str]:
-    """Yields every key that differs as `section.key`, or `section` if that is a list."""
+    """Yield every key that differs as `section.key`, or `section` if that is a list."""
     for section in attrs.fields(Settings):
         old_settings, after = getattr(old, section.name), getattr(new, section.name)
         if attrs.has(type(after)):

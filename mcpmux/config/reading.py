@@ -1,7 +1,7 @@
 """From a document to a Config, or to a list of everything that is wrong with it.
 
 A file is TOML, or JSON with comments and trailing commas as host apps keep it. The types of the fields say
-what is accepted: a scalar, `X | None`, `tuple[X, ...]`, a mapping, or a class of ours. Nothing is coerced,
+what is accepted: a scalar, `X | None`, `tuple[X, ...]`, a mapping, or a class of ours. No value is coerced,
 text is not a list, and an unknown key is a mistake. Environment variables are expanded in the values that
 are read, and nowhere else.
 """
@@ -66,7 +66,7 @@ Hook: TypeAlias = Callable[[Any, Any], Any]
 
 _JSON_SUFFIXES = {".json", ".jsonc"}
 _TOML_POSITION = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
-# What has no end takes all of the rest, so that a text is walked over once.
+# A token without an end takes all of the rest, so that a text is walked over once.
 _STRING = r'"(?:\\.|[^"\\])*+"?'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/|(?P<open>/\*.*)", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
@@ -89,7 +89,7 @@ _TOML_TOKEN = re.compile(
 
 
 def read_table(document: Mapping[str, Any], environ: Mapping[str, str], origin: str) -> Config:
-    """The configuration in a document of ours. `origin` names it in messages. See `read_entries`."""
+    """Return the configuration in a document of ours. `origin` names it in messages. See `read_entries`."""
     entries, problems = lay_out(document)
     return read_entries(entries, document, (), environ, origin, problems)
 
@@ -103,7 +103,7 @@ def read_entries(
     problems: Sequence[Problem] = (),
     notes: Sequence[str] = (),
 ) -> Config:
-    """The configuration with these servers, and with the settings that are at `path` in the document.
+    """Return the configuration with these servers, and with the settings that are at `path` in the document.
 
     `environ` has the variables for `${VAR}`. `problems`: with the layout of the document `origin`. A disabled
     upstream with mistakes is left out. An upstream that refers to what is not there becomes `Missing`, and
@@ -113,7 +113,7 @@ def read_entries(
     all_problems = list(problems)
     if not problems and all(entry.is_disabled for entry in entries):
         keys = [key.lower() for key in _keys(raw_settings) if key != UPSTREAMS]
-        # There will be a mistake about a misspelt key of the upstreams, which says enough.
+        # There will be a mistake about a misspelt key of the upstreams, which is enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
             all_problems.append(Problem((), NO_UPSTREAM))
     folder = Path(origin).parent
@@ -195,7 +195,7 @@ def _revealed(variables: Mapping[str, Secret]) -> dict[str, str]:
 
 
 def _sound_settings(raw: object, environ: Mapping[str, str]) -> Settings:
-    """Read settings with mistakes: without what has them, and with None in the place of a rule or a view."""
+    """Read settings with mistakes: without invalid ones, and with None for an invalid rule or view."""
     table = raw if isinstance(raw, Mapping) else {}
     types = {name: value.type for name, value in attrs.fields_dict(attrs.resolve_types(Settings)).items()}
     values = {name: structure(types[name], table[name], environ)[0] for name in types if name in table}
@@ -209,7 +209,7 @@ def _sound_settings(raw: object, environ: Mapping[str, str]) -> Settings:
 
 
 # From parsed tables to attrs values. cattrs walks through types and tables and gathers every mistake. Our
-# hooks are stricter than its own: nothing is coerced, text is no list, and null is the value of no key.
+# hooks are stricter than its own: no value is coerced, text is no list, and null is the value of no key.
 
 _CONVERTER: Final = Converter(detailed_validation=True, forbid_extra_keys=True)
 _ENVIRON: Final = ContextVar[Mapping[str, str] | None]("environ")
@@ -262,7 +262,7 @@ def _expect(kind: type, words: str, raw: Any) -> Any:
 
 
 def find_scalar(type_: Any) -> tuple[Any, Scalar | None]:
-    """The type without `| None`, and its scalar."""
+    """Return the type without `| None`, and its scalar."""
     if _is_optional(type_):
         (type_,) = (arg for arg in get_args(type_) if arg is not NoneType)
     metadata = type_.__metadata__ if get_origin(type_) is Annotated else ()
@@ -329,7 +329,7 @@ def _optional_hook(type_: Any) -> Hook:
 
 
 def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Mapping[str, Any]]:
-    """The file `name`, or what `stdin()` returns for "-": its name in messages, if it is JSON, and its table.
+    """Read the file `name`, or `stdin()` for "-". Return (name in messages, whether it is JSON, table).
 
     Text is JSON by its suffix, or if it begins as TOML cannot: with `{` or a `//` comment. Raises ConfigError
     if it cannot be read, with line and column of a syntax error.
@@ -374,7 +374,7 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
 def is_bounded(document: object) -> bool:
     """Return whether a document can be walked through: it is not too deep, and has not too many values.
 
-    An alias of YAML counts as often as it is used, as it may double what it stands for.
+    An alias of YAML counts at each use, as it may double the size of the document.
     """
     level, left = [document], _VALUES_LIMIT
     for _ in range(_NESTING_LIMIT):
@@ -405,7 +405,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_jsonc(text: str) -> Any:
-    """The JSON value in `text`, which may have comments and trailing commas.
+    """Return the JSON value in `text`, which may have comments and trailing commas.
 
     Both are replaced by spaces first, so the positions in a syntax error are those of the file.
     Raises json.JSONDecodeError, and ValueError for a number that is too long to read.
@@ -416,7 +416,7 @@ def parse_jsonc(text: str) -> Any:
 def _blank(match: re.Match[str]) -> str:
     """Return spaces of the same length, with the line breaks.
 
-    A string stays, as do a comma after nothing and a comment without an end.
+    A string stays, as do a leading comma and a comment without an end.
     """
     token = match[0]
     return token if token[0] in '"[{' or match.lastgroup == "open" else re.sub(r"[^\n]", " ", token)

@@ -1,4 +1,4 @@
-"""What to say of mistakes in a configuration.
+"""The words for mistakes in a configuration.
 
 A mistake never quotes a value of the file, because the value may be secret. It names the key path, what was
 expected, and the sort of value that was found.
@@ -17,7 +17,7 @@ ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "requ
 
 
 class InvalidValue(ConfigError, ValueError):
-    """A value is not accepted. The message says what was expected and never quotes the value."""
+    """A value is not accepted. The message names what was expected and never quotes the value."""
 
     def __init__(self, text: str) -> None:
         super().__init__([text])
@@ -31,7 +31,7 @@ _SORTS = {bool: "true or false", str: "text", dict: "a table", list: "a list", t
 
 
 def sort_of(value: object) -> str:
-    """The sort of a value in the words of TOML and JSON: "text", "a number", "a table", …"""
+    """Return the sort of a value in the words of TOML and JSON: "text", "a number", "a table", …"""
     if type(value) in (int, float):
         return "a number"
     return _SORTS.get(type(value), "a date or time")
@@ -58,7 +58,7 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 
 def suggest(key: str, known: Iterable[str]) -> str:
-    """The message about an unknown `key`: the most similar known key, or else all known keys."""
+    """Return the message about an unknown `key`: the most similar known key, or else all known keys."""
     known = sorted(known)
     lowered = {name.lower(): name for name in known}
     elsewhere = ELSEWHERE.get(key.lower())

@@ -1,4 +1,4 @@
-"""What a single value of the configuration may be.
+"""Describe the accepted values of single settings.
 
 A scalar is in the type of a field: `Annotated[int, Whole(1, 10)]`. `read` turns a value of the file into a
 value of ours, or raises InvalidValue. `schema` describes the same values in JSON Schema. It applies to text
@@ -27,7 +27,7 @@ _HAS_REFERENCE = r"\$\{"
 
 
 def read_only(table: Mapping[str, Any]) -> MappingProxyType[str, Any]:
-    """A copy of `table` that cannot be changed."""
+    """Return a copy of `table` that cannot be changed."""
     return MappingProxyType(dict(table))
 
 
@@ -140,7 +140,7 @@ class Inheritance(msgspec.Struct, frozen=True):
 
 
 def read_url(text: str) -> str | None:
-    """A URL that has a host, and a port that there is if it has one; None for another."""
+    """Return a URL that has a host, and a port that there is if it has one; None for another."""
     with suppress(ValueError):  # brackets that do not match, a port out of range
         parts = urlsplit(text)
         if parts.hostname and parts.port != 0:
@@ -163,7 +163,7 @@ PROXY_URL = Text(
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One of several words. `expected` names them if there are spellings that nobody needs to know."""
+    """One of several words. `expected` names them if some spellings need not be known."""
 
     words: tuple[str, ...]
     expected: str = ""
@@ -198,7 +198,7 @@ class Number(msgspec.Struct, frozen=True):
         return int(number) if self.kind == "integer" else float(number)
 
     def fits(self, number: float) -> bool:
-        """Whether the number is within the bounds, and whole if it has to be."""
+        """Return whether the number is within the bounds, and whole if it has to be."""
         return self.low <= number <= self.high and (self.kind == "number" or number % 1 == 0)
 
     def schema(self) -> dict[str, Any]:
@@ -280,12 +280,12 @@ _VALID = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` can be the name of an upstream."""
+    """Return whether `text` can be the name of an upstream."""
     return _VALID.fullmatch(text) is not None
 
 
 def derive_name(text: str) -> str:
-    """A valid name like `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
+    """Return a valid name like `text`: "My Server" -> "my-server", "@scope/pkg" -> "scope-pkg"."""
     if is_name(text):
         return text
     name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
@@ -297,7 +297,7 @@ def derive_name(text: str) -> str:
 
 
 def derive_names(texts: Sequence[str]) -> list[str]:
-    """A different name for each text, with a different prefix. A text that is a name already stays the same.
+    """Return a different name for each text, with a different prefix. A text that is a name stays the same.
 
     Of others that would be the same, the later ones get `-2`, `-3` and so on; so does a name with dots whose
     prefix is another's.
@@ -317,5 +317,5 @@ def derive_names(texts: Sequence[str]) -> list[str]:
 
 
 def derive_prefix(name: str) -> str:
-    """The prefix of an upstream that is given none: its name without dots, which model APIs refuse."""
+    """Return the prefix of an upstream that is given none: its name without dots, which model APIs refuse."""
     return name.replace(".", "-")

@@ -66,7 +66,7 @@ def config_schema() -> _Schema:
 
 
 def _at(place: Sequence[str], schema: Any, *, required: bool = False) -> Any:
-    """The schema of a document that has `schema` at the key path `place`."""
+    """Return the schema of a document that has `schema` at the key path `place`."""
     for key in reversed(place):
         schema = {"type": "object", "properties": {key: schema}} | ({"required": [key]} if required else {})
     return schema
@@ -102,7 +102,7 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _field_docstrings(cls: type) -> dict[str, str]:
-    """The docstring below each field, out of the source: no other command needs memory for them."""
+    """Return the docstring below each field, out of the source: no other command needs memory for them."""
     docstrings: dict[str, str] = {}
     for base in filter(attrs.has, reversed(cls.__mro__)):
         (body,) = (node.body for node in _classes_in(base.__module__) if node.name == base.__name__)

@@ -52,7 +52,7 @@ _EXPECTED_PATH = "expected a path such as `params.arguments.ssn`, `result.conten
 
 
 def parse_path(text: str) -> tuple[Step, ...]:
-    """The steps of a path. Raises InvalidValue."""
+    """Return the steps of a path. Raises InvalidValue."""
     steps: list[Step] = []
     at = 1 if text.startswith("$") else 0
     while at < len(text):
@@ -179,7 +179,7 @@ def compile_pattern(text: str) -> Any:
 
 
 def check_pattern(text: str) -> str:
-    """The text. Raises InvalidValue if it is no regular expression, or matches empty text."""
+    """Return the text. Raises InvalidValue if it is no regular expression, or matches empty text."""
     if compile_pattern(text).search(b"") is not None:
         raise InvalidValue("expected a regular expression that does not match empty text")
     if r"\C" in text:

@@ -1,6 +1,6 @@
 """Views: named selections of what upstreams have, each at a path of its own. Settings only.
 
-A view selects, it permits nothing: what `[[access]]` denies is in no view.
+A view selects and does not permit: an item that `[[access]]` denies is in no view.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class View:
 def find_mistakes(
     views: Mapping[str, View | None], upstreams: Sequence[str], listeners: Listeners
 ) -> Iterator[Problem]:
-    """Yields every mistake about views that only shows beside the upstreams and listeners.
+    """Yield every mistake about views that only appears beside the upstreams and listeners.
 
     None stands for a view that has mistakes of its own.
     """
@@ -205,7 +205,7 @@ def _hint(name: str | None, known: Iterable[str]) -> str:
 
 
 def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[Problem]:
-    """Yields every mistake about overrides, each of an upstream, that do not go together."""
+    """Yield every mistake about overrides, each of an upstream, that do not go together."""
     named = Counter((upstream, override.kind, override.name) for upstream, override in overrides)
     renamed = Counter(
         (upstream, override.kind, override.rename) for upstream, override in overrides if override.rename

@@ -34,7 +34,7 @@ async def tell_time(arguments: Json, _report: Report) -> Json:
 
 
 def make_server() -> DemoServer:
-    """The server; it keeps nothing between requests."""
+    """Return the server; it has no state between requests."""
     return DemoServer("clock", describe("clock"), read, {"now": tell_time})
 
 

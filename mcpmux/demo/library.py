@@ -26,7 +26,7 @@ def read(uri: str) -> list[Json] | None:
 
 
 async def find_chapters(arguments: Json, _report: Report) -> Json:
-    """Links to the chapters with a word in them."""
+    """Return links to the chapters with a word in them."""
     word = arguments.get("word")
     if not isinstance(word, str) or not word:
         return tool_failure("`word` must be text, for example `desk`")
@@ -36,7 +36,7 @@ async def find_chapters(arguments: Json, _report: Report) -> Json:
 
 
 async def build_index(arguments: Json, report: Report) -> Json:
-    """The most frequent words, after some seconds."""
+    """Return the most frequent words, after some seconds."""
     seconds, most = arguments.get("seconds", SECONDS["default"]), SECONDS["maximum"]
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= most:
         return tool_failure(f"`seconds` must be a number from 0 to {most:g}")
@@ -50,7 +50,7 @@ async def build_index(arguments: Json, report: Report) -> Json:
 
 
 def make_server() -> DemoServer:
-    """The server; it keeps nothing between requests."""
+    """Return the server; it has no state between requests."""
     return DemoServer("library", BOOK, read, {"find_chapters": find_chapters, "build_index": build_index})
 
 

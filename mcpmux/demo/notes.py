@@ -55,7 +55,7 @@ class Notes:
         return resource
 
     def read(self, uri: str) -> list[Json] | None:
-        """The contents of a note, None when there is no such note."""
+        """Return the contents of a note, None when there is no such note."""
         text = self._texts.get(uri.removeprefix(SCHEME)) if uri.startswith(SCHEME) else None
         return None if text is None else [{"uri": uri, "mimeType": "text/markdown", "text": text}]
 
@@ -92,7 +92,7 @@ class Notes:
 
 
 def make_server() -> DemoServer:
-    """The server over a fresh set of notes."""
+    """Return the server over a fresh set of notes."""
     notes = Notes()
     answers = {m.PROMPTS_GET: notes.prompt, m.COMPLETE: notes.complete}
     return DemoServer("notes", notes.about, notes.read, {"add_note": notes.add}, answers)

@@ -1,7 +1,7 @@
 """The framework of the bundled servers: lists and responses, served on standard input and output.
 
 It serves modern clients (2026-07-28) and legacy ones alike, unless it is to know one old revision only. It
-lists in pages, and refuses unknown methods. What a server is about is in a file of TOML next to its module.
+lists in pages, and refuses unknown methods. Its description is in a file of TOML next to its module.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ Read = Callable[[str], list[Json] | None]
 
 
 def describe(name: str) -> Json:
-    """What the file says that a bundled server has next to its module."""
+    """Return the contents of the file next to the module of a bundled server."""
     return tomllib.loads(resources.files("mcpmux.demo").joinpath(f"{name}.toml").read_text("utf-8"))
 
 
 class DemoServer:
-    """One server. `about`: what the file next to its module says.
+    """One server. `about`: the contents of the file next to its module.
 
     Members of `about`: `instructions`; lists under their names in results, such as `tools`; how long a page
     is; `revision`: the only one that the server speaks, a legacy one; without it, all.
@@ -113,7 +113,7 @@ class DemoServer:
             raise downgrade_error(call.method, error) from None
 
     async def _exchange(self, call: Call, notify: Notify) -> Fields:
-        """The result in the shape of 2026-07-28."""
+        """Return the result in the shape of 2026-07-28."""
         params = {key: decode_any(value) for key, value in call.params.items()}
         result: Json
         if call.method == m.DISCOVER and self._revision is None:
@@ -160,7 +160,7 @@ async def _report(call: Call, notify: Notify, progress: float, total: float, mes
 
 
 def required_text(params: Json, key: str) -> str:
-    """The string at `key`. Raises RpcError if there is none."""
+    """Return the string at `key`. Raises RpcError if there is none."""
     value = params.get(key)
     if isinstance(value, str):
         return value
@@ -168,7 +168,7 @@ def required_text(params: Json, key: str) -> str:
 
 
 def object_at(params: Json, key: str) -> Json:
-    """The object at `key`, or an empty one. Raises RpcError if it is something else."""
+    """Return the object at `key`, or an empty one. Raises RpcError if it is something else."""
     value = params.get(key, {})
     if isinstance(value, dict):
         return value
@@ -176,7 +176,7 @@ def object_at(params: Json, key: str) -> Json:
 
 
 def unknown(kind: str, key: str, value: str) -> RpcError:
-    """The error for something that does not exist: `unknown("Resource", "uri", "book:///x")`."""
+    """Return the error for something that does not exist: `unknown("Resource", "uri", "book:///x")`."""
     return RpcError(INVALID_PARAMS, f"{kind} not found: {value}", {key: value})
 
 
@@ -185,7 +185,7 @@ def text_block(text: str) -> Json:
 
 
 def tool_failure(reason: str) -> Json:
-    """The result of a tool that failed, with the reason for the model."""
+    """Return the result of a tool that failed, with the reason for the model."""
     return {"content": [text_block(reason)], "isError": True}
 
 

@@ -1,8 +1,8 @@
 """Translate each host app's form of a server to a table of our configuration.
 
 Most use the form of Claude Desktop: `command`, `args`, `env`, `url`, `headers`. Codex, Goose and Zed
-have forms of their own, which are translated to that one first. What our configuration cannot express goes
-to `notes`, and to `reason` if that is the whole server. Neither ever has a value out of the file.
+have other forms, which are translated to that one first. A part that our configuration cannot express
+goes to `notes`; if that is the whole server, to `reason`. Both are free of values from the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The known host apps, and where their configuration files are on Linux, macOS and Windows. Nothing is read.
+"""The known host apps, and where their configuration files are on Linux, macOS and Windows.
 
 The table of host apps follows the documentation of each. Host apps with the same form of servers share a
 row's words; `entry` has the differences.
@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-# How texts in a file refer to variables; `reference` has the rules.
+# The ways in which texts in a file refer to variables; `reference` has the rules.
 LITERAL: Final = "literal"
 SHELL: Final = "shell"
 EDITOR: Final = "editor"

@@ -2,7 +2,7 @@
 
 | text of the host app | with the rules | becomes |
 | --- | --- | --- |
-| `${` | literal | `$${`, as nothing is expanded there |
+| `${` | literal | `$${`, as that host app expands no references |
 | `${VAR}`, `${VAR:-default}` | shell | unchanged |
 | `$VAR`, `${VAR}`, `${VAR:-default}` | dollar | `${VAR}`, `${VAR:-default}` |
 | `${env:VAR}`, `${VAR}` | editor | `${VAR}` |

@@ -10,7 +10,7 @@
 
 The first package whose program is installed is taken, else the first remote, Streamable HTTP before HTTP+SSE.
 
-Nothing in the document is trusted. No text of it is expanded: `${` stays text. The name of a package is never
+The document is not trusted. Its texts are not expanded: `${` stays text. The name of a package is never
 an option, a path or a URL. Its program looks for it where it always looks; another place in the document is
 only noted. Other settings of the document are taken over if they are on a list of harmless ones (arguments of
 that program and of the package, variables and headers with a value), or if the user trusts them by name. The
@@ -178,7 +178,7 @@ _IDENTITY = "may say who you are, or where a request goes"
 
 
 class _Kind(NamedTuple):
-    """How packages of one kind are started: PROGRAM `before` PACKAGE `joint` VERSION `after`.
+    """The way to start packages of one kind: PROGRAM `before` PACKAGE `joint` VERSION `after`.
 
     `name`: pattern of names of packages. `harmless`: pattern of the words of one more argument, with spaces
     between them, that changes neither which program is run nor what it may do. `effects`: of other options.
@@ -271,7 +271,7 @@ _KINDS = {
     ),
 }
 
-# Headers whose values reveal nothing about the user, and lead nowhere.
+# Headers whose values reveal no fact about the user, and contain no address.
 _HARMLESS_HEADER = re.compile("Accept(-Language)?|Content-Type|User-Agent|[A-Za-z-]*-Version", re.IGNORECASE)
 
 
@@ -460,7 +460,7 @@ class _Reading:
             if is_named and input_ == Argument(
                 type="named", name=input_.name, is_required=input_.is_required
             ):
-                yield option  # nothing is said of a value: it has none
+                yield option  # it has no member about a value
                 continue
             key = input_.name or input_.value_hint or f"argument-{number}"
             if (value := self.value(key, input_)) is not None:

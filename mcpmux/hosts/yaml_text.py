@@ -84,7 +84,7 @@ def _is_block(node: Any) -> bool:
 
 
 def _put_first(lines: list[str], found: Entry, entries: Any, line_end: str) -> str:
-    """Return the lines with the first entry of a mapping that is empty: `{}`, or nothing."""
+    """Return the lines with the first entry of a mapping that is empty: `{}`, or no text."""
     key, value = found
     if isinstance(value, yaml.MappingNode) and value.value:
         raise ValueError("the entries are in braces")

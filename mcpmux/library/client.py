@@ -65,7 +65,7 @@ class Client(MemoryClient):
         """
         meta: Json = {}
         if on_notification is not None:
-            meta[PROGRESS_TOKEN] = 0  # any value: `exchange` sends each upstream a token of its own
+            meta[PROGRESS_TOKEN] = 0  # any value: `exchange` sends each upstream its own token
         if log_level is not None:
             meta[LOG_LEVEL] = log_level
         notify = ignore_event if on_notification is None else plainly(on_notification)
@@ -99,7 +99,7 @@ class Client(MemoryClient):
                     honoured = await nursery.start(self._listen, {"notifications": wish}, sender)
                     yield Notifications(honoured, receiver)
                 finally:
-                    nursery.cancel_scope.cancel(reason="whoever has listened has left")
+                    nursery.cancel_scope.cancel(reason="the listener has left")
 
     async def _listen(
         self,

@@ -1,7 +1,7 @@
 """Report finished exchanges to observers in the program.
 
 Promises: observing delays no exchange. Each observer has room for a bounded number of exchanges; more are
-dropped and counted. Without observers, exchanges cost nothing here.
+dropped and counted. Without observers, exchanges have no cost here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         tools = await client.list_all("tools/list")
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
-Promises: nothing listens, no signal is handled, and no task, process or connection outlives the context.
+Promises: no listener is opened, no signal handled, and no task, process or connection outlives the context.
 An exception of the body leaves the context unchanged. A program may open several, all in one thread.
 """
 
