@@ -71,11 +71,10 @@ def _find_forms(
     document: Mapping[str, Any], *, is_json: bool
 ) -> Iterator[tuple[tuple[str, ...], Host, Mapping[str, Any]]]:
     """Yield the key path of servers, the host app that keeps them there, and the table around them."""
+    from mcpmux.hosts.document import get
     from mcpmux.hosts.host import FORMS
 
     for path, host in FORMS:
-        inside: Any = document
-        for key in path[:-1]:
-            inside = inside.get(key) if isinstance(inside, Mapping) else None
+        inside = get(document, path[:-1])
         if (host.format == "json") is is_json and isinstance(inside, Mapping) and path[-1] in inside:
             yield path, host, inside

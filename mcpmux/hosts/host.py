@@ -14,6 +14,8 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from mcpmux.config.layout import SERVER_PLACES
+
 # The ways in which texts in a file refer to variables; `reference` has the rules.
 LITERAL: Final = "literal"
 SHELL: Final = "shell"
@@ -113,11 +115,8 @@ OTHER: Final = Host("other", "the host app", (), references=OWN)
 """For a file in the common form at another place than a host app's: it may be made for mcpmux."""
 
 FORMS: Final = (
-    (("mcpServers",), OTHER),
-    (("servers",), HOSTS["vscode"]),
-    (("mcp", "servers"), HOSTS["vscode"]),  # of its settings.json
-    (("context_servers",), HOSTS["zed"]),
-    (("mcp_servers",), HOSTS["codex"]),
+    *zip(SERVER_PLACES, (OTHER, HOSTS["vscode"], HOSTS["vscode"], HOSTS["zed"]), strict=True),
+    (HOSTS["codex"].servers, HOSTS["codex"]),
 )
 """Key path of the servers in a document -> the host app that keeps them there."""
 
