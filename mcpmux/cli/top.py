@@ -15,9 +15,8 @@ import click
 import msgspec
 
 from mcpmux.cli import ctl
-from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import Columns, is_screen, show_items
-from mcpmux.cli.ctl import admin_options
+from mcpmux.cli.ctl import AdminClient, admin_options
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
 from mcpmux.cli.traffic_source import filter_help, read_filter

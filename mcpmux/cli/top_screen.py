@@ -17,8 +17,8 @@ import msgspec
 import trio
 import urwid
 
-from mcpmux.cli.admin_client import AdminClient, NotDone
 from mcpmux.cli.console import Columns
+from mcpmux.cli.ctl import AdminClient, NotDone
 from mcpmux.cli.top import (
     EXCHANGES,
     EXCHANGES_LIMIT,

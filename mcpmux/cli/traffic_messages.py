@@ -19,8 +19,8 @@ import click
 import msgspec
 import trio
 
-from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import is_screen, paint, tell
+from mcpmux.cli.ctl import AdminClient
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (

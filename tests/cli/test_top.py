@@ -22,7 +22,7 @@ import trio
 import urwid
 from urwid.vterm import TermCanvas
 
-from mcpmux.cli.admin_client import AdminClient
+from mcpmux.cli.ctl import AdminClient
 from mcpmux.cli.top import look_at
 from mcpmux.cli.top_screen import Live
 from tests.cli.invoking import Invoke

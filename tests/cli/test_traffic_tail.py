@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.cli.admin_client import AdminClient, NotDone
+from mcpmux.cli.ctl import AdminClient, NotDone
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_messages import Lines
 from mcpmux.cli.traffic_source import read_filter
