@@ -129,19 +129,19 @@ def _choose_scopes(
     return tuple(dict.fromkeys(names))
 
 
-def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
+def read_code(answer: dict[str, str], server: AuthorizationServer) -> str:
     """Return the code in an answer with the right `state` and issuer. Raises Denied, RemoteProtocolError."""
     # The issuer comes first, before even an error is believed: this prevents mix-up attacks (RFC 9207).
-    issuer = said.get("iss")
+    issuer = answer.get("iss")
     if issuer is None and server.authorization_response_iss_parameter_supported:
         raise RemoteProtocolError(f"the answer does not say that it is of {server.issuer}: it is not used")
     if issuer is not None and issuer != server.issuer:
         raise RemoteProtocolError(f"the answer is not of {server.issuer}: it is not used")
-    if "error" in said:
-        raise Denied(server.issuer, said["error"], said.get("error_description", ""))
-    if not said.get("code"):
+    if "error" in answer:
+        raise Denied(server.issuer, answer["error"], answer.get("error_description", ""))
+    if not answer.get("code"):
         raise RemoteProtocolError(f"{server.issuer} sent no code")
-    return said["code"]
+    return answer["code"]
 
 
 async def _listen(ports: Sequence[int]) -> trio.SocketListener:

@@ -73,13 +73,13 @@ class Credential(ABC):
             self._due = min(self._again, self._until)  # the old one is still valid
             return self._header
 
-    async def refused(self, shown: Header, status: int, said: str) -> bool:
+    async def refused(self, shown: Header, status: int, www_authenticate: str) -> bool:
         """Handle the refusal of a request with the header `shown`. Return whether to repeat the request.
 
-        `said`: the value of WWW-Authenticate. A request that is refused so was not carried out (RFC 9110,
+        `www_authenticate`: the value of that field. A request refused so was not carried out (RFC 9110,
         section 15.5.2), so any may be repeated.
         """
-        challenge = read_challenge(said)
+        challenge = read_challenge(www_authenticate)
         if status == 403 and challenge.error != "insufficient_scope":
             return False
         async with self._turn:

@@ -273,10 +273,10 @@ def _spellings(url: str) -> tuple[str, str]:
     return bare, f"{bare}/"
 
 
-def _is_signed_by(key: Key, said: jws.CompactSignature) -> bool:
+def _is_signed_by(key: Key, signature: jws.CompactSignature) -> bool:
     with suppress(JoseError, ValueError, TypeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # EdDSA has a new name, but servers use the old one
-        return jws.validate_compact(said, key, registry=_REGISTRY)
+        return jws.validate_compact(signature, key, registry=_REGISTRY)
     return False
 
 

@@ -198,16 +198,16 @@ async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fiel
 
 def read_left_out(result: Fields) -> dict[str, str]:
     """Return the upstreams that this mux, or a mux behind it, has left out of a result, with the reason."""
-    told = _decoded(result, META, dict).get(LEFT_OUT)
-    entries = told.items() if isinstance(told, dict) else ()
+    note = _decoded(result, META, dict).get(LEFT_OUT)
+    entries = note.items() if isinstance(note, dict) else ()
     return {name: str(entry.get("reason", "")) for name, entry in entries if isinstance(entry, dict)}
 
 
 def read_items_left_out(result: Fields) -> dict[str, str]:
     """Return the items that mcpmux has left out of a list, as `NAME of UPSTREAM`, with the problem."""
-    told = _decoded(result, META, dict).get(ITEMS)
+    note = _decoded(result, META, dict).get(ITEMS)
     found: dict[str, str] = {}
-    for upstream, problems in told.items() if isinstance(told, dict) else ():
+    for upstream, problems in note.items() if isinstance(note, dict) else ():
         for each in problems if isinstance(problems, list) else ():
             if isinstance(each, dict) and each.get("leftOut") is True:
                 what = f"`{each['item']}` of {upstream}" if "item" in each else f"a part of {upstream}"

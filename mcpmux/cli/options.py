@@ -33,7 +33,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT_ADDRESS = "127.0.0.1:8484"
 DEFAULT_FILE = "mcpmux.toml"
-"""The configuration of commands that change one, or that need one and are not told which."""
+"""The configuration of commands that change one, or that need one and are not given one."""
 
 PATH = click.Path(path_type=Path)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])

@@ -43,7 +43,7 @@ def run_inside(command: Callable[[], Any]) -> Any:
     configure_logs("error", "console")
     try:
         return command()
-    except click.ClickException as error:  # it may quote a file's name, or what a server said
+    except click.ClickException as error:  # it may quote a file's name, or the text of a server
         error.message = printable_lines(error.message)  # type: ignore[misc]  # click prints it later
         raise
     except (click.Abort, click.exceptions.Exit):

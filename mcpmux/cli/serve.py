@@ -1,4 +1,4 @@
-"""`mcpmux serve` and `mcpmux demo`: serve clients until told to stop."""
+"""`mcpmux serve` and `mcpmux demo`: serve clients until a signal."""
 
 from __future__ import annotations
 

@@ -134,10 +134,10 @@ def add(
     secret has to be in the file.
 
     With --registry, the first package is added whose program (npx, uvx, docker, dnx) is here, else a URL.
-    NAME is the last part of the name in the document by default. Nothing is asked: what the server needs
-    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments, and values of variables and
-    headers, are refused if mcpmux does not know them to be harmless, unless you --trust them by name, as are
-    variables of yours that are sent to a URL, and URLs without encryption.
+    NAME is the last part of the name in the document by default. Values that the server needs become
+    ${VARIABLE}, and are listed; no question is asked, and no program started or installed. Arguments, and
+    values of variables and headers, are refused if mcpmux does not know them to be harmless, unless you
+    --trust them by name, as are variables of yours that are sent to a URL, and URLs without encryption.
 
     \b
     Examples:

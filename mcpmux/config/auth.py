@@ -28,7 +28,7 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
-"""Signatures that anybody can check and nobody without the private key can make. There is no other choice."""
+"""Signatures that anyone can check and only the owner of the private key can make. No others count."""
 
 RESERVED = "cert"  # names of principals from certificates begin with it
 MOST_LEEWAY = 300.0  # seconds; more would keep tokens alive that have expired
@@ -65,12 +65,12 @@ RESOURCE = Text('the URL that clients use, such as "https://mux.example.com/mcp"
 
 @frozen(kw_only=True)
 class StaticToken:
-    """A token that was given to somebody by hand. The file only has its hash, which is no use to a reader."""
+    """A token that was handed to a client. The file only has its hash, which cannot be used to log in."""
 
     sha256: Annotated[str, DIGEST]
     """SHA-256 of the token in hexadecimal. `mcpmux auth new-token` makes a token and its hash."""
     scopes: tuple[Scope, ...] = ()
-    """Scopes of whoever has the token."""
+    """Scopes of the token."""
 
 
 @frozen(kw_only=True)
@@ -105,7 +105,7 @@ class Issuer:
 
 @frozen(kw_only=True)
 class Auth:
-    """How clients of HTTP and WebSocket listeners show who they are. By default nobody has to."""
+    """How clients of HTTP and WebSocket listeners authenticate. By default they need not."""
 
     tokens: Mapping[PrincipalName, StaticToken] = field(factory=dict, converter=read_only)
     """Static bearer tokens by the name of the principal."""
@@ -215,11 +215,11 @@ class AccessRule:
     """One rule. It applies when everything that it names fits."""
 
     effect: Annotated[str, Choice(("allow", "deny"))]
-    """`deny` wins over any `allow`, whatever their order."""
+    """`deny` wins over any `allow`, in any order."""
     name: Annotated[str, RULE_NAME] | None = None
     """The rule's name in the audit log. Default: its position, such as `access[0]`."""
     principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
-    """Names of principals. * stands for any text. Default: everybody. "*": whoever has shown who they are."""
+    """Names of principals. * stands for any text. Default: all clients. "*": all that have authenticated."""
     scopes: tuple[Scope, ...] = ()
     """Scopes that the principal must have, all of them."""
     upstreams: tuple[Annotated[str, UPSTREAMS], ...] = ()
@@ -295,7 +295,7 @@ class OAuth:
     identity_provider: IdentityProvider | None = None
     """Where people log in for the grant `identity_assertion`."""
     scopes: tuple[Scope, ...] = ()
-    """Scopes to ask for. Default: those that the upstream says it needs."""
+    """Scopes to ask for. Default: those that the upstream asks for."""
     redirect_port: Port = 0
     """Loopback port that the browser returns to at a login. With 0 the system chooses a free one."""
     ca: FilePath | None = None

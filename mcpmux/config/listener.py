@@ -123,7 +123,7 @@ class WebSocketListener(WebListener):
 
 @frozen(kw_only=True)
 class TcpListener(TcpAddress):
-    """A TCP port for clients that send lines of JSON, as on stdio. Whoever reaches it may do everything."""
+    """A TCP port for clients that send lines of JSON, as on stdio. All that reach it may do everything."""
 
     tls: ServerTls | None = None
     """Use TLS with this certificate."""
@@ -216,8 +216,8 @@ class Admin:
     tls: ServerTls | None = None
     """Serve https with this certificate."""
     ready: Annotated[str, Choice(("listening", "any", "all"))] = "any"
-    """When `/health/ready` says yes while mcpmux is not stopping. `listening`: always. `any`: every upstream
-    was tried and at least one is ready. `all`: every upstream is ready.
+    """When `/health/ready` answers 200, while mcpmux is not stopping. `listening`: always. `any`: every
+    upstream was tried and at least one is ready. `all`: every upstream is ready.
     """
     keep_exchanges: Annotated[int, Whole(1, 10_000_000)] = 100_000
     """Number of exchanges to remember. The oldest are forgotten first."""

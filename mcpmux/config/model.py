@@ -201,7 +201,7 @@ class Handling:
     `newest` for a server that mcpmux starts, `mirror` for one that is running already.
     """
     revision: Annotated[str, Choice(REVISIONS)] | None = None
-    """Only this revision is spoken with the server, whatever `era` says; a server that answers with another
+    """Only this revision is spoken with the server, regardless of `era`; a server that answers with another
     one is an error. Default: the newest that both know.
     """
     connect_timeout: Seconds = 30.0
@@ -230,13 +230,13 @@ class Handling:
     the most.
     """
     max_list_items: Annotated[int, Whole(1, 10_000_000)] = 100_000
-    """Number of items in one list of the server. A longer list is cut, and clients are told."""
+    """Number of items in one list of the server. A longer list is cut, and clients see a note about it."""
     caching: Annotated[bool, Flag()] = True
     """`false`: nothing of the server is cached, and identical requests are not combined."""
     per_worker: Annotated[bool, Flag()] = False
     """`true`: with `--workers` each worker starts the server for itself. `false`: it runs once for all."""
     overrides: tuple[Override, ...] = ()
-    """What clients are told of the server's tools and prompts in place of what it says."""
+    """Changes to the server's tools and prompts as clients see them."""
 
 
 @frozen
@@ -267,7 +267,7 @@ class Upstream(Handling):
 
 @frozen(kw_only=True)
 class Merging:
-    """How the lists of all upstreams become one."""
+    """Settings for merging the lists of all upstreams."""
 
     change_window: Seconds = 0.1
     """List changes within this time reach clients as one notification."""
@@ -305,7 +305,7 @@ class Caching:
 
 @frozen(kw_only=True)
 class RateLimit:
-    """How many requests may begin in a time."""
+    """A limit on the requests that may begin in a time."""
 
     requests: Annotated[int, Whole(1, 1_000_000)]
     """That many may begin in `per`, evenly."""
@@ -320,7 +320,7 @@ class RateLimit:
     `upstream`, `method`. []: one count for all.
     """
     principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
-    """Whose requests count. * stands for any text. Default: everybody's."""
+    """Whose requests count. * stands for any text. Default: those of all clients."""
     upstreams: tuple[Annotated[str, UPSTREAMS], ...] = ()
     """Exchanges with which upstreams count. * stands for any text. Default: requests of clients count, not
     what mcpmux asks of upstreams for them.
@@ -336,7 +336,7 @@ class RateLimit:
 
 @frozen(kw_only=True)
 class Limits:
-    """What one peer may use."""
+    """Limits on the resources of one peer."""
 
     max_message_bytes: Annotated[int, Size(1024)] = 64 * 2**20
     """Longest JSON-RPC message, in both directions."""
@@ -379,7 +379,7 @@ class Limits:
     session_idle: Seconds = 300.0
     """A session ends after this time without a request or an open stream."""
     rate: tuple[RateLimit, ...] = ()
-    """How many requests may begin in a time. Workers, and replicas of a cluster, count together."""
+    """Limits on requests that begin in a time. Workers, and replicas of a cluster, count together."""
 
     def address_share(self, connections: int) -> int:
         """Return how many of so many connections one address may have: the rest is a reserve for others."""
@@ -394,7 +394,7 @@ class Limits:
 
 @frozen(kw_only=True)
 class Identity:
-    """What mcpmux tells clients about itself."""
+    """The facts about mcpmux for clients."""
 
     name: Filled = "mcpmux"
     """Server name."""

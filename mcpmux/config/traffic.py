@@ -142,7 +142,7 @@ class Audit:
     there is no audit log.
     """
     key: Annotated[Secret, KEY_TEXT] | None = None
-    """Key of the hashes. Nobody without it can write a chain that verifies."""
+    """Key of the hashes. Without it no chain that verifies can be written."""
     rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
     """Size at which a new file is started. The chain goes on in it."""
     sync: Annotated[str, Choice(("batch", "always"))] = "batch"

@@ -53,11 +53,11 @@ class Selector:
     readOnlyHint: Hint = None  # noqa: N815  # the specification's spelling, here and below
     """Tools whose annotations say that they change nothing (`true`), or that do not say so."""
     destructiveHint: Hint = None  # noqa: N815
-    """Tools that may destroy something (`true`), which is what a tool that says nothing may do."""
+    """Tools that may destroy something (`true`), which a tool without this annotation may do."""
     idempotentHint: Hint = None  # noqa: N815
     """Tools that do nothing more when they are called again (`true`)."""
     openWorldHint: Hint = None  # noqa: N815
-    """Tools that deal with the world outside (`true`), which a tool that says nothing may do."""
+    """Tools that deal with the world outside (`true`), which a tool without this annotation may do."""
 
     def __attrs_post_init__(self) -> None:
         if self.upstream is None and self.kind is None and self.name is None and not self.hints:
@@ -67,14 +67,14 @@ class Selector:
 
     @property
     def hints(self) -> dict[str, bool]:
-        """What the annotations of a tool must come to, by name."""
+        """The values that a tool's annotations must have, by name."""
         hints = {name: getattr(self, name) for name in HINTS}
         return {name: hint for name, hint in hints.items() if hint is not None}
 
 
 @frozen(kw_only=True)
 class Parameter:
-    """What clients are told of one parameter of a tool in place of what the server says."""
+    """One parameter of a tool as clients see it, instead of the server's own."""
 
     description: Annotated[str, Text()] | None = None
     """Description for the model."""
@@ -105,7 +105,7 @@ class Parameter:
 
 @frozen(kw_only=True)
 class Override:
-    """What clients are told of a tool or prompt in place of what its server says. What is left out stays."""
+    """A tool or prompt as clients see it, instead of the server's own. Members that are left out stay."""
 
     kind: Annotated[str, Choice((TOOLS, PROMPTS))] = TOOLS
     """`tools` or `prompts`."""
@@ -150,7 +150,7 @@ class View:
     exclude: tuple[Selector, ...] = ()
     """What is not in the view, even if it is included."""
     principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
-    """Names of principals who may use the view. * stands for any text. Default: everybody. For all others
+    """Names of principals who may use the view. * stands for any text. Default: all. For all others
     the view does not exist.
     """
 
@@ -159,7 +159,7 @@ class View:
     they do, `call_tool` calls one.
     """
     overrides: tuple[ViewOverride, ...] = ()
-    """What clients of the view are told of tools and prompts in place of what their servers say."""
+    """Tools and prompts as clients of the view see them, instead of the servers' own."""
 
     def __attrs_post_init__(self) -> None:
         if not self.include and not self.exclude and not self.overrides and self.tools == LIST:

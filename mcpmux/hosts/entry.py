@@ -249,41 +249,41 @@ _RENAMED = {"cmd", "uri", "envs", "envFile", "http_headers"}
 """Keys of single host apps with texts that are read."""
 
 
-def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
+def _make_table(entry: Table, around: Surroundings) -> tuple[Table, list[str]]:
     """Return the table of the upstream, and what is lost. Raises NotTakenOver."""
-    urls = [said[key] for key in _URLS if said.get(key)]
-    table: Table = {key: said[key] for key in _COPIED if said.get(key)}
+    urls = [entry[key] for key in _URLS if entry.get(key)]
+    table: Table = {key: entry[key] for key in _COPIED if entry.get(key)}
     if (urls and "command" in table) or len(urls) > 1:
         raise NotTakenOver("it has a command and a URL, or two URLs")
     if not urls and "command" not in table:
-        close = next((key for key in said if key not in _READ and closest(key, _STARTS, 0.8)), None)
+        close = next((key for key in entry if key not in _READ and closest(key, _STARTS, 0.8)), None)
         hint = f"; is `{close}` one of them?" if close is not None else ""
         raise NotTakenOver(f"it has neither a command nor a URL{hint}")
-    table |= _read_tools(said)
-    notes = [note for key, note in _NOTED.items() if said.get(key)]
+    table |= _read_tools(entry)
+    notes = [note for key, note in _NOTED.items() if entry.get(key)]
     if urls:
         if around.host is not OTHER and str(urls[0]).partition(":")[0] in ("unix", "pipe"):
             raise NotTakenOver("it speaks HTTP over a socket or a pipe")
         table = {"url": urls[0], **{key: value for key, value in table.items() if key not in ("args", "cwd")}}
-        if "sse" in (said.get("type"), said.get("transport")):
+        if "sse" in (entry.get("type"), entry.get("transport")):
             table["transport"] = "sse"
     else:
         table.pop("headers", None)
-        table |= _read_env(said.get("env"), notes)
+        table |= _read_env(entry.get("env"), notes)
         table |= _find_folder(table.get("cwd"), around)
-    unit, timeout = around.host.timeout_seconds, said.get("timeout")
+    unit, timeout = around.host.timeout_seconds, entry.get("timeout")
     if unit is not None and isinstance(timeout, int | float) and timeout > 0:
         table.setdefault("timeouts", {"tools/call": round(timeout * unit, 3)})
-    unknown = sorted(said.keys() - _READ)
+    unknown = sorted(entry.keys() - _READ)
     notes += [f"keys that mcpmux does not know: {', '.join(unknown)}"] if unknown else []
     return table, list(dict.fromkeys(notes))
 
 
-def _read_tools(said: Table) -> Table:
+def _read_tools(entry: Table) -> Table:
     """Return the selection of its tools; {} for all of them."""
-    included = [_names(said[key]) for key in _INCLUDED if isinstance(said.get(key), list)]
+    included = [_names(entry[key]) for key in _INCLUDED if isinstance(entry.get(key), list)]
     included = [names for names in included if names != ["*"]]
-    excluded = [name for key in _EXCLUDED for name in _names(said.get(key))]
+    excluded = [name for key in _EXCLUDED for name in _names(entry.get(key))]
     selected = {"include_tools": included[0]} if included else {}
     return selected | ({"exclude_tools": excluded} if excluded else {})
 
