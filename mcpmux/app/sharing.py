@@ -7,21 +7,22 @@
     bytes from standard input           -----------------> messages of a client, as on standard input
     bytes to standard output            <-----------------
 
-The first process starts the shared one, which ends LINGER_SECONDS after its last client. The socket is in a
+The first process forks the shared one, which ends LINGER_SECONDS after its last client. The socket is in a
 folder that only the user can enter, so whoever connects may do what the user may. Not on Windows.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+import socket
 import stat
-import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -47,7 +48,7 @@ LINGER_SECONDS: Final = (
 )
 START_SECONDS: Final = 30.0  # for the shared process to open its socket, or for another to start it
 ANSWER_SECONDS: Final = 10.0  # for a Welcome
-LOOK_SECONDS: Final = 0.05  # between two looks for a process that starts
+LOOK_SECONDS: Final = 0.02  # between two looks for a process that starts
 LINE_BYTES: Final = 256 * 1024  # of a Hello or Welcome; variables are few
 PATH_BYTES: Final = 100  # of a socket; systems allow 103 to 107
 LOG_BYTES: Final = 2**20  # of a log that the next start continues; a longer one begins anew
@@ -106,6 +107,10 @@ class SharedPlace:
     def lock(self) -> Path:
         """The file that a process locks while it starts the shared one."""
         return self.socket.with_suffix(".lock")
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the fingerprints of the variables that the file names, as this process has them."""
+        return fingerprints(self.file.read_text(errors="replace"), os.environ)
 
 
 def state_folder() -> Path:
@@ -171,7 +176,7 @@ class ClientCount:
     async def unused(self, seconds: float) -> None:
         """Wait until there was no client for so long."""
         while True:
-            with trio.move_on_after(seconds) as patience:
+            with trio.move_on_after(math.inf if self.number else seconds) as patience:
                 await self._change.park()
             if patience.cancelled_caught and not self.number:
                 return
@@ -272,10 +277,10 @@ async def read_line(stream: Stream) -> bytes:
 # The process of a host app.
 
 
-async def reach(socket: Path, hello: Hello) -> tuple[trio.SocketStream, Welcome] | None:
+async def reach(path: Path, hello: Hello) -> tuple[trio.SocketStream, Welcome] | None:
     """Connect to a shared mcpmux; None when none is there. Raises RemoteProtocolError for another program."""
     try:
-        stream = await open_unix(str(socket))
+        stream = await open_unix(str(path))
     except ConnectFailed:
         return None
     try:
@@ -284,28 +289,27 @@ async def reach(socket: Path, hello: Hello) -> tuple[trio.SocketStream, Welcome]
             welcome = msgspec.json.decode(await read_line(stream), type=Welcome)
     except (trio.BrokenResourceError, trio.TooSlowError, msgspec.MsgspecError):
         await trio.aclose_forcefully(stream)
-        raise RemoteProtocolError(f"what listens on unix:{socket} is no shared mcpmux, or hangs") from None
+        raise RemoteProtocolError(f"what listens on unix:{path} is no shared mcpmux, or hangs") from None
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
     return stream, welcome
 
 
-async def ask(socket: Path, what: Literal["status", "stop"]) -> Welcome | None:
+async def ask(path: Path, what: Literal["status", "stop"]) -> Welcome | None:
     """Ask a shared mcpmux; None when none is there. Raises RemoteProtocolError for another program."""
-    found = await reach(socket, Hello(what))
+    found = await reach(path, Hello(what))
     if found is None:
         return None
     await found[0].aclose()
     return found[1]
 
 
-async def join(place: SharedPlace, hello: Hello, command: Sequence[str]) -> tuple[trio.SocketStream, Welcome]:
-    """Connect to the shared mcpmux of a file; start it by `command` when it is not there.
-
-    Raises TransportError when it cannot be started, or does not serve this client.
-    """
-    found = await reach(place.socket, hello) or await _start(place, hello, command)
+async def join(place: SharedPlace, hello: Hello) -> tuple[trio.SocketStream, Welcome]:
+    """Connect to the shared mcpmux of a file. Raises TransportError if it does not serve this client."""
+    found = await reach(place.socket, hello)
+    if found is None:
+        raise TransportError(f"the shared mcpmux has ended; its log is {place.log}")
     stream, welcome = found
     if welcome.error is not None:
         await trio.aclose_forcefully(stream)
@@ -313,55 +317,61 @@ async def join(place: SharedPlace, hello: Hello, command: Sequence[str]) -> tupl
     return stream, welcome
 
 
-async def _start(
-    place: SharedPlace, hello: Hello, command: Sequence[str]
-) -> tuple[trio.SocketStream, Welcome]:
-    late = f"the shared mcpmux did not start within {START_SECONDS:g} s; its log is {place.log}"
-    try:
-        with trio.fail_after(START_SECONDS):
-            async with locked(place.lock):
-                if (found := await reach(place.socket, hello)) is not None:  # another process has started it
-                    return found
-                process = await trio.to_thread.run_sync(spawn, place, command)
-                while (found := await reach(place.socket, hello)) is None:
-                    if process.poll() is not None:
-                        end = place.log.read_bytes()[-QUOTED_BYTES:].decode(errors="replace").strip()
-                        raise TransportError(
-                            f"the shared mcpmux ended as it started: {end or 'no reason given'}"
-                        )
-                    await trio.sleep(LOOK_SECONDS)
-                return found
-    except trio.TooSlowError:
-        raise TransportError(late) from None
+def ensure(place: SharedPlace) -> bool:
+    """Return False once the shared mcpmux of a file is there.
 
-
-def spawn(place: SharedPlace, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, in the folder of the file. Its output goes to `place.log`."""
-    mode = "ab" if place.log.exists() and place.log.stat().st_size < LOG_BYTES else "wb"
-    with open(place.log, mode, opener=partial(os.open, mode=PRIVATE)) as out:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            cwd=place.file.parent,
-            start_new_session=True,
-        )
-
-
-@asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold the lock of a file, which no other process holds at the same time."""
+    When it is not there this process is forked, which takes less time than to start Python again. In the new
+    process this returns True: it has to become the shared mcpmux. Raises TransportError when that fails.
+    """
     import fcntl  # Windows has none, and never comes here
 
-    with path.open("w") as file:
+    ends = time.monotonic() + START_SECONDS
+    with place.lock.open("w") as lock:  # so that one of several processes starts it
         while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
-                await trio.sleep(LOOK_SECONDS)
-        yield
+            _wait(ends, place)
+        if _is_there(place.socket):
+            return False
+        sys.stdout.flush()
+        if not (child := os.fork()):
+            lock.close()  # the parent has the lock
+            _leave_parent(place)
+            return True
+        while not _is_there(place.socket):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                end = place.log.read_bytes()[-QUOTED_BYTES:].decode(errors="replace").strip()
+                raise TransportError(f"the shared mcpmux ended as it started: {end or 'no reason given'}")
+            _wait(ends, place)
+    return False
+
+
+def _wait(ends: float, place: SharedPlace) -> None:
+    if time.monotonic() > ends:
+        late = f"the shared mcpmux did not start within {START_SECONDS:g} s; its log is {place.log}"
+        raise TransportError(late)
+    time.sleep(LOOK_SECONDS)
+
+
+def _is_there(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _leave_parent(place: SharedPlace) -> None:
+    """Detach this process from the host app: from its session, folder and streams."""
+    os.setsid()
+    os.chdir(place.file.parent)
+    is_short = place.log.exists() and place.log.stat().st_size < LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if is_short else os.O_TRUNC)
+    nothing, log_file = os.open(os.devnull, os.O_RDONLY), os.open(place.log, flags, PRIVATE)
+    for fd, standard in ((nothing, 0), (log_file, 1), (log_file, 2)):
+        os.dup2(fd, standard)
 
 
 async def pipe(own: Stream, shared: trio.SocketStream) -> bool:

@@ -202,7 +202,8 @@ def install(host: str, file: Path, project: Path | None, yes: bool, dry_run: boo
     if not file.is_file():
         raise Mistake(f"{file}: there is no such file; `mcpmux import --write` makes one")
     place = find_place(_machine(project), host)
-    change = plan_install(place, [*find_command(), "serve", str(file), "--stdio"])
+    share = [] if os.name == "nt" else ["--share"]
+    change = plan_install(place, [*find_command(), "serve", str(file), "--stdio", *share])
     title = HOSTS[host].title
     if change.is_none:
         click.echo(f"mcpmux is a server of {title} already")

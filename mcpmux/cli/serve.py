@@ -16,7 +16,7 @@ import trio
 
 from mcpmux import __version__, app
 from mcpmux.app import ConfigFile
-from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, fingerprints, join, pipe
+from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, ensure, join, pipe
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
@@ -70,7 +70,6 @@ log = structlog.get_logger()
     default=None,
     help="With --stdio: serve all host apps of this user that start CONFIG from one process.",
 )
-@click.option("--shared", is_flag=True, hidden=True, help="Be that process.")
 @click.option("--no-watch", is_flag=True, help="Reload CONFIG only on SIGHUP, not when it changes.")
 @click.option("--log-level", type=LEVELS, help="Lowest level of log events to write to stderr.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="Lines for people, or JSON.")
@@ -84,7 +83,6 @@ def serve(
     allow_anyone: bool,
     workers: int,
     share: bool | None,
-    shared: bool,
     no_watch: bool,
     log_level: str | None,
     log_format: str | None,
@@ -115,32 +113,40 @@ def serve(
     if stdio and config == STANDARD_INPUT:
         raise ConfigError(["--stdio: CONFIG is read from standard input already; put it into a file"])
 
+    shared: SharedMux | None = None
+
     def load() -> Config:
         loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
         logging = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
-        listeners = Listeners() if shared else choose_listeners(loaded.listeners, stdio, [*http, *listen])
-        if view is not None and not listeners.stdio:
-            raise ConfigError(["--view: it is for --stdio; clients of a listener connect to /mcp/NAME"])
-        if view is not None:
-            listeners = attrs.evolve(listeners, stdio_view=view)
+        if shared is not None:  # its clients come through the processes of host apps, each with its view
+            listeners = Listeners()
+        else:
+            listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
+            if view is not None and not listeners.stdio:
+                raise ConfigError(["--view: it is for --stdio; clients of a listener connect to /mcp/NAME"])
+            if view is not None:
+                listeners = attrs.evolve(listeners, stdio_view=view)
         return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **logging))
 
     file = ConfigFile(config, load) if config is not None and is_file(config) else None
     loaded = load() if file is None else file.load()
-    is_plain = file is not None and not (upstreams or http or listen) and workers == 1
-    if shared and file is not None:
-        run_server(loaded, file, watch=not no_watch, shared=shared_mux(file.path))
-    elif (
-        file is not None
-        and is_plain
-        and loaded.listeners.stdio
-        and not loaded.listeners.bound
-        and (loaded.listeners.share if share is None else share)
-        and (place := find_shared_place(loaded, file.path)) is not None
-    ):
-        serve_through(place, loaded)
-    else:
-        run_server(loaded, file, watch=not no_watch, workers=workers)
+    has_own = upstreams or http or listen or workers > 1
+    if file is not None and not has_own and is_to_share(loaded.listeners, share):
+        place = find_shared_place(loaded, file.path)
+        if place is not None and not ensure(place):
+            serve_through(place, loaded)
+            return
+        if place is not None:  # this is the new process
+            shared = SharedMux(place, place.fingerprints())
+            config = str(place.file)
+            file = ConfigFile(config, load)
+            loaded = file.load()
+    run_server(loaded, file, watch=not no_watch, workers=workers, shared=shared)
+
+
+def is_to_share(listeners: Listeners, share: bool | None) -> bool:
+    """Return whether a host app shares its mcpmux. `share`: as the option says, None without it."""
+    return listeners.stdio and not listeners.bound and (listeners.share if share is None else share)
 
 
 def find_shared_place(config: Config, file: str) -> SharedPlace | None:
@@ -155,23 +161,15 @@ def find_shared_place(config: Config, file: str) -> SharedPlace | None:
         return None
 
 
-def shared_mux(file: str) -> SharedMux:
-    """Return the part of a process that serves other host apps' processes. Raises TransportError."""
-    place = SharedPlace.of(file)
-    return SharedMux(place, fingerprints(place.file.read_text(errors="replace"), os.environ))
-
-
 def serve_through(place: SharedPlace, config: Config) -> None:
     """Serve the program on stdin and stdout by the shared mcpmux. Raises TransportError."""
-    environ = fingerprints(place.file.read_text(errors="replace"), os.environ)
-    hello = Hello(view=config.listeners.stdio_view or "", environ=environ)
-    command = [sys.executable, "-m", "mcpmux", "serve", str(place.file), "--shared"]
-    run(_pass_through, place, hello, command)
+    hello = Hello(view=config.listeners.stdio_view or "", environ=place.fingerprints())
+    run(_pass_through, place, hello)
 
 
-async def _pass_through(place: SharedPlace, hello: Hello, command: Sequence[str]) -> None:
+async def _pass_through(place: SharedPlace, hello: Hello) -> None:
     with open_stdio() as own:
-        stream, welcome = await join(place, hello, command)
+        stream, welcome = await join(place, hello)
         stop = f"`mcpmux stop {shlex.quote(str(place.file))}` ends it, and the next host app starts it anew"
         if welcome.version != __version__:
             log.warning("the shared mcpmux has another version", version=welcome.version, advice=stop)

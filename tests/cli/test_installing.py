@@ -38,7 +38,7 @@ def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) 
         "Cursor has to be started with these variables, or an `env_file` has them: RUN\n"
     )
     assert file.read_text().startswith('{\n  // mine\n  "mcpServers": { "x"')
-    assert f'"serve", "{mux}", "--stdio"' in file.read_text()
+    assert f'"serve", "{mux}", "--stdio", "--share"' in file.read_text()
     assert invoke("install", "cursor").stdout == "mcpmux is a server of Cursor already\n"
     undone = invoke("uninstall", "cursor", "--yes")
     assert (undone.exit_code, undone.stderr) == (0, "")

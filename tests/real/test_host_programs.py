@@ -24,6 +24,7 @@ from tests.real.parts import ROOT, npm_env
 
 pytestmark = pytest.mark.slow
 
+CLOCK = f'command = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]'
 LATE_SECONDS = 12  # longer than mcpmux has a client wait for its servers
 TURNS = 60
 TOOL = "mcp__mcpmux__clock__now"
@@ -66,18 +67,48 @@ class Home:
     def mcpmux(self, *arguments: str) -> str:
         return self.run(*COMMAND, *arguments)
 
+    def shared(self) -> list[int]:
+        """Return the processes that host apps of this home share: one for its file, or none."""
+        running = [json.loads(line) for line in self.mcpmux("ps", "--json").splitlines()]
+        return [mux["pid"] for mux in running if Path(mux["file"]).is_relative_to(self.project.resolve())]
+
+
+@contextmanager
+def open_home(folder: Path, upstream: str, **env: str) -> Iterator[Home]:
+    """Yield a home folder. The mcpmux that its host apps share is stopped at the end."""
+    home = Home(folder, upstream, **env)
+    try:
+        yield home
+    finally:
+        if home.shared():
+            home.mcpmux("stop", "mcpmux.toml")
+
 
 @pytest.mark.parametrize(("host", "program", "env"), HOSTS)
 def test_a_host_app_connects_to_the_mcpmux_that_is_installed_in_it(
     host: str, program: str, env: dict[str, str], tmp_path: Path
 ) -> None:
-    home = Home(tmp_path, f'command = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]', **env)
-    assert "mcpmux:" not in home.run(program, "mcp", "list")  # which makes its folders, too
-    home.mcpmux("install", host, "--yes")
-    (line,) = [each for each in home.run(program, "mcp", "list").splitlines() if "mcpmux:" in each]
-    assert line.endswith("Connected")
-    home.mcpmux("uninstall", host, "--yes")
-    assert "mcpmux:" not in home.run(program, "mcp", "list")
+    with open_home(tmp_path, CLOCK, **env) as home:
+        assert "mcpmux:" not in home.run(program, "mcp", "list")  # which makes its folders, too
+        home.mcpmux("install", host, "--yes")
+        (line,) = [line for line in home.run(program, "mcp", "list").splitlines() if "mcpmux:" in line]
+        assert line.endswith("Connected")
+        home.mcpmux("uninstall", host, "--yes")
+        assert "mcpmux:" not in home.run(program, "mcp", "list")
+
+
+def test_two_host_apps_share_one_mcpmux(tmp_path: Path) -> None:
+    env = {name: value for host in HOSTS for name, value in host.values[2].items()}
+    with open_home(tmp_path, CLOCK, **env) as home:
+        seen = []
+        for host in HOSTS:
+            name, program, _ = host.values
+            home.run(program, "mcp", "list")  # which makes its folders
+            home.mcpmux("install", name, "--yes")
+            assert "Connected" in home.run(program, "mcp", "list")
+            seen.append(home.shared())
+        assert len(seen[0]) == 1
+        assert seen[0] == seen[1]
 
 
 class Model(BaseHTTPRequestHandler):
@@ -146,9 +177,9 @@ def test_a_model_calls_a_tool_of_a_server_that_came_late(tmp_path: Path) -> None
     late = f"sleep {LATE_SECONDS}; exec {sys.executable} -m mcpmux.demo.clock"
     with running_model() as (url, results):
         env = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "of-nobody"}
-        home = Home(tmp_path, f'command = "sh"\nargs = ["-c", "{late}"]', **env)
-        home.mcpmux("install", "claude-code", "--yes")
-        asking = ["claude", "--print", "What time is it?", "--allowedTools", f"{TOOL},Bash"]
-        assert home.run(*asking).strip() == "done"
+        with open_home(tmp_path, f'command = "sh"\nargs = ["-c", "{late}"]', **env) as home:
+            home.mcpmux("install", "claude-code", "--yes")
+            asking = ["claude", "--print", "What time is it?", "--allowedTools", f"{TOOL},Bash"]
+            assert home.run(*asking).strip() == "done"
         assert results
         assert set(json.loads(results[0])) == {"time", "zone", "weekday"}
