@@ -43,7 +43,7 @@ from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
-from mcpmux.upstreams.connection import Eras
+from mcpmux.upstreams.connection import Eras, SessionOpener
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
 from mcpmux.upstreams.response_cache import CacheStore
@@ -138,6 +138,7 @@ class Mux:
 
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
         config, hub, watch = self._settings[name], self.hub, None
+        eras = eras if config.era != "legacy" else Eras.LEGACY_ONLY
         if self._tap is not None:
             leg = Leg("upstream", key, transport_of(config.target), name)
             watch = Watch(self._tap, leg, self._trace)
@@ -146,10 +147,8 @@ class Mux:
         upstream = Upstream(
             config,
             key,
-            capabilities,
-            eras if config.era != "legacy" else Eras.LEGACY_ONLY,
+            SessionOpener(self._server_info, capabilities, eras, config.revision),
             self._namespace.spaces[name],
-            self._server_info,
             self._open_channel,
             Subscriber(
                 key,

@@ -37,7 +37,7 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.merger import walk_pages
 from mcpmux.traffic.outcome import TOOL_ERROR
 from mcpmux.transports.wall import leaves_of
-from mcpmux.upstreams.connection import Connection, Eras, connect
+from mcpmux.upstreams.connection import Connection, Eras, SessionOpener
 
 LOST = "connection lost"
 OPENING_AT_ONCE = 16  # opening alone should not bring a server down
@@ -250,7 +250,8 @@ class Session:
             async with self._limit:
                 opening = self._open_channel(self._upstream, partial(self._hear, self._number))
                 channel = await stack.enter_async_context(opening)
-                connection = await _connect(channel, self._upstream, self._plan.revision)
+                opener = SessionOpener(CLIENT_INFO, EMPTY_OBJECT, Eras.MODERN_FIRST, self._plan.revision)
+                connection = await opener.connect(channel, self._upstream.connect_timeout)
                 self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
                 if self._connector is not None and isinstance(connection.channel, HttpChannel):
                     client_info = CLIENT_INFO if self.modern else None
@@ -275,15 +276,3 @@ async def _walk(call: Call, connection: Connection) -> Answer:
 
     await walk_pages(call, connection.exchange, count)
     return Answer(OK, sent, received)
-
-
-async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
-    """Raises RemoteProtocolError when it does not speak `revision`, or not in time."""
-    with trio.move_on_after(upstream.connect_timeout):
-        try:
-            return await connect(channel, CLIENT_INFO, EMPTY_OBJECT, Eras.MODERN_FIRST, revision)
-        except RpcError as error:
-            raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
-    raise RemoteProtocolError(
-        f"it did not answer initialize within {upstream.connect_timeout:g} s of `connect_timeout`"
-    )

@@ -208,50 +208,6 @@ class Eras(enum.Enum):
     LEGACY_ONLY = enum.auto()
 
 
-async def connect(
-    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None
-) -> Connection:
-    """Find out the server's era and open a connection. The caller owns the deadline.
-
-    `capabilities`: of the client or clients, for a legacy server. `revision`: the only one to speak; None
-    for the newest that both sides know.
-
-    Raises TransportError, RpcError (the server refused `initialize`), RemoteProtocolError (its answer makes
-    no sense, or it does not speak `revision`).
-    """
-    connection = await _connect(channel, client_info, capabilities, eras, revision)
-    spoken = connection.facts.revision
-    if revision is not None and spoken != revision:
-        raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
-    return connection
-
-
-async def _connect(
-    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None
-) -> Connection:
-    legacy = None if revision == NEWEST else revision
-    if legacy is not None:
-        eras = Eras.LEGACY_ONLY
-    probe = revision == NEWEST or (eras is Eras.MODERN_FIRST and not channel.legacy_only)
-    facts = await _discover(channel, client_info) if probe else None
-    if facts is None:
-        try:
-            return await _initialize(channel, client_info, capabilities, legacy)
-        except (RpcError, HttpStatusError) as refusal:
-            # A server of 2024-11-05 refuses a POST to its URL; HTTP+SSE is tried with it.
-            older = await channel.older()
-            if older is not None:
-                return await _initialize(older, client_info, capabilities, legacy)
-            if eras is Eras.LEGACY_ONLY:
-                raise refusal
-            # A modern server that was too slow for the probe, or was not probed, refuses `initialize`.
-            facts = await _discover(channel, client_info)
-            if facts is None:
-                raise refusal from None
-    channel.settle(facts)
-    return Connection(channel, facts, client_info)
-
-
 async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     """Return the facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one.
 
@@ -279,28 +235,84 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     return None
 
 
-async def _initialize(
-    channel: Channel, client_info: Raw, capabilities: Raw, revision: str | None
-) -> Connection:
-    """Open a legacy session in `revision`, or else in the newest that the server accepts.
+class SessionOpener:
+    """Opens connections to one server, and remembers which era to try first. `eras`: their order now."""
 
-    Raises the first refusal if the server accepts none.
-    """
-    result = None
-    revisions, first = [revision or NEWEST_LEGACY], None
-    while result is None:
-        call = handshake.initialize_call(client_info, capabilities, revisions[-1])
-        try:
-            result = await channel.exchange(call, ignore_event)
-        except (RpcError, HttpStatusError) as refusal:
-            first = first or refusal
-            following = handshake.next_revision(refusal, revisions) if revision is None else None
-            if following is None or (isinstance(refusal, HttpStatusError) and refusal.status in (401, 403)):
-                raise first from None  # it names the reason; the later refusals are about our guesses
-            log.info("revision refused, another one is tried", revision=revisions[-1], following=following)
-            revisions.append(following)
-    facts = handshake.read_initialize_result(result)
-    channel.settle(facts)
-    await channel.notify(m.INITIALIZED)
-    await channel.listen()
-    return LegacyConnection(channel, facts, client_info)
+    def __init__(self, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None) -> None:
+        """`capabilities`: of the client or clients, for a legacy server.
+
+        `revision`: the only one to speak; None for the newest that both sides know.
+        """
+        self._client_info, self._capabilities, self._revision = client_info, capabilities, revision
+        self.eras = eras if revision in (None, NEWEST) else Eras.LEGACY_ONLY
+
+    async def connect(self, channel: Channel, seconds: float) -> Connection:
+        """Find out the server's era and open a connection within `seconds`, the setting `connect_timeout`.
+
+        Raises TransportError, and RemoteProtocolError when the server refuses, is late, does not speak the
+        only revision, or makes no sense.
+        """
+        with trio.move_on_after(seconds):
+            try:
+                connection = await self._connect(channel)
+            except TransportClosed:
+                # Some servers exit on a request that they do not know: the other era comes first next time.
+                if self.eras is not Eras.LEGACY_ONLY:
+                    modern = self.eras is Eras.MODERN_FIRST
+                    self.eras = Eras.LEGACY_FIRST if modern else Eras.MODERN_FIRST
+                raise
+            except RpcError as refusal:
+                raise RemoteProtocolError(f"it refused to initialize: {refusal.message}") from None
+            revision, spoken = self._revision, connection.facts.revision
+            if revision not in (None, spoken):
+                raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
+            return connection
+        raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s of `connect_timeout`")
+
+    async def _connect(self, channel: Channel) -> Connection:
+        probe = self._revision == NEWEST or (self.eras is Eras.MODERN_FIRST and not channel.legacy_only)
+        facts = await _discover(channel, self._client_info) if probe else None
+        if facts is None:
+            try:
+                return await self._initialize(channel)
+            except (RpcError, HttpStatusError) as refusal:
+                # A server of 2024-11-05 refuses a POST to its URL; HTTP+SSE is tried with it.
+                older = await channel.older()
+                if older is not None:
+                    return await self._initialize(older)
+                if self.eras is Eras.LEGACY_ONLY:
+                    raise refusal
+                # A modern server that was too slow for the probe, or was not probed, refuses `initialize`.
+                facts = await _discover(channel, self._client_info)
+                if facts is None:
+                    raise refusal from None
+        channel.settle(facts)
+        return Connection(channel, facts, self._client_info)
+
+    async def _initialize(self, channel: Channel) -> Connection:
+        """Open a legacy session in the only revision, or else in the newest that the server accepts.
+
+        Raises the first refusal if the server accepts none.
+        """
+        result, revision = None, None if self._revision == NEWEST else self._revision
+        revisions, first = [revision or NEWEST_LEGACY], None
+        while result is None:
+            call = handshake.initialize_call(self._client_info, self._capabilities, revisions[-1])
+            try:
+                result = await channel.exchange(call, ignore_event)
+            except (RpcError, HttpStatusError) as refusal:
+                first = first or refusal
+                following = handshake.next_revision(refusal, revisions) if revision is None else None
+                if following is None or (
+                    isinstance(refusal, HttpStatusError) and refusal.status in (401, 403)
+                ):
+                    raise first from None  # it names the reason; the later refusals are about our guesses
+                log.info(
+                    "revision refused, another one is tried", revision=revisions[-1], following=following
+                )
+                revisions.append(following)
+        facts = handshake.read_initialize_result(result)
+        channel.settle(facts)
+        await channel.notify(m.INITIALIZED)
+        await channel.listen()
+        return LegacyConnection(channel, facts, self._client_info)

@@ -54,13 +54,13 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification, error_body, members_of, raw
 from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.input_requests import ERROR, WITHDRAWN
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.http.sse_streams import SessionEnded
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock, limited
 from mcpmux.transports.wall import walled
-from mcpmux.upstreams.connection import Connection, Eras, connect
+from mcpmux.upstreams.connection import Connection, Eras, SessionOpener
 from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.status import BREATH_SECONDS, OnChange, UpstreamStatus, when_again
 from mcpmux.upstreams.subscriber import Subscriber
@@ -88,17 +88,15 @@ _KNOWN_EVENTS: Final = frozenset({m.PROGRESS, m.ACKNOWLEDGED})
 class Upstream(UpstreamStatus):
     """One configured server and one session with it: the shared one, or a client's private one.
 
-    `key` identifies the session. `capabilities`: of the clients, for a legacy server.
+    `key` identifies the session.
     """
 
     def __init__(
         self,
         config: UpstreamConfig,
         key: str,
-        capabilities: Raw,
-        eras: Eras,
+        opener: SessionOpener,
         space: Space,
-        client_info: Raw,
         open_channel: OpenChannel,
         subscriber: Subscriber,
         find_client: FindClient,
@@ -116,15 +114,13 @@ class Upstream(UpstreamStatus):
         self.key = key
         self.space = space
         self.connect_seconds: float | None = None
-        self._client_info = client_info
-        self._capabilities = capabilities
+        self._opener = opener
         self._open_channel = open_channel
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
         self._to_tell: dict[tuple[str, bytes], Fields] = {}  # clients' notifications; equal ones are merged
         self._told = trio.Event()
-        self._eras = eras
         self.scope = trio.CancelScope()  # around the task that keeps it connected
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
@@ -452,7 +448,7 @@ class Upstream(UpstreamStatus):
         logged = ""
         while True:
             self._retry_at, self._finished = None, False
-            eras = self._eras
+            eras = self._opener.eras
             held, died = await self._attempt()
             if held is not None:
                 logged = ""
@@ -463,7 +459,7 @@ class Upstream(UpstreamStatus):
             died = died and not self._finished
             now, looping = trio.current_time(), self._comeback.looping
             wait = self._comeback.wait(now, died=died, held=held or 0.0, chance=random.random())
-            died_of_probe = (eras, self._eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
+            died_of_probe = (eras, self._opener.eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
             self._retry_at = now + wait
             self.last_error = reason = self.trouble_in_full
             if self._comeback.looping:
@@ -539,11 +535,14 @@ class Upstream(UpstreamStatus):
         EXCHANGE.set(0)
         async with self._open_channel(self.config, self._heard, self.watch) as channel:
             EXCHANGE.set(cause)
+            channel.questions.find_client, channel.asks_progress = self._find_client, True
+            connecting_since = trio.current_time()
             try:
-                connection = await self._connect(channel)
+                connection = await self._opener.connect(channel, self.config.connect_timeout)
             finally:
                 EXCHANGE.set(0)
             began.append(trio.current_time())
+            self.connect_seconds = began[-1] - connecting_since
             if before is not None:
                 self._forget(before, replaced=True)
                 self._term.cancel(reason="another session takes over")
@@ -570,28 +569,6 @@ class Upstream(UpstreamStatus):
                 with trio.move_on_after(LINGER_SECONDS):
                     while channel.pending_requests:  # noqa: ASYNC110  # no event tells of the last one
                         await trio.sleep(BREATH_SECONDS)
-
-    async def _connect(self, channel: Channel) -> Connection:
-        began = trio.current_time()
-        seconds = self.config.connect_timeout
-        eras = self._eras
-        channel.questions.find_client, channel.asks_progress = self._find_client, True
-        with trio.move_on_after(seconds):
-            try:
-                connection = await connect(
-                    channel, self._client_info, self._capabilities, eras, self.config.revision
-                )
-            except TransportClosed:
-                # Some servers exit on a request that they do not know: the other era comes first next time.
-                if eras is not Eras.LEGACY_ONLY:
-                    modern = eras is Eras.MODERN_FIRST
-                    self._eras = Eras.LEGACY_FIRST if modern else Eras.MODERN_FIRST
-                raise
-            except RpcError as error:
-                raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
-            self.connect_seconds = trio.current_time() - began
-            return connection
-        raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s of `connect_timeout`")
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Queue a notification of clients for the server, if it is connected. Equal ones are sent once."""
