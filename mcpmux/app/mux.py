@@ -7,7 +7,7 @@ changed. Clients get `list_changed` for upstreams that came, went or have a new 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config import Config, Http, Identity, Stdio, Unix
+from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -81,7 +82,7 @@ class Mux:
         replicas: Replicas | None = None,
     ) -> None:
         """See `open_mux`."""
-        merging, server_info = config.merging, implementation(config.identity)
+        merging = config.merging
         self.config = config
         self.followers: list[Follower] = []
         self.poller = poller
@@ -96,7 +97,6 @@ class Mux:
         self._tap = tap
         self._trace = trace
         self._replicas = replicas
-        self._server_info = server_info
         self._parts = 1  # the number of replicas among which the limits of upstreams are divided
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
@@ -104,27 +104,26 @@ class Mux:
             registry.space, merging.change_window, self._poke, self._access, registry.lists_changed
         )
         self._adopt(config)
-        registry.become({name: self.make_shared(name) for name in self._settings})
-        self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery, marks=self.marks)
+        registry.become({name: self.make_shared(name) for name in config.enabled})
+        tasks = Tasks(self.hub.personal, registry.client, self._access, nursery, marks=self.marks)
         seal = CursorSeal(_key_of(config))
-        self.merger = Merger(registry, seal, merging, self.tasks.hides, self._access, self.store)
+        self.merger = Merger(registry, seal, merging, tasks.hides, self._access, self.store)
         self.router = Router(
             registry,
             self._namespace,
             self.merger,
             self.hub,
-            self.tasks,
+            tasks,
             self._access,
             _key_of(config),
             self.rates,
             self.marks,
         )
-        self.router.present_itself(server_info, config.identity.instructions)
+        self.router.present_itself(implementation(config.identity), config.identity.instructions)
         counter = SessionCounter(config.limits.max_sessions_per_principal)
         self.service = MuxService(self.router, self.hub, tap, counter)
 
     def _adopt(self, config: Config) -> None:
-        self._settings = config.enabled
         self._namespace = Namespace(config.prefixes, config.merging.name_limit)
         self.hub.passes_all = self._namespace.transparent is not None
 
@@ -137,7 +136,7 @@ class Mux:
         return upstream
 
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
-        config, hub, watch = self._settings[name], self.hub, None
+        config, hub, watch = self.config.enabled[name], self.hub, None
         eras = eras if config.era != "legacy" else Eras.LEGACY_ONLY
         if self._tap is not None:
             leg = Leg("upstream", key, transport_of(config.target), name)
@@ -147,7 +146,7 @@ class Mux:
         upstream = Upstream(
             config,
             key,
-            SessionOpener(self._server_info, capabilities, eras, config.revision),
+            SessionOpener(implementation(self.config.identity), capabilities, eras, config.revision),
             self._namespace.spaces[name],
             self._open_channel,
             Subscriber(
@@ -233,12 +232,12 @@ class Mux:
         plan = plan_change(former, config)
         if not plan:
             return plan
-        merging, self._server_info = config.merging, implementation(config.identity)
+        merging = config.merging
         self.hub.window = merging.change_window
         self.merger.merging = merging
         if merging.cursor_key != former.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
-        self.router.present_itself(self._server_info, config.identity.instructions)
+        self.router.present_itself(implementation(config.identity), config.identity.instructions)
         # Always, as cached pages contain the names of the old configuration.
         self.store.follow(config.caching)
         if config.limits.rate != former.limits.rate:
@@ -249,7 +248,7 @@ class Mux:
             else:  # cached replies contain names for clients of the old configuration
                 session.forget()
         if plan.touches_upstreams:
-            self._change_upstreams(config, plan)
+            self._change_upstreams(former.enabled, plan)
         shown, old = shown_by(config), shown_by(former)
         goes_by_names = any(rule.targets for rule in config.access)
         is_same = config.access == former.access and (not goes_by_names or shown.naming == old.naming)
@@ -260,30 +259,26 @@ class Mux:
             follower(config)
         return plan
 
-    def _change_upstreams(self, config: Config, plan: Plan) -> None:
-        registry, former, old = self.upstreams, dict(self.upstreams), self._settings
-        self._adopt(config)
+    def _change_upstreams(self, old: Mapping[str, UpstreamConfig], plan: Plan) -> None:
+        registry, former, settings = self.upstreams, dict(self.upstreams), self.config.enabled
+        self._adopt(self.config)
         self.router.resolver.namespace = self._namespace
         renamed = [
-            name
-            for name, setting in self._settings.items()
-            if name in old and old[name].prefix != setting.prefix
+            name for name, setting in settings.items() if name in old and old[name].prefix != setting.prefix
         ]
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
         # Before the new prefixes are set below: the last updates go out under the old URIs.
         for name in renamed:
             self.hub.forget(name)
-        stay = [name for name in self._settings if name in former and name not in plan.restarted]
+        stay = [name for name in settings if name in former and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:
-                cached, session.config = session.config.caching, self._settings[session.name]
+                cached, session.config = session.config.caching, settings[session.name]
                 if session.config.caching is not cached:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]
-        registry.become(
-            {name: former[name] if name in stay else self.make_shared(name) for name in self._settings}
-        )
+        registry.become({name: former[name] if name in stay else self.make_shared(name) for name in settings})
         self._tell([former[name] for name in former if name not in stay or name in renamed])
 
     def _tell(self, upstreams: list[Upstream]) -> None:
