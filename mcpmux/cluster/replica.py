@@ -19,7 +19,6 @@ from mcpmux import __version__
 from mcpmux.clients.http_answer import refuse, refuse_with
 from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.service import MuxService
-from mcpmux.cluster.counts import StoredPlaces, StoredTokens
 from mcpmux.cluster.door import Door, HandedCalls
 from mcpmux.cluster.herald import Herald
 from mcpmux.cluster.letter import (
@@ -36,15 +35,17 @@ from mcpmux.cluster.letter import (
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
-from mcpmux.cluster.sessions import StoredSessions
-from mcpmux.cluster.store import Seal, Store
+from mcpmux.cluster.sessions import StoredPlaces, StoredSessions
+from mcpmux.cluster.store import Bucket, Seal, Store, StoreAway
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.mux.cache import Generations
+from mcpmux.mux.rate import Counted, Exceeded
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler, HttpReply
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import CurrentContext, TlsContexts
 from mcpmux.upstreams.rate_counter import RateCounter
@@ -54,6 +55,36 @@ log = structlog.get_logger()
 LEAVE_SECONDS = 2.0  # to tell the store that we go
 ASK_SECONDS = 2.0  # for another replica to describe itself; a person waits for it
 NAME_BYTES = 2  # of randomness in a name that is made up
+
+
+class StoredTokens:
+    """`take` is for `RateCounter.take_together`.
+
+    When the store is away each replica counts tokens alone: limits hold less exactly then, and no client is
+    refused for that.
+    """
+
+    def __init__(self, store: Store, seal: Seal, rates: RateCounter) -> None:
+        self._store, self._seal, self._rates = store, seal, rates
+
+    async def take(self, counted: Sequence[Counted]) -> Exceeded | None:
+        """Take a token out of each bucket, unless one has none."""
+        await in_task()
+        buckets = [Bucket(self._name_of(bucket), bucket.interval, bucket.room) for bucket in counted]
+        try:
+            refused = await self._store.take(buckets)
+        except StoreAway:
+            return self._rates.take_here(counted)
+        if refused is None:
+            return None
+        number, seconds = refused
+        return Exceeded(counted[number].setting, counted[number].limit, seconds)
+
+    def _name_of(self, counted: Counted) -> str:
+        # With its numbers: after a change of the limit there are other buckets.
+        limit = counted.limit
+        numbers = f"{limit.requests} {limit.per:g} {limit.burst}"
+        return self._seal.name("bucket", "\0".join((counted.setting, numbers, *counted.key)))
 
 
 class Replica:

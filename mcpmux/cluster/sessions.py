@@ -3,16 +3,22 @@
 A session is its replica's until that has gone. Then the first replica that gets a request in it claims it;
 only one can, and its former replica cannot write there any more. A replica that was outside for a while
 has its own sessions again only by the same claim; those that another one has taken are closed here.
+
+All processes count the sessions of a principal together. One that other replicas may go on with keeps its
+place for as long as its record is kept, at any replica; any other one while the lease of its process holds.
+Without the store no session begins.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import Final
 
 import msgspec
 import structlog
@@ -21,9 +27,8 @@ import trio
 from mcpmux.clients.legacy_session import LegacySession, Session
 from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEvent
-from mcpmux.cluster.counts import KEPT_LONGER, Upkeep
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.store import ForeignSeal, Seal, Store, StoreAway, StoredSession
+from mcpmux.cluster.store import ForeignSeal, Place, Seal, Store, StoreAway, StoredSession
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.codes import Busy
@@ -34,12 +39,131 @@ from mcpmux.transports.inline import in_task
 log = structlog.get_logger()
 
 SESSION, EVENT = "session", "event"  # kinds of what is sealed
+GROUP, COUNTED = "sessions of a principal", "counted session"  # kinds of names
+KEPT_LONGER: Final = 2.0  # times `session_idle`, in which what is kept is renewed twice
 CLAIMS_AT_ONCE = 64
 EPOCHS_SKIPPED = 4096  # at most, by one who takes a session over
 WAITING_BYTES = 16 * 2**20  # of events that are not in the store yet
 EVENT_BYTES = 100  # that an event takes besides its data, about
 BATCH = 256  # events that are written together
 PAUSE_SECONDS = 0.5  # until the store is tried again
+
+
+Act = Callable[[], Awaitable[None]]
+"""Tells the store something. Raises StoreAway; it is tried again then."""
+
+
+class Upkeep:
+    """Of one kind of things. `run` has to run.
+
+    `keep` is awaited twice in `seconds`, which is `session_idle`, and `remove` soon after `remove_soon`. They
+    never run at the same time, so `keep` cannot bring back a record that `remove` deletes.
+    """
+
+    def __init__(self, members: Membership, seconds: float, keep: Act, remove: Act) -> None:
+        self._members, self._seconds = members, seconds
+        self._keep, self._remove = keep, remove
+        self._end = trio.Event()
+
+    def remove_soon(self) -> None:
+        """Something has ended. Never waits."""
+        self._end.set()
+
+    async def run(self) -> None:
+        """Keep and remove until cancelled."""
+        keep_at = trio.current_time() + self._seconds / 2
+        while True:
+            with trio.move_on_at(keep_at):
+                await self._end.wait()
+            self._end = trio.Event()
+            try:
+                await self._remove()
+                if trio.current_time() >= keep_at:
+                    await self._keep()
+                    keep_at = trio.current_time() + self._seconds / 2
+            except StoreAway as away:
+                log.debug("what the store keeps is not renewed now", reason=str(away))
+                await self._members.changed(math.inf)
+                self._end.set()
+
+
+class StoredPlaces:
+    """The places of the sessions of this process. Implements SessionCount; `run` has to run."""
+
+    def __init__(self, store: Store, seal: Seal, members: Membership, seconds: float) -> None:
+        """Take `seconds`, after which an unused session ends."""
+        self._store, self._seal, self._members = store, seal, members
+        self._seconds = seconds * KEPT_LONGER
+        self._here: dict[str, Place] = {}
+        self._left: set[Place] = set()  # to be reported to the store; bounded by the sessions there were
+        self._upkeep = Upkeep(members, seconds, self._keep, self._leave)
+        self.run = self._upkeep.run
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def _place_of(self, session_id: str, principal: str, *, lasting: bool) -> Place:
+        owner = "" if lasting else self._members.replica
+        return Place(self._seal.name(GROUP, principal), self._seal.name(COUNTED, session_id), owner)
+
+    def _owned(self, place: Place) -> Place:
+        """The place under the id that is in force now, if it depends on one."""
+        return place._replace(owner=self._members.replica) if place.owner else place
+
+    async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
+        """See SessionCount."""
+        await in_task()
+        members = self._members
+        if not await members.inside() and not members.is_left:
+            raise StoreAway(members.trouble).refusal()
+        place = self._place_of(session_id, principal, lasting=lasting)
+        try:
+            is_taken = await self._store.take_place(place, most, self._seconds)
+        except BaseException as error:
+            self._free(place)  # it may have been taken
+            if isinstance(error, StoreAway):
+                raise error.refusal() from None
+            raise
+        if is_taken:
+            self._here[session_id] = place
+        return is_taken
+
+    def go_on(self, session_id: str, principal: str) -> None:
+        """See SessionCount."""
+        self._here[session_id] = self._place_of(session_id, principal, lasting=True)
+
+    def end(self, session_id: str) -> None:
+        """See SessionCount."""
+        if (place := self._here.pop(session_id, None)) is not None:
+            self._free(self._owned(place))
+
+    def _free(self, place: Place) -> None:
+        self._left.add(place)
+        self._upkeep.remove_soon()
+
+    def lose(self, session_id: str) -> None:
+        """See SessionCount."""
+        self._here.pop(session_id, None)
+
+    async def regain(self) -> None:
+        """Have the places of sessions that are here under the id that is in force now. Raises StoreAway."""
+        own = [self._owned(place) for place in self._here.values() if place.owner]
+        if own:
+            await self._store.keep_places(own, self._seconds)
+
+    async def _keep(self) -> None:
+        members = self._members
+        if not self._here or members.is_left:
+            return
+        if not members.is_inside:  # others may have taken sessions over and ended them
+            raise StoreAway(members.trouble)
+        await self._store.keep_places([self._owned(place) for place in self._here.values()], self._seconds)
+
+    async def _leave(self) -> None:
+        while self._left:
+            left = list(self._left)
+            await self._store.leave_places(left)
+            self._left.difference_update(left)
 
 
 class EventWriter:

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.cluster.redis_store import CALLS, RedisStore, open_redis_store
+from mcpmux.cluster.redis_store import CALLS, RedisStore, open_redis_store, parse_store_url
 from mcpmux.cluster.store import Bucket, Place, Store, StoreAway, StoredSession
-from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import ConfigError

@@ -28,11 +28,10 @@ from mcpmux.clients.session_records import MovedElsewhere
 from mcpmux.cluster import redis_script as script
 from mcpmux.cluster.letter import Card
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.redis_store import RedisStore
+from mcpmux.cluster.redis_store import RedisStore, parse_store_url
 from mcpmux.cluster.replica import Replica as RealReplica
 from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import Bucket, MemoryStore, Place, StoreAway, StoredSession
-from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import Limits, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit

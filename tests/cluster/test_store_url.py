@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.cluster.store_url import StoreAddress, StoreUrl, Topology, parse_store_url
+from mcpmux.cluster.redis_store import StoreAddress, StoreUrl, Topology, parse_store_url
 from mcpmux.config import Secret
 from mcpmux.errors import ConfigError
 
