@@ -162,6 +162,7 @@ class DuplexClient:
         """Send a legacy client the changes in its outbox, until it goes, we stop, or it stops reading."""
         try:
             while (event := await session.outbox.take()) is not None:
+                # A client may be quiet for ever; it counts as gone only if it leaves one change unread.
                 with trio.fail_after(self._stall):
                     await self.channel.notify(event.method, event.params)
         except (TransportError, trio.TooSlowError):
@@ -188,6 +189,7 @@ class DuplexClient:
         if self._session is not None:
             self._session.take_notification(notification)
         elif self._initializing is not None:
+            # A client may send `initialized` without waiting for the answer to `initialize`.
             if len(self._early) < EARLY_LIMIT:
                 self._early.append(notification)
         elif notification.method == m.ROOTS_CHANGED:

@@ -164,6 +164,7 @@ class Replica:
         """We are stopping: others go on with the sessions."""
         if self.members.is_left:
             return
+        # First the events: who takes a session over reads them as soon as this replica has left.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_SECONDS):
             for sessions in self._sessions:
                 await sessions.events.written()

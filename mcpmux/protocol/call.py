@@ -324,6 +324,7 @@ def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> 
     params: Mapping[str, Any] = call.params
     meta = call.meta
     if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
+        # No other call on this leg has this id, so that progress finds its call.
         meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
     if meta:
         params = {**params, META: meta.encoded if isinstance(meta, Meta) else meta}

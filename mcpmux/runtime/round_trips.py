@@ -95,6 +95,7 @@ class RoundTrips:
         Raises RpcError for those of another principal or process.
         """
         params, principal = call.params.copy(), call.principal.key
+        # A process that serves alone has no mark, and puts none in front.
         for key, unknown, lost in _COMING_BACK if self._marks.current else ():
             text = call.text(key)
             if text is None:

@@ -106,6 +106,7 @@ class Tasks:
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer a tool call or a call about tasks. Raises RpcError."""
+        # Who decides about a task depends on the server's era, which only a connection shows.
         deadline = await _settle(upstream, call) if upstream.facts is None else None
         if call.method == m.TOOLS_CALL:
             return await self._call_tool(upstream, call, notify, deadline)
@@ -130,6 +131,7 @@ class Tasks:
     async def _call_tool(
         self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
     ) -> Fields:
+        # Any other state is the server's own, with which it goes on by itself.
         if call.text(STATE) in self._parked:
             await in_task()
             return await self._resume(call, notify)
@@ -361,6 +363,7 @@ def _ask(
 
 
 def _about(method: str, task_id: str, call: Call, params: Fields | None = None) -> Call:
+    # Progress belongs to the call that made the task, not to a question about it.
     meta = {key: value for key, value in call.meta.items() if key != PROGRESS_TOKEN}
     meta[CLIENT_CAPABILITIES] = tasks.with_extension(meta.get(CLIENT_CAPABILITIES))
     fields = {tasks.TASK_ID: raw(task_id), **(params or {})}
@@ -392,6 +395,7 @@ async def _until_nothing_is_asked(wait: Wait) -> None:
 async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
     message = text_of(task.get("statusMessage"))
     token = wait.call.meta.get(PROGRESS_TOKEN)
+    # Most polls bring nothing new, which is no progress.
     if token is None or message is None or message == wait.message:
         return
     wait.message = message
