@@ -93,19 +93,17 @@ def _digest(said: bytes) -> bytes:
 _digest_again = lru_cache(maxsize=128)(_digest)
 
 
-def ttl_of(result: Fields) -> int:
-    """Return the milliseconds for which a result may be used: a day at most; 0 without a valid `ttlMs`."""
-    return min(_said_ttl(result), LONGEST_TTL_MS)
-
-
-def _said_ttl(result: Fields) -> int:
+def ttl_of(result: Fields, most: int | None = LONGEST_TTL_MS) -> int:
+    """Return the milliseconds for which a result may be used: `most` at most; 0 without a valid `ttlMs`."""
     ttl_ms = result.get("ttlMs")
     try:
         ttl = 0 if ttl_ms is None else _read(ttl_ms)
     except UNREADABLE:
         return 0
     # bool is a subclass of int: `true` would be one millisecond.
-    return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
+    if not isinstance(ttl, int) or isinstance(ttl, bool) or ttl < 0:
+        return 0
+    return ttl if most is None else min(ttl, most)
 
 
 def is_public(result: Fields) -> bool:
@@ -136,7 +134,7 @@ class Freshness:
         """Add one part. An empty result is no part: there was no server to ask."""
         if not result:
             return
-        ttl = _said_ttl(result)
+        ttl = ttl_of(result, None)  # as the servers said it: this cache's own limit is not the client's
         self._ttl_ms = ttl if self._ttl_ms is None else min(self._ttl_ms, ttl)
         if self.scope == "public" and text_of(result.get("cacheScope")) != "public":
             self.scope = "private"
