@@ -55,7 +55,7 @@ class ConfigFile:
 
     def load(self) -> Config:
         """Read the file. Raises ConfigError."""
-        self.known = look_at(self.path)  # before it is read, so that a change meanwhile is noticed
+        self.known = look_at_file(self.path)  # before it is read, so that a change meanwhile is noticed
         if Path(self.path).is_fifo():  # reading it would wait for a writer, and the reload with it
             raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
         return self._read()
@@ -65,11 +65,11 @@ class ConfigFile:
         while True:
             await trio.sleep(LOOK_SECONDS)
             # In a thread: a `stat` on a network file system may hang.
-            if self.see(await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)):
+            if self.see(await trio.to_thread.run_sync(look_at_file, self.path, abandon_on_cancel=True)):
                 return
 
 
-def look_at(path: str) -> Look | None:
+def look_at_file(path: str) -> Look | None:
     """Return the look of a file, or None if there is no file."""
     try:
         status = Path(path).stat()

@@ -63,7 +63,7 @@ def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
         return []
     rule = f"views.{client.view_name}.tools"
     tools = map(raw, decode_list(SHOWN))
-    return [Seen(TOOLS, name_in(item, m.TOOLS_LIST), "-", tokens_in(item), rule) for item in tools]
+    return [Seen(TOOLS, item_name(item, m.TOOLS_LIST), "-", tokens_in(item), rule) for item in tools]
 
 
 async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
@@ -89,14 +89,14 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
         judge = access.of(call.principal)
         for own, item in zip(*judge.overridden(call.method, upstream.space, names, items), strict=True):
-            exposed = name_in(item, call.method) or own or ""
+            exposed = item_name(item, call.method) or own or ""
             tokens = tokens_in(item) if is_listed else 0
             rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
             found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
     return found
 
 
-def name_in(item: Raw, list_method: str) -> str:
+def item_name(item: Raw, list_method: str) -> str:
     """Return the name, URI or template of an item in a list, "" when it has none."""
     return text_of(decode_fields(item).get(NAMED_BY[list_method])) or ""
 

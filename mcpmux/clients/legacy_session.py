@@ -53,7 +53,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.notification_hub import EVERYTHING, NotificationHub, OpenQuestion
+from mcpmux.runtime.notification_hub import ALL_KINDS, NotificationHub, OpenQuestion
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.sessions import Interest, MadeTask, SessionFacts
 from mcpmux.transports.inline import in_task
@@ -124,7 +124,7 @@ class LegacySession:
         principal: Principal,
     ) -> None:
         self._router, self._hub, self._tap = router, hub, tap
-        self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self, leg=current_leg())
+        self.outbox: ClientOutbox = hub.join(ALL_KINDS, principal, client=self, leg=current_leg())
         self._greeted = trio.Event()  # set once the client knows that the session is open
         self.principal = principal
         self.revision = revision

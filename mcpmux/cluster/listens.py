@@ -106,7 +106,7 @@ class Listens:
         if ids != self._ids:
             self._ids, self._owners = ids, {}
         if upstream not in self._owners:
-            self._owners[upstream] = owner_of(upstream, ids)
+            self._owners[upstream] = choose_owner(upstream, ids)
         return self._owners[upstream]
 
     def _owns(self, upstream: str) -> bool:
@@ -202,7 +202,7 @@ def _encode(event: Event) -> bytes:
     return encode_event(encode_notification(event.method, event.params))
 
 
-def owner_of(name: str, replicas: Collection[str]) -> str:
+def choose_owner(name: str, replicas: Collection[str]) -> str:
     """Return the id of the replica that owns `name`. Raises ValueError when there are no replicas.
 
     Rendezvous hashing: each replica has a weight for each name, and the heaviest owns it. So all that know

@@ -223,11 +223,12 @@ Convert = Callable[[str], str]
 ReadFront = Callable[[str, bool], str]
 
 
-class Way(NamedTuple):
-    """One way of reading. `rounds` of decoding; `cut`: the moment when query and fragment are taken off.
+class UriReader(NamedTuple):
+    """One way in which a server may read a URI.
 
-    `merging`: whether repeated slashes become one; `trimming`: whether tabs and line ends are removed, and
-    blanks at both ends; `turning`: whether a backslash becomes a slash.
+    `rounds` of decoding; `cut`: the moment when query and fragment are taken off. `merging`: whether
+    repeated slashes become one; `trimming`: whether tabs and line ends are removed, and blanks at both ends;
+    `turning`: whether a backslash becomes a slash.
     """
 
     rounds: int
@@ -251,7 +252,7 @@ def is_plain(uri: str) -> bool:
     return _ODD.search(uri[head.end() :]) is None  # a slice, so that its `^` matches behind the head
 
 
-def readings_of(uri: str, ways: Sequence[Way] | None = None) -> Iterator[tuple[Way | None, str]]:
+def readings_of(uri: str, ways: Sequence[UriReader] | None = None) -> Iterator[tuple[UriReader | None, str]]:
     """Yield (way, reading) for every way that a server may take, the first as written.
 
     Some come more than once. `ways`: what `clear_ways` returned for an untrusted URI. Without it the
@@ -265,7 +266,7 @@ def readings_of(uri: str, ways: Sequence[Way] | None = None) -> Iterator[tuple[W
         yield way, read(uri, way, decode, read_front)
 
 
-def clear_ways(uri: str) -> Sequence[Way] | None:
+def clear_ways(uri: str) -> Sequence[UriReader] | None:
     """Return the ways of reading a URI besides the one as written; None when it is not clear.
 
     It is not clear when its readings are too long together, or when it is encoded too often.
@@ -278,7 +279,7 @@ def clear_ways(uri: str) -> Sequence[Way] | None:
     return ways if len(uri) * len(ways) <= READINGS_LIMIT else None
 
 
-def _ways(uri: str, rounds: int) -> list[Way]:
+def _ways(uri: str, rounds: int) -> list[UriReader]:
     """Return the ways that make a difference for this text."""
     bare = _decoded(uri, rounds, unquote)
     # Decoded in full: characters that only some rounds reveal must count as well.
@@ -289,10 +290,12 @@ def _ways(uri: str, rounds: int) -> list[Way]:
     trimming = BOTH if _BLANKS.search(bare) else BOTH[:1]
     turning = BOTH if "\\" in bare else BOTH[:1]
     choices = itertools.product(range(rounds + 1), cuts, merging, trimming, turning)
-    return list(itertools.starmap(Way, choices))
+    return list(itertools.starmap(UriReader, choices))
 
 
-def read(uri: str, way: Way | None, decode: Convert = unquote, read_front: ReadFront | None = None) -> str:
+def read(
+    uri: str, way: UriReader | None, decode: Convert = unquote, read_front: ReadFront | None = None
+) -> str:
     """Return what a server that reads in this way takes the URI for.
 
     `decode` and `read_front` may remember what they returned before.
@@ -391,7 +394,7 @@ class Target:
         return not self.is_uri or is_plain(self._marked)
 
     @cached_property
-    def _ways(self) -> Sequence[Way] | None:
+    def _ways(self) -> Sequence[UriReader] | None:
         return () if self.is_plain else clear_ways(self._marked)
 
     @property
@@ -400,7 +403,7 @@ class Target:
         return self._ways is not None
 
     @cached_property
-    def readings(self) -> list[tuple[Way | None, str]]:
+    def readings(self) -> list[tuple[UriReader | None, str]]:
         """Every way to read it, with the reading."""
         return list(dict.fromkeys(readings_of(self._marked, self._ways or ())))
 
@@ -462,7 +465,7 @@ class TargetGlob:
         """Return whether it fits a text that has one reading."""
         return matches(self.glob, text)
 
-    def _read(self, way: Way | None) -> Glob:
+    def _read(self, way: UriReader | None) -> Glob:
         return tuple(read(self._marked, way).split(STAR))
 
 

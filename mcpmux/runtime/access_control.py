@@ -64,7 +64,7 @@ class Shown(NamedTuple):
     naming: Naming = AS_THEY_ARE
 
 
-EVERYTHING: Final = Shown()
+ALL_SHOWN: Final = Shown()
 
 
 class AccessControl:
@@ -73,12 +73,12 @@ class AccessControl:
     `is_open`: every client may use everything, under unchanged names. `views`: by name.
     """
 
-    def __init__(self, policy: Policy | None = None, shown: Shown = EVERYTHING) -> None:
+    def __init__(self, policy: Policy | None = None, shown: Shown = ALL_SHOWN) -> None:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
         self.policy: Policy | None = None
-        self.views = EVERYTHING.views
-        self._shown = EVERYTHING
+        self.views = ALL_SHOWN.views
+        self._shown = ALL_SHOWN
         self._has_views = False  # stays true: a client may outlive the view that it is in
         self._not_judged: set[tuple[str, str]] = set()  # tools with overridden parameters, once logged
         self.adopt(policy, shown)

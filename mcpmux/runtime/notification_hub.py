@@ -47,10 +47,10 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 
 log = structlog.get_logger()
 
-LIST_CHANGES: Final = frozenset(m.LIST_CHANGES.values())
+LIST_NOTICES: Final = frozenset(m.LIST_CHANGES.values())
 ANYTHING: Final = "dev.mcpmux/anything"
 """Among an outbox's kinds: its client gets unknown notifications too, as modern clients never do."""
-EVERYTHING: Final = LIST_CHANGES | {ANYTHING}  # one for all sessions, as there may be many
+ALL_KINDS: Final = LIST_NOTICES | {ANYTHING}  # one for all sessions, as there may be many
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 SUBSCRIBED_BYTES: Final = 4 * 2**20  # of these URIs, which can be as long as messages
@@ -286,7 +286,7 @@ class NotificationHub:
 
     def _remind_of_all(self, outbox: ClientOutbox) -> None:
         self.remind(outbox)
-        for kind in outbox.kinds & LIST_CHANGES:
+        for kind in outbox.kinds & LIST_NOTICES:
             outbox.put(Event(kind, {}))
 
     def close(self) -> None:
@@ -352,7 +352,7 @@ class NotificationHub:
     def hear(self, upstream: str, notification: Notification) -> None:
         """Take a notification of an upstream. `upstream`: the key of its session."""
         method, name = notification.method, upstream_of(upstream)
-        if method in LIST_CHANGES:
+        if method in LIST_NOTICES:
             self.tell_list_change(method, name)
             if self.on_list_change is not None:
                 self.on_list_change(name, method)
@@ -470,7 +470,7 @@ class NotificationHub:
             if lost and outbox.drop(m.RESOURCE_UPDATED):
                 self.remind(outbox)
             # A kind of list in which the client may see no item any more was acknowledged, too.
-            kinds = outbox.kinds & LIST_CHANGES
+            kinds = outbox.kinds & LIST_NOTICES
             judge = self._access.of(outbox.principal)
             is_deaf = any(not judge.may_hear(kind, names) for kind in kinds)
             if outbox.is_granted and (lost or is_deaf):

@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.control import LOOK_SECONDS, ConfigFile, Look, look_at
+from mcpmux.app.control import LOOK_SECONDS, ConfigFile, Look, look_at_file
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.errors import ConfigError
 
@@ -50,17 +50,17 @@ async def test_a_rewritten_or_replaced_file_is_new_and_a_removed_one_none(
 ):
     path = tmp_path / "config"
     path.write_text("one")
-    seen = [look_at(str(path))]
+    seen = [look_at_file(str(path))]
     path.write_text("longer")
-    seen.append(look_at(str(path)))
+    seen.append(look_at_file(str(path)))
     other = tmp_path / "other"
     other.write_text("longer")
     moment = path.stat().st_mtime_ns
     os.utime(other, ns=(moment, moment))  # the same age and size: only the inode tells
     other.replace(path)
-    seen.append(look_at(str(path)))
+    seen.append(look_at_file(str(path)))
     path.unlink()
-    seen.append(look_at(str(path)))
+    seen.append(look_at_file(str(path)))
     assert len(set(seen)) == 4
     assert seen[-1] is None
 

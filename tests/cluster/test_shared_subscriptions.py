@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mcpmux.cluster.letter import ListenWanted
-from mcpmux.cluster.listens import owner_of
+from mcpmux.cluster.listens import choose_owner
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.mux import wanted
@@ -73,7 +73,7 @@ class Docs:
     def owner(self, session: str = "docs") -> Member:
         """The replica that has to subscribe in sessions with that key."""
         running = [replica for replica in self._replicas.all.values() if not replica.ended.is_set()]
-        owner = owner_of(session, [replica.node.members.replica for replica in running])
+        owner = choose_owner(session, [replica.node.members.replica for replica in running])
         return next(replica for replica in running if replica.node.members.replica == owner)
 
     def others(self) -> list[Member]:
@@ -324,7 +324,7 @@ async def test_a_subscription_moves_to_a_replica_that_comes_and_nobody_notices(r
         earlier_owner = docs.owner()
         ids = [replica.node.members.replica for replica in replicas.all.values()]
         names = (f"{number:010x}" for number in itertools.count())
-        fresh = next(name for name in names if owner_of("docs", [*ids, name]) == name)
+        fresh = next(name for name in names if choose_owner("docs", [*ids, name]) == name)
         await docs.start("c", fresh)
         assert docs.owner().name == "c"
         assert docs.owner() is not earlier_owner

@@ -18,7 +18,7 @@ from mcpmux.mux.pattern import (
     BOTH,
     CUTS,
     Target,
-    Way,
+    UriReader,
     is_plain,
     matches,
     matches_template,
@@ -269,7 +269,7 @@ def test_a_plain_uri_has_one_reading(start, path):
     uri = start + path
     assert uri in {text for _, text in readings_of(uri)}
     if is_plain(uri):
-        ways = itertools.starmap(Way, itertools.product(range(3), CUTS, BOTH, BOTH, BOTH))
+        ways = itertools.starmap(UriReader, itertools.product(range(3), CUTS, BOTH, BOTH, BOTH))
         assert {read(uri, way) for way in ways} == {uri}
 
 

@@ -17,7 +17,7 @@ from mcpmux.mux.pattern import (
     STAR,
     Target,
     TargetGlob,
-    Way,
+    UriReader,
     clear_ways,
     read,
 )
@@ -65,7 +65,7 @@ def test_a_uri_too_long_to_read_is_not_clear():
 def test_a_plain_glob_is_the_same_in_every_way(glob: str):
     if TargetGlob(glob).is_plain:
         marked = glob.replace("*", STAR)
-        ways = itertools.starmap(Way, itertools.product(range(4), CUTS, BOTH, BOTH, BOTH))
+        ways = itertools.starmap(UriReader, itertools.product(range(4), CUTS, BOTH, BOTH, BOTH))
         assert {read(marked, way) for way in ways} == {marked}
 
 
@@ -81,7 +81,7 @@ def test_a_plain_glob_is_held_against_every_reading(glob: str, uri: str):
 @example("file:/etc/\t/../passwd")
 def test_no_way_of_reading_is_left_out(uri: str):
     readings = {text for _, text in Target(uri).readings}
-    ways = itertools.starmap(Way, itertools.product(range(DECODE_LIMIT + 1), CUTS, BOTH, BOTH, BOTH))
+    ways = itertools.starmap(UriReader, itertools.product(range(DECODE_LIMIT + 1), CUTS, BOTH, BOTH, BOTH))
     if Target(uri).is_clear:
         assert {read(uri, way) for way in ways} <= readings
 

@@ -16,7 +16,7 @@ from mcpmux.config import AccessRule
 from mcpmux.config.views import Selector, View
 from mcpmux.mux.policy import policy_of
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.runtime.access_control import EVERYTHING
+from mcpmux.runtime.access_control import ALL_SHOWN
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import MODERN, Json
 from tests.peers.server import CACHE, RpcFailure
@@ -480,7 +480,7 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         assert (await subscribe(bob, both, **ALL_LISTS))["resourceSubscriptions"] == both
         await trio.sleep(10)
         await servers["docs"].update("file:///open/1")
-        world.mux.router.adopt(policy_of(LESS), EVERYTHING)
+        world.mux.router.adopt(policy_of(LESS), ALL_SHOWN)
         messages = await alice.drain()
         knows_nothing(messages)
         if down == MODERN:
@@ -499,7 +499,7 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         await servers["docs"].update("file:///open/0")
         assert [m["params"]["uri"] for m in await alice.drain()] == both[:1]
         assert [m["params"]["uri"] for m in await bob.drain()] == both[::-1]
-        world.mux.router.adopt(policy_of(LESS[1:]), EVERYTHING)
+        world.mux.router.adopt(policy_of(LESS[1:]), ALL_SHOWN)
         await alice.drain()
         await trio.sleep(10)
         await servers["docs"].update("file:///open/0")
@@ -516,7 +516,7 @@ async def test_updates_denied_while_they_wait_are_not_sent(autojump_clock):
             hub.subscribe(outbox, "docs", f"file:///open/{number}", said_raw=False)
         hub.tell_update("docs", "file:///open/1")
         await trio.testing.wait_all_tasks_blocked()  # it has been put into the mailbox
-        world.mux.router.adopt(policy_of(LESS), EVERYTHING)
+        world.mux.router.adopt(policy_of(LESS), ALL_SHOWN)
         outbox.close()
         uris = []
         while (event := await outbox.take()) is not None:
@@ -552,7 +552,7 @@ async def test_a_task_of_a_tool_denied_since_is_unknown(autojump_clock):
         for tool in ("must", "may"):
             result = await alice.request("tools/call", {"name": f"x__{tool}", "task": {}})
             made[tool] = result["task"]["taskId"]
-        world.mux.router.adopt(policy_of((only_may,)), EVERYTHING)
+        world.mux.router.adopt(policy_of((only_may,)), ALL_SHOWN)
         await alice.drain()
         seen = len(server.seen)
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):
