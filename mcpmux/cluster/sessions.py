@@ -50,11 +50,11 @@ PAUSE_SECONDS = 0.5  # until the store is tried again
 
 
 Act = Callable[[], Awaitable[None]]
-"""Tells the store something. Raises StoreAway; it is tried again then."""
+"""Changes something in the store. Raises StoreAway; it is called again then."""
 
 
 class Upkeep:
-    """Of one kind of things. `run` has to run.
+    """Keeps the records of one kind in the store, and removes those that have ended. `run` must run.
 
     `keep` is awaited twice in `seconds`, which is `session_idle`, and `remove` soon after `remove_soon`. They
     never run at the same time, so `keep` cannot bring back a record that `remove` deletes.
@@ -66,7 +66,7 @@ class Upkeep:
         self._end = trio.Event()
 
     def remove_soon(self) -> None:
-        """Something has ended. Never waits."""
+        """Have `remove` called soon, as something has ended. Never waits."""
         self._end.set()
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class StoredPlaces:
         return Place(self._seal.name(GROUP, principal), self._seal.name(COUNTED, session_id), owner)
 
     def _owned(self, place: Place) -> Place:
-        """The place under the id that is in force now, if it depends on one."""
+        """Return the place under the id that is in force now, if it depends on an id."""
         return place._replace(owner=self._members.replica) if place.owner else place
 
     async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
