@@ -44,6 +44,7 @@ log = structlog.get_logger()
 
 # A legacy server may be silent on `server/discover`; a slow start must not look like that.
 PROBE_SECONDS = 5.0
+NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 SURE_SECONDS: Final = 5.0  # after a check of a server until the next, so that many errors cost one check
 
 
@@ -84,8 +85,11 @@ class Connection:
         """Give up the parked call with that state, whose client has gone. Return False if there is none."""
         return self.channel.questions.abandon(state)
 
-    async def tell(self, method: str, params: Fields) -> None:
-        """Pass on a notification of clients, if the server's era has it; 2026-07-28 has none."""
+    def tell_nowait(self, method: str, params: Fields) -> None:
+        """Queue a notification of clients, if the server's era has any; 2026-07-28 has none."""
+
+    async def keep_telling(self) -> None:
+        """Send the queued notifications, until cancelled."""
 
     async def holds(self) -> bool:
         """Return whether the server still speaks the agreed era, after an error. Ends the connection if not.
@@ -127,6 +131,8 @@ class LegacyConnection(Connection):
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         super().__init__(channel, facts, client_info)
         self._severity = len(LOG_LEVELS)  # of the log level that was set; so far none
+        self._to_tell: dict[tuple[str, bytes], Fields] = {}  # clients' notifications; equal ones are merged
+        self._told = trio.Event()
 
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         level = call.meta.get(LOG_LEVEL)
@@ -153,8 +159,24 @@ class LegacyConnection(Connection):
             log.debug("log level refused", level=level, reason=error.message)
         return await self.exchange(call, notify, deadline)
 
-    async def tell(self, method: str, params: Fields) -> None:
-        await self.channel.notify(method, params)
+    def tell_nowait(self, method: str, params: Fields) -> None:
+        key = method, bytes(raw(params))
+        if len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell:
+            log.debug("notification not passed on", method=method)
+        else:
+            self._to_tell[key] = params
+            self._told.set()
+
+    async def keep_telling(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told = trio.Event()
+            news, self._to_tell = self._to_tell, {}
+            for (method, _), params in news.items():
+                try:
+                    await self.channel.notify(method, params)
+                except TransportError as error:
+                    log.debug("notification not passed on", method=method, reason=str(error))
 
     async def _is_recognised(self) -> bool:
         with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):

@@ -72,8 +72,6 @@ SOON_SECONDS: Final = 1.0  # calls wait for the next attempt after a loss if it 
 STARTUP_SECONDS: Final = 7.0  # until clients are served without it: some give mcpmux and all servers 10 s
 STARTUP_PART: Final = 0.7  # of `list_timeout`, where that is more: its user has clients that wait so long
 
-NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
-
 LISTEN_SECONDS: Final = 2.0  # for a server to acknowledge a listen, before it gets any other request
 
 LINGER_SECONDS: Final = 30.0  # for exchanges in flight in a session that another one has replaced
@@ -119,8 +117,6 @@ class Upstream(UpstreamStatus):
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
-        self._to_tell: dict[tuple[str, bytes], Fields] = {}  # clients' notifications; equal ones are merged
-        self._told = trio.Event()
         self.scope = trio.CancelScope()  # around the task that keeps it connected
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
@@ -556,7 +552,7 @@ class Upstream(UpstreamStatus):
                     await self.subscriber.hears_lists(LISTEN_SECONDS)
                     self._greet(connection)
                     task_status.started()
-                    nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
+                    nursery.start_soon(connection.keep_telling, name=f"teller {self.name}")
                     nursery.start_soon(self.check_health, connection, name=f"health {self.name}")
                     await connection.closed.wait()
                     self.explain(str(channel.close_reason), channel.close_reason.quoted)
@@ -573,23 +569,8 @@ class Upstream(UpstreamStatus):
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Queue a notification of clients for the server, if it is connected. Equal ones are sent once."""
         self._generations.act(self.name)
-        key = method, bytes(raw(params or {}))
-        if self.connection is None or (len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell):
-            log.debug("notification not passed on", method=method)
-        else:
-            self._to_tell[key] = params or {}
-            self._told.set()
-
-    async def _tell(self, connection: Connection) -> None:
-        while True:
-            await self._told.wait()
-            self._told = trio.Event()
-            news, self._to_tell = self._to_tell, {}
-            for (method, _), params in news.items():
-                try:
-                    await connection.tell(method, params)
-                except TransportError as error:
-                    log.debug("notification not passed on", method=method, reason=str(error))
+        if self.connection is not None:
+            self.connection.tell_nowait(method, params or {})
 
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
