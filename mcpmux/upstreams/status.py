@@ -48,6 +48,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.transports.http.server_connection import CONNECTION
 from mcpmux.upstreams.connection import Connection
 from mcpmux.upstreams.response_cache import ResponseCache
+from mcpmux.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
 
@@ -118,8 +119,9 @@ class UpstreamStatus:
     them. `connects` counts connections. `listings`: what is known of its lists, by method.
     """
 
-    def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
+    def __init__(self, config: UpstreamConfig, on_change: OnChange, subscriber: Subscriber) -> None:
         self.config = config
+        self.subscriber = subscriber
         self.name = config.name
         self._on_change = on_change
         self.connection: Connection | None = None
@@ -135,7 +137,6 @@ class UpstreamStatus:
         self._idle: trio.Event | None = None  # set by the last exchange, while `idle` waits for it
         self.held: str | None = None  # why it gets no exchange any more
         self.memory: ResponseCache | None = None  # its cached answers; None without a cache
-        self._told_lists: frozenset[str] = frozenset()  # capabilities whose changes a modern server sends
         self.breaker = Breaker()
         # Whether there was no answer since the last look at this; always true while the breaker has doubts,
         # so that exchanges skip the breaker's methods on most calls.
@@ -209,16 +210,11 @@ class UpstreamStatus:
         self.memory = memory
         self.announce()
 
-    def hear_of_lists(self, capabilities: frozenset[str]) -> None:
-        """Take note of the capabilities whose list changes a modern server sends."""
-        self._told_lists = capabilities
-        self.announce()
-
     def announce(self) -> None:
         """Inform the cache which list changes arrive now."""
         if self.memory is not None and self.connection is not None:
             self.memory.follow(
-                self.connection.facts, self._told_lists, hearing=self.connection.channel.hearing
+                self.connection.facts, self.subscriber.lists, hearing=self.connection.channel.hearing
             )
 
     def forget(self) -> None:

@@ -36,8 +36,6 @@ REPLACES = "replaces"  # a parameter of an owner's acknowledgement: the listen c
 
 _LISTS: Final = tuple((f"{capability}ListChanged", capability) for capability in m.LIST_CHANGES)
 
-OnLists = Callable[[frozenset[str]], None]
-
 
 class Server(Protocol):
     """What can be listened to: the connection to an upstream, or an owner."""
@@ -67,8 +65,8 @@ class Replicas(Protocol):
 class Subscriber:
     """One upstream's subscriptions. `run` must run while a connection lasts.
 
-    `settled` is set once it is known which list changes the upstream sends. `on_lists` gets the capabilities
-    whose list changes a modern upstream sends from now on; none after a listen has ended.
+    `settled` is set once it is known which list changes the upstream sends. `lists`: the capabilities whose
+    list changes a modern upstream sends now. `on_lists` is called when they may be others.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Subscriber:
         wanted: Callable[[], frozenset[str]],
         whose: Callable[[str], object],
         tell_update: Callable[[str], None],
-        tell_lists: OnLists,
+        tell_lists: Callable[[frozenset[str]], None],
         pass_on: Callable[[str], None],
         replicas: Replicas | None = None,
     ) -> None:
@@ -90,7 +88,8 @@ class Subscriber:
         self._wanted = Wanted(wanted)
         self._key, self._whose, self._replicas = key, whose, replicas
         self._tell_update, self._tell_lists, self._pass_on = tell_update, tell_lists, pass_on
-        self.on_lists: OnLists = lambda _lists: None
+        self.lists: frozenset[str] = frozenset()
+        self.on_lists: Callable[[], None] = lambda: None
         self.settled = trio.Event()
         self._askers = trio.lowlevel.ParkingLot()  # the tasks that ask for what is wanted
         self._clients = trio.lowlevel.ParkingLot()  # the tasks that wait for answers
@@ -196,7 +195,7 @@ class Subscriber:
         """Ask for what is wanted until cancelled."""
         wanted, replicas, facts = self._wanted, self._replicas, connection.facts
         modern = is_modern(facts.revision)
-        self._connection = connection
+        self._connection, self.lists = connection, frozenset()
         self._lists = tuple(wish for wish, name in _LISTS if facts.announces(name)) if modern else ()
         owner = replicas.owner_of(self._key) if replicas is not None else None
         wanted.begin(owner, for_lists=bool(self._lists))
@@ -300,7 +299,8 @@ class Subscriber:
             elif self._newest[way] is scope:
                 wanted.break_off(way, server, now, is_over=is_over)
                 if is_direct:
-                    self.on_lists(frozenset())
+                    self.lists = frozenset()
+                    self.on_lists()
             elif not is_direct:
                 wanted.end_replaced(server, granted, is_over=is_over)
             self._act(answered=True)
@@ -328,10 +328,12 @@ class Subscriber:
         # Only now, so that there is no gap in which an update could be lost.
         self._replace(way, listen, settle_seconds)
         if is_direct:
-            lists = frozenset([name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True])
+            lists = self.lists = frozenset(
+                [name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True]
+            )
             if has_gap:  # no listen was open for a while: lists may have changed unnoticed
                 self._tell_lists(lists)
-            self.on_lists(lists)
+            self.on_lists()
         self._act(answered=True)
         return granted
 

@@ -104,7 +104,7 @@ class Upstream(UpstreamStatus):
         generations: Generations,
         rates: RateCounter,
     ) -> None:
-        super().__init__(config, on_change)
+        super().__init__(config, on_change, subscriber)
         self._generations = generations
         self._rates = rates
         self._clock = clock()
@@ -114,7 +114,6 @@ class Upstream(UpstreamStatus):
         self.connect_seconds: float | None = None
         self._opener = opener
         self._open_channel = open_channel
-        self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
         self.scope = trio.CancelScope()  # around the task that keeps it connected
@@ -130,7 +129,7 @@ class Upstream(UpstreamStatus):
         self._renewing: trio.Event | None = None  # set when the attempt to open another session has ended
         self._term = trio.CancelScope()  # around the tasks of the serving session, without its exchanges
         self._vacant = trio.Event()  # set when that session does not serve any more
-        subscriber.on_lists = self.hear_of_lists
+        subscriber.on_lists = self.announce
 
     async def settled(self) -> None:
         """Wait for the first attempt to connect, or the one soon after a loss, but not for later attempts.
@@ -407,7 +406,6 @@ class Upstream(UpstreamStatus):
                 self._awaited_until = self._startup_end()
             self.connection = None
             self.forget()
-            self.hear_of_lists(frozenset())
             self.breaker, self.silent = Breaker(), True  # failures of this connection are not the next one's
             self.turned()
             self.left_out()
