@@ -62,16 +62,16 @@ else:
 ANSWERS: Final = frozenset({"result", "error"})
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One line; see the module for the meaning of its members."""
 
     v: int
     run: str
+    time: str
+    kind: str
     seq: int = 0
     answers: int | None = None
-    time: str
     at: float = 0.0
-    kind: str
     leg: str | None = None
     direction: str | None = None
     exchange: int | None = None

@@ -15,8 +15,7 @@ from mcpmux.config.traffic import Redaction
 from mcpmux.traffic.capture.line import (
     HEAD,
     LEGS_CACHED,
-    SORTS_CACHED,
-    _kinds_of,
+    _texts_of,
     encode_lines,
     without_repeats,
 )
@@ -111,7 +110,7 @@ def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, 
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             seen.leg.transport = said or "http"
             after_others = encode_lines(RUN, REDACTOR, 40, level, [seen])
-            _kinds_of.cache_clear()
+            _texts_of.cache_clear()
             assert encode_lines(RUN, REDACTOR, 40, level, [seen]) == after_others
 
 
@@ -217,6 +216,4 @@ def test_what_is_remembered_is_bounded():
         seen = Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")
         (line,) = encode_lines(RUN, REDACTOR, 40, "metadata", [seen])
         assert decode_record(line).method == f"m{number}"
-    kinds = _kinds_of(REDACTOR.current, leg, None, None, None, "http", None)
-    assert 0 < len(kinds) <= SORTS_CACHED
-    assert 0 < _kinds_of.cache_info().currsize <= LEGS_CACHED
+    assert 0 < _texts_of.cache_info().currsize <= LEGS_CACHED

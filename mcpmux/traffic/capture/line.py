@@ -1,6 +1,6 @@
 """Encode messages as lines of a capture file, many at a time.
 
-One scan of many messages shows that none holds a secret, and the common members of lines are encoded once.
+One scan of many messages shows that none holds a secret.
 """
 
 from __future__ import annotations
@@ -10,30 +10,26 @@ import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from mcpmux.channels.tap import Leg
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, decode_record, micros_of, second_of
+from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, micros_of, second_of
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 LEGS_CACHED: Final = 1024
-SORTS_CACHED: Final = 32  # of one leg; more would be invented methods, and all legs together take 20 MB
-METHOD_LENGTH: Final = 64  # characters; longer ones are not remembered
-SESSION_LENGTH: Final = 256  # the same
+SESSION_LENGTH: Final = 256  # characters; longer ones are not remembered
 FINGERPRINT_BYTES: Final = 8
 SESSIONS_CACHED: Final = 1024
 HEAD: Final = 512  # bytes at either end in which messages with the same contents may differ
 # Lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then.
 GROUP: Final = 16
 
-_json: Final = msgspec.json.Encoder().encode
 _encode_many: Final = msgspec.json.Encoder().encode_lines
 
 data_of = operator.attrgetter("data")  # of an Observation; maps over many without a loop in Python
@@ -41,26 +37,21 @@ _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _TEXT: Final = b'"text":"'
 _NO_SECRETS: Final = itertools.repeat(0)
 
-# The encoded `kind` of lines, by kind, direction and method of messages of one leg.
-_KindBySort = dict[tuple[str, str, str | None], Raw]
-
-# A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before: `v` is
-# followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
-_MEMBERS: Final = (
-    "v seq answers time at kind exchange own id target status size code failed ms redacted message text"
-)
-_DEFAULTS: Final = {"answers": 0, "exchange": 0, "own": False, "size": 0, "redacted": 0}
-Line: Any = msgspec.defstruct(
-    "Line", [(name, Any, _DEFAULTS.get(name)) for name in _MEMBERS.split()], omit_defaults=True, gc=False
-)
-
 
 def encode_lines(
     run: Run, redactor: Redactor, body_bytes: int, level: str, messages: Sequence[Observation]
 ) -> list[bytes]:
-    """Return the lines of messages, each with its newline, in parts.
+    """Return the lines of messages, each with its newline, in parts. See `records_of`."""
+    records = records_of(run, redactor, body_bytes, level, messages)
+    return [_encode_many(records[start : start + GROUP]) for start in range(0, len(records), GROUP)]
 
-    `level` as in `[capture]`, but not `off`. `body_bytes`: of the body in a line of level `truncated`.
+
+def records_of(
+    run: Run, redactor: Redactor, body_bytes: int, level: str, messages: Sequence[Observation]
+) -> list[Record]:
+    """Return the records of messages, all of them redacted.
+
+    `level` as in `[capture]`, but not `off`. `body_bytes`: of the body in a record of level `truncated`.
     """
     rules = redactor.current
     bodies: Sequence[bytes] = list(map(data_of, messages))
@@ -72,94 +63,75 @@ def encode_lines(
         bodies, counts = zip(
             *(rules.redact(message.method, message.data) for message in messages), strict=True
         )
-    lines = []
-    opening, began = Raw(f'{VERSION},"run":"{run.name}"'.encode()), run.clock
-    # `micros`: a 1 before the six digits of the fraction, so that leading zeros stay; no second is known yet.
+    records = []
     wall = micros_of(run.wall)
-    since, second_text, low, high = -wall, "", MICROS, 2 * MICROS
-    legs: dict[Leg, _KindBySort] = {}
-    whole: Iterable[Body] = map(Raw, bodies)
-    for observed, body, message, count in zip(messages, bodies, whole, counts, strict=False):
-        leg, kind = observed.leg, observed.kind
-        method, request_id, target = observed.method, observed.id, observed.target
+    clean_methods: dict[str | None, str | None] = {}
+    for observed, body, count in zip(messages, bodies, counts, strict=False):
+        leg, kind, method = observed.leg, observed.kind, observed.method
+        request_id, target = observed.id, observed.target
         if count:  # the members must not repeat a secret
             method, request_id, target = method_id_target(body)
             method = method or observed.method  # of the request before it, if this is an answer
-        kinds = legs.get(leg)
-        if kinds is None:
-            kinds = _kinds_of(rules, leg, leg.name, leg.revision, leg.session, leg.transport, leg.view)
-            legs[leg] = kinds
-        at = round((observed.at - began) * MICROS)
-        micros = since + at
-        if not low <= micros < high:
-            second, micros = divmod(wall + at, MICROS)
-            second_text = f"{second_of(second)}."
-            micros += MICROS
-            since = micros - at
-        text = None
-        if level == "metadata":
-            message = None
-        elif not are_simple or kind == "invalid":
+        if method not in clean_methods:
+            clean_methods[method] = rules.redact_name(method)
+        name = leg.name if leg.side == "client" else None
+        client, view, session, revision = _texts_of(rules, name, leg.view, leg.session, leg.revision)
+        at = round((observed.at - run.clock) * MICROS)
+        second, micros = divmod(wall + at, MICROS)
+        message: Body = None
+        text: str | None = None
+        if are_simple and kind != "invalid":
+            message = Raw(body)
+        elif level != "metadata":
             message, text = body_of(kind, body, level, body_bytes)
-        lines.append(
-            Line(
-                opening,
+        records.append(
+            Record(  # by position: names cost more
+                VERSION,
+                run.name,
+                f"{second_of(second)}.{micros:06}Z",
+                kind,
                 observed.number,
-                observed.answers,
-                f"{second_text}{str(micros)[1:]}Z",
+                observed.answers or None,
                 at / MICROS,
-                kinds.get((kind, observed.direction, method)) or _encode_kind(kinds, rules, observed, method),
-                observed.exchange,
+                leg.side,
+                observed.direction,
+                observed.exchange or None,
                 not observed.exchange and observed.own,
+                clean_methods[method],
                 request_id,
                 target,
+                leg.peer,
+                leg.upstream,
+                client,
+                view,
+                session,
+                leg.transport,
+                revision,
                 observed.status,
                 len(observed.data),
                 observed.code,
                 observed.failed,
                 observed.ms,
-                count,
+                count or None,
                 message,
                 text,
             )
         )
-    return [_encode_many(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
+    return records
 
 
 @lru_cache(LEGS_CACHED)
-def _kinds_of(rules: RuleSet, leg: Leg, *facts: str | None) -> _KindBySort:
-    """Return the table of kinds for a leg in its present state and these rules, to be filled."""
-    return {}
-
-
-def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, method: str | None) -> Raw:
-    """Return the kind and the members behind it. `method`: that of the redacted message."""
-    if len(kinds) >= SORTS_CACHED:
-        kinds.clear()
-    leg, clean = observed.leg, rules.redact_name
-    members = {
-        "leg": leg.side,
-        "direction": observed.direction,
-        "method": clean(method),
-        "peer": leg.peer,
-        "upstream": leg.upstream,
-        "client": clean(leg.name) if leg.side == "client" else None,
-        "view": clean(leg.view),
-        "session": fingerprint(leg.session) if leg.session is not None else None,
-        "transport": leg.transport,
-        "revision": clean(leg.revision),
-    }
-    there = {name: member for name, member in members.items() if member is not None}
-    encoded = Raw(_json(observed.kind) + b"," + _json(there)[1:-1])
-    if method is None or len(method) <= METHOD_LENGTH:
-        kinds[observed.kind, observed.direction, method] = encoded
-    return encoded
+def _texts_of(
+    rules: RuleSet, name: str | None, view: str | None, session: str | None, revision: str | None
+) -> tuple[str | None, str | None, str | None, str | None]:
+    """Return the texts of a leg, redacted, with the fingerprint of its session."""
+    clean = rules.redact_name
+    return clean(name), clean(view), None if session is None else fingerprint(session), clean(revision)
 
 
 def to_record(observed: Observation, run: Run, redactor: Redactor, level: str = "full") -> Record:
     """Return the record of a message, all of it redacted. `level`: full or metadata."""
-    (line,) = encode_lines(run, redactor, 0, level, [observed])
-    return decode_record(line)
+    return records_of(run, redactor, 0, level, [observed])[0]
 
 
 def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
