@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -486,6 +487,43 @@ async def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path):
     with pytest.raises(AuditUnusable, match=r"cannot open the audit log in .*file/log: not a directory"):
         async with open_audit(AuditSettings(directory=str(tmp_path / "file" / "log")), "run"):
             pass
+
+
+async def test_a_record_that_is_alone_is_written_without_a_thread(tmp_path, monkeypatch):
+    in_threads: list[int] = []
+
+    async def append(files: AuditFiles, bodies: Sequence[bytes]) -> None:
+        in_threads.append(len(bodies))
+        files.append(bodies)
+
+    monkeypatch.setattr(opening, "QUICK_SECONDS", math.inf)
+    monkeypatch.setattr(opening, "append_in_thread", append)
+    async with open_audit(AuditSettings(directory=str(tmp_path)), "run") as audit:
+        exchanges = [exchange_of(call_of("tools/list")) for _ in range(3)]
+        for exchange in exchanges:
+            await audit.admit(exchange)
+        for exchange in exchanges:
+            await audit.ended(exchange, {}, 0.1)
+        kinds = [record["kind"] for record in read_log(tmp_path)]
+        assert (kinds, in_threads) == (["open", "exchange", "exchange", "exchange"], [1, 1])
+    assert verify(tmp_path, None).fault is None
+
+
+async def test_a_slow_disk_is_not_waited_for_in_the_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "QUICK_SECONDS", 0.0)
+    names: list[str | None] = []
+    start_thread = trio.lowlevel.start_thread_soon
+
+    def start(work: Any, deliver: Any, name: str | None = None) -> None:
+        names.append(name)
+        start_thread(work, deliver, name)
+
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", start)
+    async with open_audit(AuditSettings(directory=str(tmp_path)), "run") as audit:
+        exchange = exchange_of(call_of("tools/list"))
+        await audit.admit(exchange)
+        await audit.ended(exchange, {}, 0.1)
+        assert "audit" in names
 
 
 class SlowFiles:

@@ -15,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -215,13 +217,14 @@ def read_tail(path: Path) -> tuple[bytes | None, bytes]:
 
 @dataclass(eq=False)
 class AuditFiles:
-    """The end of a log. Call `open`, then `append`, finally `close`."""
+    """The end of a log. Call `open`, then `append`, finally `close`. `seconds`: that the last write took."""
 
     _directory: Path
     _key: bytes | None
     _rotate_size: int
     _opening: Opening
     head: Link = START
+    seconds: float = math.inf
     _lock: int = -1
     _file: int = -1
     _number: int = 0
@@ -316,6 +319,7 @@ class AuditFiles:
             os.ftruncate(self._file, self._size)
         # Until the write is complete: an exception in between leaves an end that must be cut off.
         self._spoilt = True
+        began = time.perf_counter()
         try:
             rest = memoryview(data)
             while rest:
@@ -325,6 +329,7 @@ class AuditFiles:
             with contextlib.suppress(OSError):  # the next write tries again
                 os.ftruncate(self._file, self._size)
             raise
+        self.seconds = time.perf_counter() - began
         self._spoilt = False
         self._size += len(data)
         self.head = head

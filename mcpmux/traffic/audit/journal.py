@@ -5,7 +5,8 @@ Promises
 - The record is on the disk before the client has the answer: an answer that a client got is in the log, also
   after `kill -9`. A listen that was open when mcpmux was killed has a `begin` record only; a request that had
   begun and was not answered has none.
-- Records that wait together, or follow each other closely, are written together, with one fsync.
+- Records that wait together, or follow each other closely, are written together, with one fsync. A record
+  that is alone is written at once where the disk is quick: a thread would take longer than the disk.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
 - A failed write is repeated every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange is
@@ -56,6 +57,13 @@ WITHHELD: Final = (
 Append = Callable[[Sequence[bytes]], Awaitable[None]]
 """Writes all records or none, as durably as configured. Raises OSError: none was written."""
 
+AppendAtOnce = Callable[[Sequence[bytes]], bool]
+"""Does the same without a wait, if the disk is quick. Returns whether it has."""
+
+
+def _never(_bodies: Sequence[bytes]) -> bool:
+    return False
+
 
 class _Entry:
     """A record that waits for the disk. `wake` is set while its exchange waits for it to be written."""
@@ -83,8 +91,14 @@ class Audit:
 
     passes = False
 
-    def __init__(self, append: Append, settings: AuditSettings, records: RecordMaker) -> None:
-        self._append = append
+    def __init__(
+        self,
+        append: Append,
+        settings: AuditSettings,
+        records: RecordMaker,
+        append_at_once: AppendAtOnce = _never,
+    ) -> None:
+        self._append, self._append_at_once = append, append_at_once
         self._continues = settings.on_full == "continue"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
         self._records = records
@@ -141,7 +155,12 @@ class Audit:
         Raises RpcError, which replaces the answer: its record cannot be written now.
         """
         self._open -= 1
-        entry = self._queue(self._records.end(exchange, outcome, seconds))
+        record = self._records.end(exchange, outcome, seconds)
+        # With an empty backlog no thread is at the files.
+        if not self._open and not self._backlog and self._append_at_once(self._records.encode([record])):
+            self._written += 1
+            return AT_ONCE
+        entry = self._queue(record)
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
         return self._hold(entry, True) if is_answer else AT_ONCE
 
