@@ -221,7 +221,7 @@ class Admin:
     """
     keep_exchanges: Annotated[int, Whole(1, 10_000_000)] = 100_000
     """Number of exchanges to remember. The oldest are forgotten first."""
-    keep_bytes: Annotated[int, Size(2**20)] = 256 * 2**20
+    keep_bytes: Annotated[int, Size(2**20)] = 64 * 2**20
     """Approximate memory for the exchanges that are remembered."""
     calls: Annotated[bool, Flag()] | None = None
     """Whether the inspector may send requests, as a client. Default: if `host` is a loopback address."""

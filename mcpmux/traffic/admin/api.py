@@ -129,11 +129,11 @@ class Api:
             Route("/api/upstreams/{name}/{action}", self._act, method="POST"),
         )
 
-    def _view_for(self, http: HttpExchange) -> LiveView:
-        return self._view.own if http.query.get("own") == "true" else self._view
+    async def _view_for(self, http: HttpExchange) -> LiveView:
+        return await (self._view.own if http.query.get("own") == "true" else self._view).caught_up()
 
     async def _exchanges(self, http: HttpExchange) -> None:
-        view = self._view_for(http)
+        view = await self._view_for(http)
         ring = view.ring
         bound = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
@@ -143,26 +143,26 @@ class Api:
         await http.send({"rows": rows, "before": rest, **counts})
 
     async def _exchange(self, http: HttpExchange) -> None:
-        view, row = self._row(http)
+        view, row = await self._row(http)
         messages = await view.messages(row)
         await http.send({"row": view.summary(row), "messages": messages})
 
     async def _message(self, http: HttpExchange) -> None:
-        view, row = self._row(http)
+        view, row = await self._row(http)
         message = await view.whole(row, whole_number(http.path, "seq", 1, 2**53, 0))
         if message is None:
             raise BadRequest(GONE, 404)
         await http.send(message)
 
-    def _row(self, http: HttpExchange, name: str = "row") -> tuple[LiveView, Row]:
-        view = self._view_for(http)
+    async def _row(self, http: HttpExchange, name: str = "row") -> tuple[LiveView, Row]:
+        view = await self._view_for(http)
         row = view.ring.row(whole_number(http.path, name, 1, 2**53, 0))
         if row is None:
             raise BadRequest(GONE, 404)
         return view, row
 
     async def _differences(self, http: HttpExchange) -> None:
-        (view, row), (_, other) = self._row(http), self._row(http, "other")
+        (view, row), (_, other) = await self._row(http), await self._row(http, "other")
         await http.send(await find_differences(view, row, other))
 
     async def _mark(self, http: HttpExchange) -> None:
@@ -171,14 +171,14 @@ class Api:
             mark = msgspec.json.decode(http.request.body, type=Mark)
         except UNREADABLE as error:
             raise BadRequest(str(error)) from None
-        view, row = self._row(http)
+        view, row = await self._row(http)
         marked = row.marked if mark.marked is None else mark.marked
         view.ring.mark(row, marked, row.note if mark.note is None else mark.note)
         await http.send({"row": view.summary(row)})
 
     async def _capture(self, http: HttpExchange) -> None:
         _check_get(http)
-        view, filter_ = self._view_for(http), _filter(http)
+        view, filter_ = await self._view_for(http), _filter(http)
         await http.reply.open(200, CAPTURE)
         await write_capture(view, filter_, http.reply.write)
 
@@ -188,7 +188,7 @@ class Api:
         `gone`: numbers of rows that no longer match. `first`, `last`: of all rows. `skipped`: number of
         changed rows that are not sent, as there were too many.
         """
-        view, filter_ = self._view_for(http), _filter(http)
+        view, filter_ = await self._view_for(http), _filter(http)
         ring = view.ring
         since = whole_number(http.query, "since", 0, 2**53, ring.position)
         position = min(since, ring.position)  # it may be of another run
@@ -211,7 +211,8 @@ class Api:
     async def _stream_traffic(self, http: HttpExchange) -> None:
         """Send events `record`: each message as in a capture. `missed`: number that a slow reader missed."""
         filter_ = _filter(http, NAMES)
-        positions = {view: view.ring.position for view in (self._view, self._view_for(http))}
+        views = await self._view.caught_up(), await self._view_for(http)
+        positions = {view: view.ring.position for view in views}
 
         async def read_news() -> tuple[bytes, bool]:
             events = []
@@ -283,7 +284,7 @@ class Api:
 
         Return also the time since when they are complete: later than `since` when rows were left out.
         """
-        view, begin = self._view, since
+        view, begin = await self._view.caught_up(), since
         calls: list[TimedCall] = []
         for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), most)):
             if index % STATS_AT_ONCE == 0:

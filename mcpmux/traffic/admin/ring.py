@@ -1,8 +1,8 @@
 """Keep the last exchanges in memory, for the inspector.
 
-Promises: bounded in rows and in bytes; taking a message costs the same few steps whether there are readers or
-not; a message is decoded only when it is read. Messages are kept as they were on the wire: they may be shown
-only through `view`, which redacts.
+Promises: bounded in rows and in bytes; messages are put into rows only for a reader, and decoded only
+when they are shown: without a reader, taking a message is putting it into a list. Messages are kept as they
+were on the wire: they may be shown only through `view`, which redacts.
 
 A row is one line of the inspector's list: an exchange with all its messages on both legs, or a message that
 belongs to none, such as a notification. Rows have consecutive numbers, and messages consecutive positions. A
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from sys import getsizeof
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -30,7 +30,7 @@ from mcpmux.traffic.outcome import CANCELLED, OPEN, word_of
 from mcpmux.traffic.record import ANSWERS
 from mcpmux.transports.inline import AT_ONCE
 
-MESSAGE_BYTES: Final = 400  # of a message besides its text
+MESSAGE_BYTES: Final = 350  # of a message besides its texts
 ROW_BYTES: Final = 600  # of a row besides its messages
 SHORT: Final = 2048  # characters of the target and the method of a message whose text is not kept
 OWN_SHARE: Final = 8  # the ring of mcpmux's own requests has this part of the limits, in addition
@@ -38,6 +38,12 @@ SHARE: Final = 8  # one row may take this part of the memory, one message half o
 ROW_MESSAGES: Final = 2000  # of one row; a listen lasts for days
 NOTE: Final = "note"  # the status of a notification
 RECENT: Final = 16_384  # messages that a reader may be behind; some seconds of a flood
+SORTED_AT_ONCE: Final = 8  # batches of messages: more than come meanwhile
+NO_ROW: Final = 0  # the number of the row of a message that was dropped before it got one
+
+
+Note: TypeAlias = tuple[int, str | None]
+"""An exchange that was admitted, with the view of its client, or that was cancelled (None)."""
 
 
 class StoredMessage:
@@ -116,21 +122,22 @@ class Row:
 
 def weight_of(observed: Observation) -> int:
     """Return the bytes that a message takes."""
-    texts = (observed.method, observed.id, observed.target)
-    return (
-        MESSAGE_BYTES + len(observed.data) + sum(getsizeof(text) for text in texts if isinstance(text, str))
-    )
+    texts = getsizeof(observed.method) + getsizeof(observed.id) + getsizeof(observed.target)
+    return MESSAGE_BYTES + len(observed.data) + texts
 
 
 class LiveRing:
-    """See the module. A BatchObserver, and an ExchangeObserver that never waits. `settle` before reading."""
+    """See the module. A BatchObserver, and an ExchangeObserver that never waits.
+
+    Call `catch_up` or `settle` before reading.
+    """
 
     most_waiting = BATCH
     passes = False
 
     def __init__(self, most_rows: int, most_bytes: int, *, is_own: bool = False) -> None:
         """`is_own`: it is the ring for mcpmux's own requests."""
-        self.settle: Callable[[], None] = lambda: None
+        self._settle: Callable[[], None] = lambda: None
         self.own: LiveRing | None = None
         if not is_own:
             self.own = LiveRing(max(1, most_rows // OWN_SHARE), most_bytes // OWN_SHARE, is_own=True)
@@ -140,7 +147,9 @@ class LiveRing:
         # By exchange, or by its number, negative, for an unanswered request without an exchange.
         self._growing: dict[int, Row] = {}
         self._recent: deque[int] = deque(maxlen=RECENT)  # the number of the row of each of the last messages
-        self._views: dict[int, str] = {}  # of exchanges that were admitted since the last batch
+        # Messages that have no rows yet, their bytes, and the notes that were made since those before them.
+        self._unsorted: deque[tuple[Sequence[Observation], int, list[Note]]] = deque()
+        self._notes: list[Note] = []  # since the last of these messages
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
@@ -148,21 +157,69 @@ class LiveRing:
 
     def expect(self, settle: Callable[[], None]) -> None:
         """Remember how to settle. See BatchObserver."""
-        self.settle = settle
+        self._settle = settle
         if self.own is not None:
-            self.own.settle = settle
+            self.own._settle = self.settle
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         """Take messages in order. See BatchObserver."""
+        if self.own is not None:
+            own = [observed for observed in batch if not observed.exchange and observed.own]
+            if own:  # they must not be dropped together with those of clients
+                self.own.take_all(own)
+                batch = [observed for observed in batch if observed.exchange or not observed.own]
+        size = sum([weight_of(observed) for observed in batch])
+        size += sum([len(view) for _, view in self._notes if view is not None])
+        self._unsorted.append((batch, size, self._notes))
+        self._notes = []
+        self._bytes += size
+        if size > self._most_bytes // SHARE // 2:  # perhaps of messages that are too large to be kept
+            self._sort()
+        while self._bytes > self._most_bytes and len(self._rows) + len(self._unsorted) > 1:
+            if self._rows:
+                self._forget_oldest()
+            else:
+                batch, size, _ = self._unsorted.popleft()
+                self._bytes -= size
+                self.position += len(batch)
+                self._recent.extend([NO_ROW] * len(batch))
+
+    def settle(self) -> None:
+        """Put all messages so far into rows."""
+        self._settle()
+        self._sort()
+        if self.own is not None:
+            self.own._sort()
+
+    async def catch_up(self) -> None:
+        """Put messages into rows until only a few are left, while other tasks run."""
+        while len(self._unsorted) > SORTED_AT_ONCE:
+            for _ in range(SORTED_AT_ONCE):
+                self._sort_next()
+            await trio.lowlevel.checkpoint()
+
+    def _sort(self) -> None:
+        while self._unsorted:
+            self._sort_next()
+        self._note(self._notes)
+        self._notes = []
+
+    def _sort_next(self) -> None:
+        batch, size, notes = self._unsorted.popleft()
+        self._bytes -= size
         for observed in batch:
             self.take(observed)
-        if self._views:  # requests pass before they are admitted, so each has its row by now
-            for exchange, view in self._views.items():
+        self._note(notes)
+
+    def _note(self, notes: Sequence[Note]) -> None:
+        for exchange, view in notes:  # requests pass before they are admitted, so each has its row by now
+            if view is None:
+                self.cut_off(exchange)
+            else:
                 self.set_view(exchange, view)
-            self._views.clear()
 
     def take(self, observed: Observation, size: int | None = None) -> None:
-        """Take one message. `size`: on the wire, if its text is incomplete."""
+        """Put one message into its row. `size`: on the wire, if its text is incomplete."""
         if self.own is not None and observed.own:
             self.own.take(observed, size)
             return
@@ -188,7 +245,7 @@ class LiveRing:
         """Note the view of an exchange's client. See ExchangeObserver."""
         view = exchange.call.principal.view
         if view:
-            self._views[exchange.number] = view
+            self._notes.append((exchange.number, view))
         return AT_ONCE
 
     def set_view(self, exchange: int, view: str) -> None:
@@ -200,11 +257,10 @@ class LiveRing:
             self._bytes += len(view)
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """Mark a cancelled exchange. See ExchangeObserver."""
+        """Note a cancelled exchange. See ExchangeObserver."""
         # The first test is fast and mostly false; trio's class makes the second take ten times as long.
         if isinstance(outcome, BaseException) and isinstance(outcome, trio.Cancelled):
-            self.settle()
-            self.cut_off(exchange.number)
+            self._notes.append((exchange.number, None))
         return AT_ONCE
 
     def cut_off(self, exchange: int) -> None:

@@ -113,6 +113,7 @@ async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]
     """Return the position of each message of the selected rows, in order, with its row."""
     places: list[tuple[int, Row]] = []
     breath = time.perf_counter() + BREATH_SECONDS
+    await view.caught_up()
     for row in view.ring.before(view.ring.last + 1):
         if view.matches(wanted, row):
             places += [(stored.position, row) for stored in row.messages]

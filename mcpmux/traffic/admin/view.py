@@ -98,9 +98,14 @@ class LiveView:
         """The name of this run, within which rows have their numbers."""
         return self._run.name
 
+    async def caught_up(self) -> LiveView:
+        """Return this view, once most messages are in rows: without a reader they may be many."""
+        await self._ring.catch_up()
+        return self
+
     @property
     def ring(self) -> LiveRing:
-        """The ring, with all messages so far."""
+        """The ring, with all messages so far. Call `caught_up` first."""
         self._ring.settle()
         return self._ring
 
