@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.app.workers.pool import HUNG_SECONDS, SILENT_SECONDS, WorkerPool, WorkerProcess
@@ -54,30 +55,29 @@ class Pair:
         self._connection_channel.close()
 
 
-async def watched(pair: Pair, nursery: trio.Nursery) -> None:
-    nursery.start_soon(pair.answer)
-    nursery.start_soon(WorkerPool(1, lambda _number: (), lambda _number: {}).listen, pair.worker)
-    await pair.worker.ready.wait()
-
-
-async def test_one_that_answers_is_asked_on_and_serves(autojump_clock: trio.testing.MockClock):
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
     pair = Pair()
     async with trio.open_nursery() as nursery:
-        await watched(pair, nursery)
-        with trio.move_on_after(100) as scope:
-            await pair.worker.watch_heartbeat(pair.note_recovery)
-        assert scope.cancelled_caught
-        assert pair.asked >= 40
-        assert pair.worker.serves
-        assert not pair.recoveries
+        nursery.start_soon(pair.answer)
+        nursery.start_soon(WorkerPool(1, lambda _number: (), lambda _number: {}).listen, pair.worker)
+        await pair.worker.ready.wait()
+        yield pair
         nursery.cancel_scope.cancel()
     pair.close()
 
 
-async def test_one_that_is_slow_gets_nothing_until_it_answers(autojump_clock: trio.testing.MockClock):
-    pair = Pair()
+async def test_a_worker_that_answers_is_asked_again_and_serves(pair: Pair, autojump_clock: MockClock):
+    with trio.move_on_after(100) as scope:
+        await pair.worker.watch_heartbeat(pair.note_recovery)
+    assert scope.cancelled_caught
+    assert pair.asked >= 40
+    assert pair.worker.serves
+    assert not pair.recoveries
+
+
+async def test_a_slow_worker_gets_no_connection_until_it_answers(pair: Pair, autojump_clock: MockClock):
     async with trio.open_nursery() as nursery:
-        await watched(pair, nursery)
         pair.delay = SILENT_SECONDS + 3
         nursery.start_soon(pair.worker.watch_heartbeat, pair.note_recovery)
         await trio.sleep(SILENT_SECONDS + 2.5)
@@ -87,37 +87,26 @@ async def test_one_that_is_slow_gets_nothing_until_it_answers(autojump_clock: tr
         assert len(pair.recoveries) == 1
         assert pair.worker.serves
         nursery.cancel_scope.cancel()
-    pair.close()
 
 
-async def test_one_that_never_answers_hangs(autojump_clock: trio.testing.MockClock):
-    pair = Pair()
+async def test_a_worker_that_never_answers_hangs(pair: Pair, autojump_clock: MockClock):
+    pair.delay = 10_000
+    began = trio.current_time()
+    await pair.worker.watch_heartbeat(pair.note_recovery)
+    assert HUNG_SECONDS <= trio.current_time() - began <= HUNG_SECONDS + 5
+    assert not pair.worker.serves
+    assert not pair.recoveries
+
+
+async def test_a_question_to_a_worker_that_ends_fails_at_once(pair: Pair, autojump_clock: MockClock):
+    async def leave() -> None:
+        await trio.sleep(1)
+        pair.control.close()
+
+    pair.delay = 10_000
+    began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        await watched(pair, nursery)
-        pair.delay = 10_000
-        began = trio.current_time()
-        await pair.worker.watch_heartbeat(pair.note_recovery)
-        assert HUNG_SECONDS <= trio.current_time() - began <= HUNG_SECONDS + 5
-        assert not pair.worker.serves
-        assert not pair.recoveries
-        nursery.cancel_scope.cancel()
-    pair.close()
-
-
-async def test_who_asks_one_that_goes_hears_so_at_once(autojump_clock: trio.testing.MockClock):
-    pair = Pair()
-    async with trio.open_nursery() as nursery:
-        await watched(pair, nursery)
-        pair.delay = 10_000
-        began = trio.current_time()
-
-        async def leave() -> None:
-            await trio.sleep(1)
-            pair.control.close()
-
         nursery.start_soon(leave)
         with pytest.raises(TransportClosed, match="has gone"):
             await pair.worker.control.ask("metrics")
-        assert trio.current_time() - began == 1
-        nursery.cancel_scope.cancel()
-    pair.close()
+    assert trio.current_time() - began == 1
