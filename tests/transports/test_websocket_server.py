@@ -1,4 +1,4 @@
-"""What clients may get wrong over WebSocket, byte by byte, in memory and virtual time."""
+"""Mistakes of clients over WebSocket, byte by byte, in memory and virtual time."""
 
 from __future__ import annotations
 
@@ -87,6 +87,15 @@ async def open_client(client: RawClient) -> None:
     await client.stream.send_all(handshake())
     status, _, _ = await client.head()
     assert status == 101
+
+
+@asynccontextmanager
+async def open_echo() -> AsyncIterator[tuple[Echo, RawClient]]:
+    """Open a client whose handshake is done."""
+    echo = Echo()
+    async with connect(echo) as client:
+        await open_client(client)
+        yield echo, client
 
 
 @pytest.mark.parametrize(
@@ -213,9 +222,7 @@ async def test_a_client_that_leaves_within_the_handshake_is_noticed_at_once(auto
 
 
 async def test_a_binary_message_ends_it_with_1003(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.send_all(frame(TEXT, b"first") + frame(BINARY, b"{}"))
         assert await client.frame() == (TEXT, b"first")
         assert await client.close_code() == 1003
@@ -230,9 +237,7 @@ async def test_a_binary_message_ends_it_with_1003(autojump_clock):
     ("size", "accepted"), [("x" * LIMIT, True), ("x" * (LIMIT + 1), False), ("ü" * (LIMIT // 2 + 1), False)]
 )
 async def test_the_limit_counts_bytes_and_past_it_is_1009(size, accepted, autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.send_all(frame(TEXT, size.encode()))
         if accepted:
             assert await client.frame() == (TEXT, size.encode())
@@ -261,9 +266,7 @@ async def test_a_message_in_fragments_is_one_message_and_pings_come_between(auto
 async def test_fragments_without_end_are_cut_off(autojump_clock, monkeypatch):
     allowed = 2**16
     monkeypatch.setattr(websocket, "ALLOWANCE_BYTES", allowed)
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.send_all(frame(TEXT, b"", fin=False))
         empty = frame(0, b"", fin=False) * 1000
         for _ in range((2 * LIMIT + allowed) // len(empty) + 2):
@@ -308,9 +311,7 @@ async def test_messages_use_up_no_allowance(autojump_clock, monkeypatch):
     "nonsense", [frame(TEXT, b"\xff"), b"\xf1\x80" + b"\0" * 4, frame(3, b""), frame(CLOSE, b"\x00")]
 )
 async def test_what_is_no_websocket_ends_this_connection_alone(nonsense, autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.send_all(nonsense)
         await echo.done.wait()
     assert len(echo.ends) == 1
@@ -318,9 +319,7 @@ async def test_what_is_no_websocket_ends_this_connection_alone(nonsense, autojum
 
 
 async def test_the_clients_goodbye_is_answered(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.send_all(frame(CLOSE, struct.pack("!H", 1000) + b"bye"))
         assert await client.close_code() == 1000
         await client.expect_end()
@@ -329,9 +328,7 @@ async def test_the_clients_goodbye_is_answered(autojump_clock):
 
 
 async def test_a_client_that_vanishes_is_lost(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         await client.stream.aclose()
         await echo.done.wait()
     assert echo.ends == ["the connection was lost"]
@@ -339,9 +336,7 @@ async def test_a_client_that_vanishes_is_lost(autojump_clock):
 
 
 async def test_our_goodbye_says_that_we_go_and_does_not_wait_for_ever(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         began = trio.current_time()
         echo.stopping.set()
         assert await client.close_code() == GOING_AWAY
@@ -350,9 +345,7 @@ async def test_our_goodbye_says_that_we_go_and_does_not_wait_for_ever(autojump_c
 
 
 async def test_the_clients_answer_to_our_goodbye_is_the_end(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         echo.stopping.set()
         assert await client.close_code() == GOING_AWAY
         await client.stream.send_all(frame(TEXT, b"later") + frame(CLOSE, struct.pack("!H", GOING_AWAY)))
@@ -362,9 +355,7 @@ async def test_the_clients_answer_to_our_goodbye_is_the_end(autojump_clock):
 
 
 async def test_a_ping_after_our_goodbye_harms_nobody(autojump_clock):
-    echo = Echo()
-    async with connect(echo) as client:
-        await open_client(client)
+    async with open_echo() as (echo, client):
         echo.stopping.set()
         assert await client.close_code() == GOING_AWAY
         await client.stream.send_all(frame(PING, b"late") + frame(TEXT, b"later"))
