@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 
@@ -30,6 +33,16 @@ async def client_of(world: World, revision: str, capabilities: Json = FORM) -> S
 
 def beside(server: TaskServer) -> dict[str, ScriptedServer]:
     return {"x": server, "y": ScriptedServer(tools=[])}
+
+
+@asynccontextmanager
+async def open_tasks(
+    down: str, capabilities: Json = FORM, *, up: str = LEGACY
+) -> AsyncIterator[tuple[TaskServer, ScriptedClient]]:
+    """Open a mux before a server with tasks, with one client."""
+    server = TaskServer(up)
+    async with open_world(beside(server)) as world:
+        yield server, await client_of(world, down, capabilities)
 
 
 async def make(client: ScriptedClient, tool: str = "x__must") -> Json:
@@ -83,9 +96,7 @@ async def test_tools_of_a_modern_server_promise_a_legacy_client_no_tasks(down, a
 
 
 async def test_a_legacy_client_makes_a_task_and_fetches_its_result(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, LEGACY)
+    async with open_tasks(LEGACY) as (server, client):
         call = {"name": "x__must", "task": {"ttl": 60000}}
         made = await client.request("tools/call", call)
         assert made["task"] == {**server.tasks["t1"], "taskId": "x+t1"}
@@ -114,9 +125,7 @@ async def test_the_only_unprefixed_server_is_passed_through(autojump_clock):
 
 
 async def test_a_failed_task_answers_the_error_of_its_call(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, LEGACY)
+    async with open_tasks(LEGACY) as (server, client):
         await make(client)
         server.set("t1", "failed", RpcFailure(-32000, "broken"))
         error = await client.refusal("tasks/result", {"taskId": "x+t1"})
@@ -124,18 +133,14 @@ async def test_a_failed_task_answers_the_error_of_its_call(autojump_clock):
 
 
 async def test_a_legacy_client_cancels_a_task(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, LEGACY)
+    async with open_tasks(LEGACY) as (_server, client):
         await make(client)
         cancelled = await client.request("tasks/cancel", {"taskId": "x+t1"})
         assert (cancelled["taskId"], cancelled["status"]) == ("x+t1", "cancelled")
 
 
 async def test_a_task_asks_its_question_while_its_result_is_awaited(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, LEGACY)
+    async with open_tasks(LEGACY) as (server, client):
         await make(client)
         server.set("t1", "input_required")
         await client.start("tasks/result", {"taskId": "x+t1"})
@@ -262,9 +267,7 @@ async def test_progress_goes_on_under_the_token_of_the_call(autojump_clock):
 
 
 async def test_a_modern_client_has_the_tasks_of_a_modern_server(autojump_clock):
-    server = TaskServer(MODERN)
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, MODERN, ABLE)
+    async with open_tasks(MODERN, ABLE, up=MODERN) as (server, client):
         made = await client.request("tools/call", {"name": "x__must"})
         assert (made["resultType"], made["taskId"]) == ("task", "x+t1")
         server.set("t1", "input_required")
@@ -277,9 +280,7 @@ async def test_a_modern_client_has_the_tasks_of_a_modern_server(autojump_clock):
 
 
 async def test_a_modern_client_gets_a_task_that_a_legacy_tool_requires(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, MODERN, ABLE)
+    async with open_tasks(MODERN, ABLE) as (server, client):
         made = await client.request("tools/call", {"name": "x__must"})
         assert (made["resultType"], made["taskId"], made["ttlMs"]) == ("task", "x+t1", 60000)
         assert made["pollIntervalMs"] == 500
@@ -301,9 +302,7 @@ async def test_a_modern_client_gets_a_task_that_a_legacy_tool_requires(autojump_
 
 
 async def test_the_error_of_a_legacy_servers_task_is_in_the_task(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, MODERN, ABLE)
+    async with open_tasks(MODERN, ABLE) as (server, client):
         await client.request("tools/call", {"name": "x__must"})
         server.set("t1", "failed", RpcFailure(-32000, "broken"))
         task = await client.request("tasks/get", {"taskId": "x+t1"})
@@ -311,9 +310,7 @@ async def test_the_error_of_a_legacy_servers_task_is_in_the_task(autojump_clock)
 
 
 async def test_a_modern_client_cancels_a_legacy_servers_task(autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, MODERN, ABLE)
+    async with open_tasks(MODERN, ABLE) as (_server, client):
         await client.request("tools/call", {"name": "x__must"})
         await client.request("tasks/cancel", {"taskId": "x+t1"})
         assert (await client.request("tasks/get", {"taskId": "x+t1"}))["status"] == "cancelled"
@@ -331,9 +328,7 @@ async def test_who_knows_no_tasks_cannot_ask_about_them(up, autojump_clock):
 @pytest.mark.parametrize("name", ["may", "never"])
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 async def test_a_tool_that_requires_no_task_is_called_plainly(name, down, autojump_clock):
-    server = TaskServer()
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, down, ABLE)
+    async with open_tasks(down, ABLE) as (server, client):
         assert (await client.request("tools/call", {"name": f"x__{name}"}))["content"] == [LINK]
         assert not server.tasks
 
@@ -345,9 +340,7 @@ UNAWARE = [(LEGACY, MODERN), (LEGACY, OLD), (MODERN, LEGACY), (MODERN, OLD)]
 
 @pytest.mark.parametrize(("up", "down"), UNAWARE)
 async def test_who_knows_no_tasks_gets_the_result_when_it_is_there(up, down, autojump_clock):
-    server = TaskServer(up)
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, down)
+    async with open_tasks(down, up=up) as (server, client):
         await client.start("tools/call", {"name": "x__must"})
         await trio.sleep(600)
         server.set("t1", "completed", RESULT)
@@ -358,9 +351,7 @@ async def test_who_knows_no_tasks_gets_the_result_when_it_is_there(up, down, aut
 
 @pytest.mark.parametrize(("up", "down"), UNAWARE)
 async def test_who_knows_no_tasks_is_asked_what_the_task_asks(up, down, autojump_clock):
-    server = TaskServer(up)
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, down)
+    async with open_tasks(down, up=up) as (server, client):
         await client.start("tools/call", {"name": "x__must"})
         await trio.sleep(5)
         server.set("t1", "input_required")
@@ -442,9 +433,7 @@ async def test_a_legacy_client_makes_no_task_of_a_modern_servers_tool(autojump_c
 
 
 async def test_a_failed_task_that_was_waited_for_is_an_error(autojump_clock):
-    server = TaskServer(MODERN)
-    async with open_world(beside(server)) as world:
-        client = await client_of(world, LEGACY)
+    async with open_tasks(LEGACY, up=MODERN) as (server, client):
         await client.start("tools/call", {"name": "x__must"})
         await trio.sleep(5)
         server.set("t1", "failed", RpcFailure(-32000, "broken"))
