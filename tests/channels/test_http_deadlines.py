@@ -49,7 +49,7 @@ async def refuse(_request: object, _notify: object):
 
 
 class Peer:
-    """The server's end of one connection. What warms it up is answered, and not shown."""
+    """The server's end of one connection. Requests that warm it up are answered, and not shown."""
 
     def __init__(self, stream, seen) -> None:
         self._stream = stream
@@ -97,7 +97,7 @@ class Peer:
 
 
 class World:
-    """A channel to a server. `seen`: what that was told; `left`: how many connections have ended."""
+    """A channel to a server. `seen`: the messages that it got; `left`: how many connections have ended."""
 
     channel: HttpChannel
 

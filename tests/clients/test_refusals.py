@@ -1,4 +1,4 @@
-"""A client whose requests are refused hears so of every one of them, however many come at once."""
+"""A client gets a refusal of every refused request, however many come at once."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def configured(
 
 @dataclass(eq=False, kw_only=True)
 class Member:
-    """One of them, with a connection of its own to an upstream. `client` speaks to it alone."""
+    """One of them, with its own connection to an upstream. `client` speaks to it alone."""
 
     name: str
     world: World
@@ -129,7 +129,7 @@ class Members:
         return holder
 
     async def start(self, name: str, server: ScriptedServer, **settings: Any) -> Any:
-        """One more, or one in place of another that has ended. `settings`: see `configured`."""
+        """Start one more, or one instead of another that has ended. `settings`: see `configured`."""
         config = configured(name, **settings)
         self.all[name] = await self.nursery.start(self.run, name, config, World({"docs": server}))
         return self.all[name]

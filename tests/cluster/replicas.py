@@ -26,7 +26,7 @@ from tests.runtime.world import World
 
 @dataclass(eq=False)
 class Replicas(Members):
-    """Each has a line of its own to the store. `ids`: of those, by name, that do not get one by chance."""
+    """Each has its own line to the store. `ids`: of those, by name, that do not get one by chance."""
 
     ids: dict[str, str] = field(default_factory=dict)
 

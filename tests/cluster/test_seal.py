@@ -1,4 +1,4 @@
-"""Values in a store open for their reader alone, as what it is, and tells a reader nothing."""
+"""Values in a store open for their reader alone, as what it is, and tell a reader no facts."""
 
 from __future__ import annotations
 

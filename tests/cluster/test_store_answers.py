@@ -1,9 +1,9 @@
-"""What lies in the store may have been written by others: a state machine with a store that tells lies.
+"""Values in the store may have been written by others: a state machine with a store that tells lies.
 
 A replica is a member, has sessions and places, and counts by rate limits. Now and then the store answers
-anything, or the truth with something wrong in it. Whatever it says:
+anything, or the truth with something wrong in it. Always:
 
-    nothing leaves but that the store is away, the session elsewhere, or the client too early
+    the only errors are: the store is away, the session is elsewhere, or the client is too early
     the lease lasts no longer than its time, and only who has sealed a card is a neighbour, under that id
     a client is sent away for no longer than an empty bucket takes
     as soon as the store tells the truth again, everything works

@@ -1,4 +1,4 @@
-"""`[capture]` and `[redaction]`: what is read, and what is told of mistakes."""
+"""`[capture]` and `[redaction]`: the values that are read, and the messages about mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[views]`: what is read, and what is told of mistakes."""
+"""`[views]`: the values that are read, and the messages about mistakes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is tried in every cell. A feature tells what came instead (a key of NOTES), None for the thing itself.
+"""The features tried in every cell. A feature returns its substitute (a key of NOTES), or None.
 
-A feature fails by an AssertionError; what the client hears and the server is asked is judged besides.
+A feature fails by an AssertionError; messages to the client and the server are judged besides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pair of revisions cannot do by nature, and what comes instead: the footnotes of the table."""
+"""The features that a pair of revisions cannot have, and their substitutes: the footnotes of the table."""
 
 from __future__ import annotations
 

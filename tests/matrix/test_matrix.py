@@ -1,4 +1,4 @@
-"""Every pair of revisions, feature by feature; the README says what comes of it, and must be right."""
+"""Every pair of revisions, feature by feature; the README states the outcome, and must be right."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Upstream(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a client saw: the items of each combined page, and what it was told about failures."""
+    """The view of a client: the items of each combined page, and the reported failures."""
 
     pages: list[list[str]]
     failures: list[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Clients without an event loop that hide nothing: they send what they are told, and keep every message.
+"""Clients without an event loop that hide no byte: they send any message, and keep every one.
 
 Standard library only, so that no mistake of mcpmux's own parsers can hide in them.
 """

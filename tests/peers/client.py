@@ -39,7 +39,7 @@ class ScriptedClient:
         await self._pipe.send(data)
 
     async def receive_raw(self) -> Any:
-        """Wait for the next message, and check nothing."""
+        """Wait for the next message, without any check."""
         return json.loads(await self._pipe.receive())
 
     async def receive(self) -> Json:

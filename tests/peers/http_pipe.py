@@ -17,7 +17,7 @@ from tests.peers.revision import MODERN, Json, make_fields
 
 
 class HttpPipe:
-    """What is sent is posted; what comes back, on whatever stream, is received."""
+    """Posts what is sent, and receives what comes back on any stream."""
 
     def __init__(self, pool: HttpPool, nursery: trio.Nursery) -> None:
         self._client = HttpClient(pool)

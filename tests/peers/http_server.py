@@ -1,4 +1,4 @@
-"""Web servers on the loopback: with a handler of their own, or the endpoint of a scripted MCP server."""
+"""Web servers on the loopback: with their own handler, or the endpoint of a scripted MCP server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def start_http(
 
 @asynccontextmanager
 async def open_http(handle: Handler, **serving: Any) -> AsyncIterator[int]:
-    """Serve HTTP in a nursery of its own, which is cancelled at the end; give the port."""
+    """Serve HTTP in its own nursery, which is cancelled at the end. Yield the port."""
     async with trio.open_nursery() as nursery:
         yield await start_http(nursery, handle, **serving)
         nursery.cancel_scope.cancel()
@@ -62,12 +62,12 @@ class HttpFace:
         self.url = ""
 
     def break_off(self) -> None:
-        """Every response that is open ends as it is."""
+        """Break off every open response."""
         for scope in self._connections:
             scope.cancel()
 
     def forget(self) -> None:
-        """The server starts anew: open responses end, and nobody has a session."""
+        """Start the server anew: open responses end, and no session is left."""
         self._session = None
         self.break_off()
 

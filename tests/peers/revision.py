@@ -1,4 +1,4 @@
-"""What a revision makes a client say: its greeting, the `_meta` of requests, and header fields over HTTP.
+"""The messages of a client of a revision: its greeting, the `_meta` of requests, and header fields over HTTP.
 
 Written from the specification, not from mcpmux's code, so that no mistake there can hide here.
 """

@@ -1,4 +1,4 @@
-"""A client that speaks one revision, and judges all that it hears and says by the schema of that revision."""
+"""A client that speaks one revision, and judges all messages to and from it by that schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A server that speaks one revision, offers all that this revision has, and judges what it is told.
+"""A server that speaks one revision, offers all that this revision has, and judges the messages that it gets.
 
-Everything that it says is judged, too: a test must not rest on a server that no revision knows.
+Its own messages are judged, too: a test must not rest on a server that no revision knows.
 """
 
 from __future__ import annotations

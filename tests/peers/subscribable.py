@@ -110,7 +110,7 @@ class Subscribable(ScriptedServer):
                 await self.send({"method": "notifications/resources/updated", "params": params})
 
     async def notify(self, method: str) -> None:
-        """Tell a list change to everybody who may hear it."""
+        """Send a list change to all clients that may get it."""
         wish_name = {"resources": "resourcesListChanged", "tools": "toolsListChanged"}[method.split("/")[1]]
         if not self.modern:
             await self.send({"method": method})

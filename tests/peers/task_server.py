@@ -1,4 +1,4 @@
-"""A scripted server that makes tasks, in the way of its era, and works on them when it is told to."""
+"""A scripted server that makes tasks, in the way of its era, and works on them on command."""
 
 from __future__ import annotations
 

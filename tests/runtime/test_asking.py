@@ -38,7 +38,7 @@ ASKING = "sampling/createMessage"
 
 
 class Curious(ScriptedServer):
-    """Its tool asks the client `method`, as the era does it, `times` times; then answers what it was told."""
+    """Its tool asks the client `method`, as the era does it, `times` times; then returns the answers."""
 
     def __init__(self, revision: str, method: str, times: int = 1) -> None:
         super().__init__(revision, tools=[TOOL])
@@ -90,7 +90,7 @@ async def client_of(world: World, revision: str, capabilities: Json = CAPABILITI
 
 
 async def call_and_answer(client: ScriptedClient, answer: Json, params: Json | None = None) -> Json:
-    """Call the tool, answer whatever is asked on the way, give the result."""
+    """Call the tool and answer its questions. Return the result."""
     params = params or {"name": "x__t"}
     if client.revision != MODERN:
         request_id = await client.start("tools/call", params)

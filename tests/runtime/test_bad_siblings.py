@@ -43,7 +43,7 @@ async def answer(request: Any, reply: Any) -> None:
 
 
 async def greet(data: bytes, stream: trio.SocketStream) -> None:
-    """Say something that is no HTTP to whoever asks, and hang up."""
+    """Answer with something that is no HTTP, and hang up."""
     async with stream:
         await stream.receive_some()
         await stream.send_all(data)

@@ -1,7 +1,7 @@
-"""Ten clients that say the same: equal request ids and progress tokens, at once, on the same tools.
+"""Ten clients with equal messages: equal request ids and progress tokens, at once, on the same tools.
 
-Every call has a key of its own, which the server puts into all that it says about the call: whatever
-reaches another call has crossed. A seed decides in which order calls go on, end, fail and are cancelled.
+Every call has a key of its own, which the server puts into all messages about the call: a message
+that reaches another call has crossed. A seed decides in which order calls go on, end, fail and are cancelled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PATIENCE = 20.0  # seconds for one round, on a busy machine
 
 
 class Fate(NamedTuple):
-    """What becomes of a call: how often it says how far it is, and how it ends.
+    """The fate of a call: the number of its progress notifications, and its end.
 
     `late`: it is cancelled, and answered nevertheless.
     """
@@ -57,7 +57,7 @@ class Fate(NamedTuple):
 
 
 class Worker(ScriptedServer):
-    """Its tool does what it is told, call by call. `begun` has the request id of each key."""
+    """Its tool follows the fate of each call. `begun` has the request id of each key."""
 
     def __init__(self, revision: str) -> None:
         tool = {"name": "work", "inputSchema": {"type": "object"}}
@@ -111,7 +111,7 @@ class Worker(ScriptedServer):
 
 
 class Caller:
-    """One client. Everything that it hears is judged at once."""
+    """One client. Each message to it is judged at once."""
 
     def __init__(self, revision: str) -> None:
         self.revision = revision

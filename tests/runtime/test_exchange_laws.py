@@ -1,11 +1,11 @@
-"""The laws of exchanges, whatever clients, a server and the clock do, in whatever order.
+"""The laws of exchanges, for any acts of clients, a server and the clock in any order.
 
 A script is made up by Hypothesis and acted out in virtual time, with a server and clients of both eras.
-Between its pauses everything may overlap. Whatever has happened:
+Between its pauses everything may overlap. Always:
 
     each request has one answer, or none if it was cancelled, or if its client has gone
-    nothing is said to a client about a request that it has the answer to
-    a server hears at most once that a request is cancelled, and at most one answer to what it asks
+    a client gets no message about a request that it has the answer to
+    a server gets at most one cancellation of a request, and at most one answer to each of its requests
     slots, deadlines, tickets and tasks are given back
 """
 
@@ -84,7 +84,7 @@ STEP = st.builds(
 
 
 class Server(ScriptedServer):
-    """Answers calls as it is told to. `lives`: what it has seen, by connection; `open`: calls it works on."""
+    """Answers calls on command. `lives`: what it has seen, by connection; `open`: calls it works on."""
 
     def __init__(self, revision: str) -> None:
         super().__init__(revision, resources=[{"uri": URI, "name": "a"}], tools=[], prompts=[])
@@ -151,7 +151,7 @@ async def _serve(world: World, pipe: Any) -> None:
 
 
 class Client:
-    """`told`: what it was told, in order; `asked`: its requests by id, `cancelled` those it took back."""
+    """`told`: the messages it got, in order; `asked`: its requests by id, `cancelled` those it took back."""
 
     def __init__(self, world: World, revision: str) -> None:
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)

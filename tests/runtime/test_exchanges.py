@@ -1,4 +1,4 @@
-"""Exchanges of a client on a stream: plain calls are sent on and answered without a task of their own."""
+"""Exchanges of a client on a stream: plain calls are sent on and answered without their own task."""
 
 from __future__ import annotations
 

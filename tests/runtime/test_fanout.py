@@ -1,4 +1,4 @@
-"""One resource and a thousand clients: who hears, who waits for whom, and what it costs."""
+"""One resource and a thousand clients: who gets updates, who waits, and the cost."""
 
 from __future__ import annotations
 

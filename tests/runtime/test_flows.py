@@ -68,7 +68,7 @@ async def test_a_raw_uri_reaches_its_only_owner(autojump_clock):
 
 
 async def say_name(server: ScriptedServer, params: Json, message: Json) -> Json:
-    """An answer that says what was called; of a completion, what it was about."""
+    """Return an answer that names the called item; of a completion, its reference."""
     name = params.get("name") or params["ref"]["name"]
     content = {"type": "text", "text": name}
     done: dict[str, Json] = {

@@ -95,7 +95,7 @@ class Case(NamedTuple):
 
 
 class Peer:
-    """One end of a stream, which remembers nothing of what it was told. Answers what it is asked.
+    """One end of a stream, which keeps no message. Answers requests.
 
     `patience`: how long it waits for an answer, in seconds of virtual time.
     """
@@ -110,7 +110,7 @@ class Peer:
         await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     async def ask(self, message: Json) -> None:
-        """Send a request and wait for whatever answers it, or until nothing more happens."""
+        """Send a request and wait for its answer, or until all tasks are blocked."""
         answered = self._waits[message["id"]] = trio.Event()
         await self.send(message)
         with trio.move_on_after(self.patience):
@@ -245,7 +245,7 @@ class Scene:
         self.said: Case | None = None  # of which something was said last
 
     def schema_of(self, case: Case) -> OfficialSchema:
-        """The schema of whoever says what grows."""
+        """Return the schema of the sender of what grows."""
         is_client = case.origin in ("asks", "tells", "answers a question")
         return self.client.schema if is_client else self.server.schema
 
@@ -364,7 +364,7 @@ def cases(down: OfficialSchema, up: OfficialSchema) -> Iterator[Case]:
 
 
 class Walk:
-    """Plays cases. `failures`: what they have shown. `unsaid`: those of which nobody was asked."""
+    """Plays cases. `failures`: what they have shown. `unsaid`: those without a request."""
 
     def __init__(self, watch: StepWatch) -> None:
         self._watch = watch

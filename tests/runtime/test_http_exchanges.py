@@ -1,4 +1,4 @@
-"""Exchanges of a client over HTTP: plain calls are sent on and answered without a task of their own."""
+"""Exchanges of a client over HTTP: plain calls are sent on and answered without their own task."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ async def test_observed_calls_are_answered_without_a_task(server, era, monkeypat
 
 
 class Comparing:
-    """Is told what a recorder is told, and holds what is said of messages against what is in them."""
+    """Compares what a recorder gets about messages with the messages themselves."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -190,7 +190,7 @@ async def test_list_past_its_limit_is_cut_and_told(autojump_clock):
 
 
 class Silent(MessageStream):
-    """A pipe of a client that says nothing, and hears what it is told."""
+    """A pipe of a silent client, which reads."""
 
     def __init__(self) -> None:
         self.told: list[bytes] = []

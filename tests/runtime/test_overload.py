@@ -237,7 +237,7 @@ async def test_whatever_a_server_says_of_a_forgotten_session_no_call_fails(forgo
 
 @pytest.mark.parametrize("opens", [True, False])
 async def test_a_refusal_that_is_no_forgotten_session_costs_one_handshake(opens):
-    """`opens`: whether the server opens a session for somebody without valid credentials."""
+    """`opens`: whether the server opens a session without valid credentials."""
     allowed = ("server/discover", "initialize", "notifications/initialized") if opens else ()
     script = Troubled(LEGACY)
     denied = False

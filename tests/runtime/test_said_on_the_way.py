@@ -1,4 +1,4 @@
-"""What a server says before its answer, and what its answer lacks."""
+"""Messages of a server before its answer, and fields that its answer lacks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Server:
     """Answers reads with JSON and tools with an event stream of `parts`, each received by itself.
 
     Each part is made of the request's id. `stays`: the stream does not end then. `left` is set when it was
-    closed by the client, `taken_back` when it was told that a call is. `resumed` has the events that it was
+    closed by the client, `taken_back` when a call was cancelled. `resumed` has the events that it was
     asked to go on behind, where `rest` follows.
     """
 
@@ -94,7 +94,7 @@ class Watching:
 
 
 class Client:
-    """`taken`: of each call whether it was answered without a task; `events`: what was told on the way."""
+    """`taken`: whether each call was answered without a task; `events`: the notifications before answers."""
 
     def __init__(self, web: Web, mux: Any) -> None:
         self.web = web

@@ -1,13 +1,13 @@
 """The laws of subscriptions, under any sequence of what clients, servers and resources may do.
 
 A script is made up by Hypothesis and acted out in virtual time, with upstreams and clients of both eras.
-Between its quiet points everything may overlap; the laws are checked when nothing moves any more:
+Between its quiet points everything may overlap; the laws are checked when all tasks are blocked:
 
-    what each upstream is asked for is exactly what somebody wants of it, as far as it grants that
-    a change after a client was told "subscribed" was heard by that client afterwards, whatever happened
-    nobody hears of anything that it did not ask for
+    each upstream is asked for exactly the URIs that clients want of it, as far as it grants them
+    a client gets each change after its subscription, despite any losses
+    no client gets a notification that it did not ask for
     a reconnect is one catch-up for each subscribed URI, no more
-    when all clients have gone nothing is left of them
+    when all clients have gone, no trace of them is left
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Errand = Callable[[], Awaitable[None]]
 
 
 class Grant(NamedTuple):
-    """What a server is like: the URIs that can be subscribed, how slowly (seconds), and how it refuses.
+    """The habits of a server: the URIs that can be subscribed, its slowness (seconds), and its refusals.
 
     `strict`: a modern one answers a whole listen with an error when there is one URI that it does not grant.
     """
@@ -79,7 +79,7 @@ class Picky(Subscribable):
 
 
 class Promise(NamedTuple):
-    """A client was told that it is subscribed. `listen` is None on a legacy session."""
+    """A client got the answer that it is subscribed. `listen` is None on a legacy session."""
 
     upstream: str
     uri: str
@@ -115,11 +115,11 @@ class Ear(ScriptedClient):
         self.heard: list[Heard] = []
 
     def tell(self, errand: Errand) -> None:
-        """Have it do something, after what it was told before, while others go on."""
+        """Queue an errand for it, while others go on."""
         self._errands.send_nowait(errand)
 
     async def work(self) -> None:
-        """Do what it is told, one by one."""
+        """Do its errands, one by one."""
         with suppress(TransportClosed):
             async for errand in self._to_do:
                 await errand()
@@ -157,7 +157,7 @@ class Ear(ScriptedClient):
         self.promises.setdefault(Promise(upstream, uri, listen), next(self._ticks))
 
     async def ask(self, method: str, params: Json) -> Json:
-        """Send a request: its answer; nothing when the stream ended, or a listen was acknowledged."""
+        """Send a request. Return its answer; None when the stream ended, or a listen was acknowledged."""
         arrived = self._waiting[self._ids + 1] = trio.Event()
         request_id = await self.start(method, params)
         await arrived.wait()

@@ -110,7 +110,7 @@ async def test_what_could_not_be_searched_is_told_beside_what_was_found(autojump
 
 
 async def transcript(world: World, principal: Principal, revision: str, params: Json) -> list[Json]:
-    """Everything that a client hears of a call whose questions it answers, but for what is made up anew."""
+    """Return all messages to a client about a call whose questions it answers, without random parts."""
     client = await client_of(world, principal, revision)
     client.capabilities = CAPABILITIES
     messages = []

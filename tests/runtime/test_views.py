@@ -128,7 +128,7 @@ READER = ANYONE.within("reading")
 
 
 class Annotated(Store):
-    """Has two tools that say what they do, and one that does not."""
+    """Has two tools with annotations, and one without."""
 
     def __init__(self, revision: str) -> None:
         super().__init__(revision)

@@ -46,7 +46,7 @@ USED: Json = {
 
 
 class Asking(ScriptedServer):
-    """Its tool asks the client one thing in the way of the era, and answers what it was told."""
+    """Its tool asks the client one question in the way of the era, and returns the answer."""
 
     def __init__(self, revision: str, method: str, params: Json) -> None:
         super().__init__(revision, tools=[TOOL])
@@ -100,7 +100,7 @@ class Demanding(ScriptedServer):
 
 
 async def ask_and_answer(client: ScriptedClient, answer: Json) -> tuple[Json | None, Any]:
-    """Call the tool: the parameters of what was asked, and what the server says that it was told."""
+    """Call the tool. Return the parameters of its question, and the answer that reached the server."""
     request_id = await client.start("tools/call", {"name": "x__t"})
     message = await client.receive()
     question = None

@@ -1,4 +1,4 @@
-"""What clients, and what the operator, get to read of what a server writes to people when something fails."""
+"""The words of a failing server that clients, and the operator, get to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker gives to clients of 2026-07-28 to come back with says whose it is."""
+"""State that a worker gives to clients of 2026-07-28 names its worker."""
 
 from __future__ import annotations
 

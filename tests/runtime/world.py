@@ -37,7 +37,7 @@ class World:
 
     @asynccontextmanager
     async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
-        """A link to the scripted server of that name; None in its place is nobody there."""
+        """A link to the scripted server of that name; None in its place refuses."""
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
         if server is None:

@@ -1,6 +1,6 @@
 """Responses that two readers could take for different ones, or that never end, sent over real sockets.
 
-Each is an error of the request it answers, and nothing behind it is ever taken for the next answer.
+Each is an error of the request it answers, and no byte behind it is ever taken for the next answer.
 """
 
 from __future__ import annotations

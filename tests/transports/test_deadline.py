@@ -1,4 +1,4 @@
-"""How long an exchange with an upstream may take, and the one task that cuts off what is over its time."""
+"""The deadlines of exchanges with upstreams, and the one task that cuts off overdue ones."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_it_rests_while_nothing_is_watched(autojump_clock):
 
 
 class Thing:
-    """Something with a time of its own. `ended`: when it was cut off, each time."""
+    """Something with a deadline. `ended`: the times at which it was cut off."""
 
     def __init__(self, until):
         self.until = until

@@ -1,4 +1,4 @@
-"""No frame is ever sent behind half of another one: whoever is cancelled, whatever the peer reads."""
+"""No frame is ever sent behind half of another one, with any task cancelled and any peer."""
 
 from __future__ import annotations
 

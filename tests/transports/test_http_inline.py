@@ -1,4 +1,4 @@
-"""Handlers that run inline: answers sent by whoever has them, without a task until one is needed."""
+"""Handlers that run inline: answers are sent without a task until one is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE = 8 * 2**20  # more than two sockets hold
 
 
 class Answer:
-    """An answer that somebody else has. It is a source: who waits for it is woken by `come`.
+    """An answer that the test has. It is a source: `come` wakes its waiter.
 
     `begun` is set when it goes on in a task, which waits for `go`; `ended` says how, once it is `over`.
     """

@@ -1,8 +1,8 @@
-"""The laws of handlers that run inline, whatever comes when on a connection:
+"""The laws of handlers that run inline, for any bytes at any time on a connection:
 
 each request has one answer, its own, in the order of the requests, and its handler begins when that of the
 one before has ended; one that was called off may have the empty answer instead; each handler is left exactly
-once; nothing waits for anything when the connection has ended.
+once; no task waits when the connection has ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Errand:
 
 
 class Conversation:
-    """A client that says one request after the other, and hears everything."""
+    """A client that sends one request after the other, and reads everything."""
 
     def __init__(self, stream):
         self.plans = []

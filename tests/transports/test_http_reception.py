@@ -41,7 +41,7 @@ def post(path="/a", body=b"x", more=b""):
 
 
 class Clerk:
-    """Answers inline, a moment later in a task, or when it is told; counts what connections woke for."""
+    """Answers inline, a moment later in a task, or on command; counts what connections woke for."""
 
     def __init__(self, monkeypatch):
         self.answers = []
@@ -167,7 +167,7 @@ async def test_many_connections_at_once_get_their_own_answers(clerk):
 
 
 def posts(pool):
-    """Whether a request can be posted, which nobody waits for then."""
+    """Return whether a request can be posted, without a wait for it."""
     return pool.post("POST", "/", (), b"{}", idempotent=True, hear=lambda: None) is not None
 
 
@@ -204,7 +204,7 @@ class Ear:
         assert self.calls == 1
 
     async def outcome(self):
-        """The body, whichever way it comes."""
+        """Return the body, received in either way."""
         await self.wait()
         response = await self.sent.wait()
         try:

@@ -1,4 +1,4 @@
-"""The pipe to a server over HTTP+SSE, in front of a web server that does what it is told."""
+"""The pipe to a server over HTTP+SSE, in front of a scripted web server."""
 
 from __future__ import annotations
 

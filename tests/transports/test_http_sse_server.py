@@ -1,4 +1,4 @@
-"""The pipe to a client over HTTP+SSE: what it writes, when it waits, and what a POST hears of it."""
+"""The pipe to a client over HTTP+SSE: what it writes, when it waits, and how POSTs are answered."""
 
 from __future__ import annotations
 

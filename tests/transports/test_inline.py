@@ -41,7 +41,7 @@ class Spring:
 
 
 class Boom(Exception):
-    """What a coroutine raises here."""
+    """The error of a coroutine here."""
 
 
 class Life:
@@ -277,7 +277,7 @@ DEEDS = ("wake", "attend", "cancel", "open", "turn", "wake and cancel")
 class Script:
     """A coroutine that takes `steps`, and a task that may attend to it. `left`: how often it was left.
 
-    Whatever waits for trio is preceded by `in_task`. `expected`: the changes that it is to be told of.
+    Whatever waits for trio is preceded by `in_task`. `expected`: the changes that it is to be notified of.
     """
 
     def __init__(self, steps):

@@ -1,4 +1,4 @@
-"""What is known from earlier messages is read as the parser reads it: one without a past is the oracle."""
+"""A head like an earlier one is read as the parser reads it: a parser without a past is the oracle."""
 
 from __future__ import annotations
 

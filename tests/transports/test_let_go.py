@@ -1,4 +1,4 @@
-"""What a connection has received and was to send goes when nobody needs it, not when the collector comes."""
+"""Received and queued bytes of a connection go when they are not needed, not when the collector comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One wait for many sockets: who is told, when, and that others are not held up. with epoll and without."""
+"""One wait for many sockets: who is woken, when, and that others are not held up. With epoll and without."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_mistake_of_one_does_not_touch_the_others():
 @BOTH
 @pytest.mark.parametrize("number", [1, 200])
 async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number):
-    """Whoever is told makes itself ready again."""
+    """Make each woken socket ready again."""
     told, turns, over = 0, [], False
     async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
         with bells(poller, number) as rung:

@@ -1,4 +1,4 @@
-"""Who has to leave when every place is taken, against a plain look at everybody."""
+"""The connection that has to leave when every place is taken, against a plain model."""
 
 from __future__ import annotations
 

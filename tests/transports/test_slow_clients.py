@@ -1,4 +1,4 @@
-"""Clients that send a byte now and then to hold their connections: they lose them, others notice nothing."""
+"""Clients that send a byte now and then to hold their connections: they lose them, others notice no delay."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def tls_in(folder: Path, certificates: Certificates, *, ask: bool = False) -> Se
 
 
 def shake_hands(current: CurrentContext, certificates: Certificates, name: str, client: str = "") -> None:
-    """A client that expects `name` connects. Raises ssl.SSLError of whoever does not want the other."""
+    """Connect a client that expects `name`. Raises ssl.SSLError of the side that refuses the other."""
     trusting = ssl.create_default_context(cafile=certificates.ca)
     if client:
         trusting.load_cert_chain(getattr(certificates, client), getattr(certificates, f"{client}_key"))

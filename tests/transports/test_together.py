@@ -16,7 +16,7 @@ from tests.inline import run_inline
 
 
 class Boom(Exception):
-    """What one of them raises here."""
+    """The error of one of them."""
 
 
 class One:

@@ -1,4 +1,4 @@
-"""What stops at the wall around some work, and what does not."""
+"""The errors that stop at the wall around some work, and those that do not."""
 
 from __future__ import annotations
 

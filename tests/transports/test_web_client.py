@@ -1,4 +1,4 @@
-"""`WebClient`: requests go where they may, are bounded, and say nothing that was not asked for."""
+"""`WebClient`: requests go where they may, are bounded, and disclose no more than asked for."""
 
 from __future__ import annotations
 

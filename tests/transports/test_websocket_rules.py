@@ -1,6 +1,6 @@
 """Forbidden frames of RFC 6455, and any others: each ends with one goodbye of the right code.
 
-A model of a few lines says what a peer that sends those frames has to hear.
+A model of a few lines predicts the reaction to those frames.
 """
 
 from __future__ import annotations
