@@ -208,17 +208,6 @@ async def test_a_read_is_repeated_after_a_loss_and_a_tool_call_not(autojump_cloc
     assert len(server.asked("resources/read")) == DOUBTS + 2
 
 
-async def test_a_client_that_vanishes_leaves_nothing_behind(autojump_clock, server):
-    async with ready(server) as (world, client):
-        for _ in range(5):
-            await client.start(*TOOL)
-        await quiet()
-        await client.vanish()
-        await trio.sleep(20)  # what it has asked goes on for a while
-        assert len(server.asked("notifications/cancelled")) == 5
-        assert held(world) == NO_SLOT_IS_HELD
-
-
 async def test_what_was_asked_before_the_stream_ended_is_still_answered(autojump_clock, server):
     async with ready(server) as (world, client):
         left, right = trio.testing.memory_stream_pair()

@@ -33,7 +33,7 @@ from mcpmux.transports.inline import Inline
 from mcpmux.upstreams.response_cache import DOUBTS
 from tests.peers.http_client import Answer, HttpClient, request
 from tests.peers.revision import Json
-from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.test_exchanges import (
@@ -331,16 +331,6 @@ async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatc
             answer = await session.ask(method, params)  # it did not ask for progress, so hears of none
             assert len(answer.messages) == 1
             assert "contents" in answer.last["result"]
-
-
-@pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_an_error_is_told_in_the_clients_words(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch) as session:
-        server.failure = RpcFailure(-32602, "no such thing", {"uri": URI})
-        server.gate.set()
-        answer = await session.ask(*TOOL)
-        assert answer.last["error"]["data"] == {"uri": f"x+{URI}"}
-        await nothing_is_held(session)
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
