@@ -20,7 +20,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
-from tests.channels.test_link_deadlines import LIMIT, Peer, open_world, refuse
+from tests.channels.test_link_deadlines import LIMIT, Peer, open_world, refuse, unheard
 from tests.inline import run_inline
 from tests.peers.pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
 
@@ -30,10 +30,6 @@ RESULT = {"content": raw([])}
 
 async def quiet() -> None:
     await trio.testing.wait_all_tasks_blocked()
-
-
-async def unheard(_event: Event) -> None:
-    pass
 
 
 async def say_progress(peer: Peer, request_id: int) -> None:

@@ -15,7 +15,7 @@ import trio.testing
 from mcpmux.channels.http_channel import HttpChannel
 from mcpmux.channels.http_peer import HttpPlace
 from mcpmux.channels.opener import open_streamable
-from mcpmux.errors import Overdue, RpcError, TransportClosed
+from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
@@ -23,6 +23,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
+from tests.channels.test_link_deadlines import refuse, unheard
 from tests.inline import run_inline
 from tests.peers.revision import LEGACY
 from tests.peers.web import event
@@ -38,14 +39,6 @@ WARM = Call("resources/read", {"uri": raw("a:1")}, {})
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-async def unheard(_event: object) -> None:
-    pass
-
-
-async def refuse(_request: object, _notify: object):
-    raise RpcError(-32601, "Method not found")
 
 
 class Peer:

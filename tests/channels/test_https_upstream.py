@@ -13,25 +13,14 @@ from structlog.testing import capture_logs
 from mcpmux.config import ClientTls, Http, Secret, ServerTls
 from mcpmux.errors import ConfigError, RpcError
 from mcpmux.transports.tls import server_context
-from tests.peers.revision import Json
-from tests.peers.web import SSE, Web, event, initialize
-from tests.runtime.web_world import exchange, open_web
+from tests.channels.test_redirects import answer, read
+from tests.runtime.web_world import open_web
 from tests.transports.certificates import Certificates
 from tests.transports.forward_proxy import open_proxy
 
 
-async def legacy(web: Web, request: Any, message: Json, reply: Any) -> None:
-    """A server that answers in a stream."""
-    if not await initialize(web, request, message, reply) and message.get("method") == "resources/read":
-        await reply.open(200, SSE, event({"id": message["id"], "result": {"contents": []}}))
-
-
 def server_tls(certificates: Certificates, **more: Any) -> Any:
     return server_context(ServerTls(certificate=certificates.server_with_key, **more))
-
-
-async def read(mux: Any) -> Any:
-    return (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"]
 
 
 async def trouble_of(mux: Any) -> str:
@@ -52,7 +41,7 @@ async def test_a_replaced_client_certificate_is_used_after_it_was_read(
         return Http(url, tls=tls)
 
     context = server_tls(certificates, client_ca=certificates.ca)
-    async with open_web(legacy, tls=context, make_target=target) as (_, mux):
+    async with open_web(answer, tls=context, make_target=target) as (_, mux):
         assert "the server refuses our client certificate" in await trouble_of(mux)
         assert await mux.renew() == ()
         shutil.copy(certificates.client, certificate)
@@ -86,7 +75,7 @@ async def test_what_is_wrong_with_tls_is_told_to_clients(
 
     context = server_tls(certificates, client_ca=certificates.ca)
     with capture_logs() as logs:
-        async with open_web(legacy, tls=context, make_target=target) as (_, mux):
+        async with open_web(answer, tls=context, make_target=target) as (_, mux):
             message = await trouble_of(mux)
     assert re.search(problem, message), message
     assert any(re.search(problem, log.get("reason", "")) for log in logs)
@@ -97,7 +86,7 @@ async def test_server_that_is_not_verified_is_used_and_warned_of(certificates: C
         return Http(url, tls=ClientTls(verify=False))
 
     with capture_logs() as logs:
-        async with open_web(legacy, tls=server_tls(certificates), make_target=target) as (_, mux):
+        async with open_web(answer, tls=server_tls(certificates), make_target=target) as (_, mux):
             assert await read(mux) == []
     assert any("tls.verify" in log["event"] and log["log_level"] == "warning" for log in logs)
 
@@ -107,7 +96,7 @@ async def test_tls_settings_of_a_plain_url_are_a_mistake():
         return Http(url, tls=ClientTls(verify=False))
 
     with capture_logs():
-        async with open_web(legacy, make_target=target) as (_, mux):
+        async with open_web(answer, make_target=target) as (_, mux):
             assert "`tls` does not go with an http:// URL" in await trouble_of(mux)
 
 
@@ -120,7 +109,7 @@ async def test_proxy_of_the_configuration_is_used_even_for_loopback(certificates
             return Http(url, tls=tls, proxy=Secret(f"http://127.0.0.1:{proxy.port}"))
 
         tls = server_tls(certificates) if secure else None
-        async with open_web(legacy, tls=tls, make_target=target) as (_, mux):
+        async with open_web(answer, tls=tls, make_target=target) as (_, mux):
             assert await read(mux) == []
     assert {method for method, _ in proxy.requests} >= ({"CONNECT"} if secure else {"POST"})
 
@@ -137,7 +126,7 @@ async def test_proxy_of_the_environment_is_used_unless_no_proxy_names_the_host(
         def target(url: str) -> Http:
             return Http(url.replace("127.0.0.1", "0.0.0.0"))
 
-        async with open_web(legacy, make_target=target) as (_, mux):
+        async with open_web(answer, make_target=target) as (_, mux):
             assert await read(mux) == []
     assert bool(proxy.requests) is not bypassed
 
@@ -149,7 +138,7 @@ async def test_proxy_that_refuses_is_named_to_clients_without_its_password():
             return Http(url, proxy=Secret(f"http://me:PLANTED@127.0.0.1:{proxy.port}"))
 
         with capture_logs() as logs:
-            async with open_web(legacy, make_target=target) as (_, mux):
+            async with open_web(answer, make_target=target) as (_, mux):
                 message = await trouble_of(mux)
     assert f"the proxy http://127.0.0.1:{proxy.port} refuses the user and password" in message
     assert "PLANTED" not in message + repr(logs) + repr(target("http://h"))

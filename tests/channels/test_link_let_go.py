@@ -10,7 +10,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.channels.opening import open_duplex_channel
-from mcpmux.errors import RpcError
+from tests.channels.test_link_deadlines import refuse
 from tests.peers.pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question
@@ -21,10 +21,6 @@ def _without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-async def refuse(_request: object, _notify: object):
-    raise RpcError(-32601, "Method not found")
 
 
 @pytest.mark.parametrize("kind", [MemoryPipe, PromptMemoryPipe])

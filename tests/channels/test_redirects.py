@@ -20,6 +20,7 @@ def with_token(url: str) -> Http:
 
 
 async def answer(web: Web, request: Any, message: Json, reply: Any) -> None:
+    """Answer as a legacy server does, in a stream."""
     if not await initialize(web, request, message, reply) and message.get("method") == "resources/read":
         await reply.open(200, SSE, event({"id": message["id"], "result": {"contents": []}}))
 
