@@ -13,13 +13,12 @@ from mcpmux.config import Config, Http, Identity, Merging, Missing, Secret, Stdi
 from mcpmux.protocol.call import SERVER_INFO
 from mcpmux.upstreams.registry import RETIRE_SECONDS
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world, upstream
 
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
 OTHER = Http(url="http://other.invalid/")
 LEFT_OUT = "dev.mcpmux/upstreams"
 

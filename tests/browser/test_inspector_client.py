@@ -14,10 +14,10 @@ from mcpmux.config.views import Selector, View
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import HOSTILE, ROWS, luminance, opened, settle
 from tests.library.servers import Worker
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import CACHE, ScriptedServer
 from tests.peers.subscribable import OFFERS, Subscribable
-from tests.runtime.test_asking import LEGACY, MODERN, Curious
+from tests.runtime.test_asking import Curious
 from tests.traffic.admin_world import Listening
 
 SCHEMA: Json = {

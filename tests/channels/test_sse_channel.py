@@ -23,14 +23,13 @@ from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
 from tests.peers.http_server import HttpFace
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, Json
 from tests.peers.server import ScriptedServer
 from tests.peers.sse_server import SseFace, open_sse_face
 from tests.peers.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, Curious
 
 OLD = "2024-11-05"
-LEGACY = "2025-11-25"
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 PATIENCE = 5.0
 SUBSCRIBE = Call("resources/subscribe", {}, {})

@@ -18,9 +18,9 @@ from mcpmux.errors import MessageTooLarge, RpcError
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.message_stream import open_line_stream
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
-from tests.runtime.test_asking import ASKED, CAPABILITIES, LEGACY, MODERN, Curious, call_and_answer, client_of
+from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer, client_of
 from tests.runtime.world import World, upstream
 
 

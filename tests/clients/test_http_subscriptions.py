@@ -17,11 +17,9 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.client_outbox import ClientOutbox
 from tests.peers.http_server import HttpFace, open_http_face
+from tests.peers.revision import ERAS, LEGACY, MODERN
 from tests.peers.subscribable import Subscribable
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
-ERAS = [LEGACY, MODERN]
 PATIENCE = 60.0  # seconds
 SUBSCRIBE = Call("resources/subscribe", {}, {})
 

@@ -26,15 +26,13 @@ from mcpmux.transports.http.sse_streams import open_sse_client_stream
 from tests.http_request import requested
 from tests.peers.client import QuietClient
 from tests.peers.http_client import request
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world
 
-MODERN = "2026-07-28"
-LEGACY = "2025-11-25"
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", LEGACY]
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 PATIENCE = 60.0

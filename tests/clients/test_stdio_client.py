@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trio
 
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
-from tests.runtime.test_subscriptions import LEGACY, MODERN, quiet
+from tests.runtime.test_subscriptions import quiet
 from tests.runtime.world import open_world
 
 PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}

@@ -13,11 +13,10 @@ from mcpmux.config.auth import Auth, StaticToken
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.peers.http_client import Answer, request
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 
 DOCS = Http(url="http://docs.example/mcp")
-LEGACY = "2025-11-25"
 SHORT = 0.5  # seconds after which an unused session ends; its record, and its place, in twice that
 
 

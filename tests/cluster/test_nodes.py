@@ -16,13 +16,12 @@ from tests.cluster.nodes import LEASE, sessions_at
 from tests.cluster.replicas import open_replicas
 from tests.cluster.workers import open_workers
 from tests.peers.http_client import HttpClient, request
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, Curious
 
-LEGACY = "2025-11-25"
 INFO = {"name": "test", "version": "1"}
 ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 LOST = "The replica that worked on this request has gone; it may have been carried out"

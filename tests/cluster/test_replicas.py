@@ -25,7 +25,6 @@ from tests.cluster.replicas import move, open_replicas
 from tests.cluster.test_nodes import (
     ABLE,
     INFO,
-    LEGACY,
     LOST,
     Remembered,
     Working,
@@ -37,7 +36,7 @@ from tests.cluster.test_nodes import (
     subscribable,
 )
 from tests.peers.http_client import request
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.task_server import TaskServer
 from tests.runtime.test_asking import ASKED, client_of

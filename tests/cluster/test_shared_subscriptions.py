@@ -24,13 +24,11 @@ from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.cluster.test_nodes import listen
 from tests.peers.http_client import request
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.test_lanes import Session
 from tests.upstreams.test_subscriber import Moody, agree, ignore_memo_2, refuse_memo_2
 
-LEGACY = "2025-11-25"
-ERAS = [LEGACY, MODERN]
 SHARED = {"target": Http("http://unused.invalid")}
 UPDATED = "notifications/resources/updated"
 NOTHING = UpstreamRegistry(lambda *_: pytest.fail("there is none"), lambda *_: None)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from mcpmux.mux.merge import DELIVERED, merge_capabilities, merge_instructions
 from mcpmux.protocol.handshake import ServerFacts
-
-MODERN = "2026-07-28"
+from tests.peers.revision import MODERN
 
 
 def facts(capabilities: dict[str, Any], instructions: str | None = None) -> ServerFacts:

@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
+ERAS = [LEGACY, MODERN]
 LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", LEGACY)
 NAMES_ITSELF = "2025-06-18"  # since then HTTP requests tell their revision in a header
 VERSION = "io.modelcontextprotocol/protocolVersion"

@@ -6,10 +6,9 @@ from typing import Any
 
 import trio
 
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 
-LEGACY = "2025-11-25"
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
 WISH: Json = {

@@ -18,8 +18,8 @@ from mcpmux.protocol.call import (
 from mcpmux.protocol.codes import MalformedRequest, http_status, unsupported_version
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.revisions import LEGACY, SUPPORTED
+from tests.peers.revision import MODERN
 
-MODERN = "2026-07-28"
 COMPLETE: dict[str, Any] = {VERSION: MODERN, CLIENT_CAPABILITIES: {}}
 
 

@@ -14,9 +14,9 @@ from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from tests import task_shapes
+from tests.peers.revision import LEGACY, MODERN
 
 EXTENSION = "io.modelcontextprotocol/tasks"
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
 CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
 ABLE: dict[str, Any] = {"extensions": {EXTENSION: {}}}
 

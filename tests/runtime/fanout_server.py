@@ -13,13 +13,13 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.logs import configure_logs
+from tests.peers.revision import MODERN
 from tests.peers.subscribable import Subscribable
 from tests.runtime.http_front import start_endpoint
 from tests.runtime.world import World, open_world
 
 CLIENTS = 2000
 URIS = [f"memo:{number}/{'x' * 1000}" for number in range(50)]  # long: a reader that stops is soon stuck
-MODERN = "2026-07-28"
 
 
 async def serve() -> None:

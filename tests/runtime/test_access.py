@@ -18,15 +18,13 @@ from mcpmux.mux.policy import policy_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import ALL_SHOWN
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import CACHE, RpcFailure
 from tests.peers.subscribable import Subscribable
 from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
 REVISIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
-ERAS = [LEGACY, MODERN]
 ALICE, BOB = Principal("alice"), Principal("bob")
 SECRET_WORDS = ("secret", "vault")
 
@@ -115,11 +113,7 @@ def stores(up: str = MODERN) -> dict[str, Any]:
 
 
 async def client_of(world: World, principal: Principal, revision: str) -> ScriptedClient:
-    client = world.client(principal=principal)
-    if revision != MODERN:
-        await client.initialize(revision)
-        await client.drain()
-    return client
+    return await world.open_client(revision, principal=principal)
 
 
 def knows_nothing(told: Any, *words: str) -> None:

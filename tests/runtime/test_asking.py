@@ -11,14 +11,11 @@ import trio
 import trio.testing
 
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
-ERAS = [LEGACY, MODERN]
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 CAPABILITIES: Json = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
 ASKED: dict[str, tuple[Json, Json]] = {
@@ -81,12 +78,7 @@ class Curious(ScriptedServer):
 
 
 async def client_of(world: World, revision: str, capabilities: Json = CAPABILITIES) -> ScriptedClient:
-    client = world.client()
-    client.capabilities = capabilities
-    if revision != MODERN:
-        await client.initialize(revision)
-        await client.drain()
-    return client
+    return await world.open_client(revision, capabilities)
 
 
 async def call_and_answer(client: ScriptedClient, answer: Json, params: Json | None = None) -> Json:

@@ -29,12 +29,11 @@ from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
 from tests.peers.http_client import HttpClient
 from tests.peers.http_server import open_http_face
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_front import start_endpoint
 from tests.runtime.world import open_world
 
-LEGACY = "2025-11-25"
 CLIENTS = [LEGACY, MODERN] * 5
 TOKENS: list[Any] = [0, 1, "1", None]  # None: a call that wants no progress
 UPSTREAMS = {"x": LEGACY, "y": MODERN}

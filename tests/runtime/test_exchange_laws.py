@@ -27,12 +27,11 @@ from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.errors import TransportClosed
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import CACHE, ScriptedServer
 from tests.runtime.test_exchanges import tasks
 from tests.runtime.world import World, open_world
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
 ERAS = st.sampled_from([MODERN, LEGACY])
 URI = "file:///a"
 ASKED: dict[str, Json] = {

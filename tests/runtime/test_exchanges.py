@@ -25,11 +25,10 @@ from mcpmux.transports.message_stream import open_line_stream
 from mcpmux.upstreams.response_cache import DOUBTS, PASSED
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
 URI = "file:///a"
 READ: tuple[str, Json] = ("resources/read", {"uri": f"x+{URI}"})
 TOOL: tuple[str, Json] = ("tools/call", {"name": "x__add", "arguments": {"where": f"x+{URI}"}})

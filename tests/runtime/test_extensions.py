@@ -8,13 +8,11 @@ import pytest
 import trio
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
-from tests.peers.revision import CAPABILITIES, Json
+from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
 UI = "io.modelcontextprotocol/ui"
 OFFERED: Json = {
     "tools": {},

@@ -25,14 +25,13 @@ from mcpmux.transports.sse import SseDecoder
 from tests.http_request import requested
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import CAPACITY
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
 from tests.peers.subscribable import Subscribable
 from tests.runtime.fanout_server import CLIENTS, URIS
 from tests.runtime.test_subscriptions import subscribe
 from tests.runtime.world import open_world
 
 ROOT = Path(__file__).resolve().parents[2]
-LEGACY = "2025-11-25"
 UPDATED = "notifications/resources/updated"
 EACH_ERA = 500  # clients
 STUCK = 200

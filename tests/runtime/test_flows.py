@@ -14,12 +14,11 @@ from mcpmux.mux.listing import KNOWN_SECONDS
 from mcpmux.mux.merge import BEGINS_AGAIN
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.inline import BUNCH
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
 ERAS = [LEGACY, "2026-07-28"]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import trio
 
 from tests.peers import http_server
+from tests.peers.revision import LEGACY
 from tests.peers.server import ScriptedServer
 from tests.runtime import http_world
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.test_exchanges import TOOL
-from tests.runtime.test_http_exchanges import HTTP, LEGACY, Placed
+from tests.runtime.test_http_exchanges import HTTP, Placed
 
 COUNT = 4
 

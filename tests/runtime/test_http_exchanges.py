@@ -32,7 +32,7 @@ from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
 from mcpmux.upstreams.response_cache import DOUBTS
 from tests.peers.http_client import Answer, HttpClient, request
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
@@ -50,7 +50,6 @@ from tests.runtime.test_exchanges import (
 from tests.runtime.world import World
 from tests.traffic.traced_world import Memory, make_spans
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
 STREAM, HTTP, EVENTS = "stream", "http", "events"
 PATIENCE = 30  # seconds, on a busy machine
 

@@ -13,10 +13,10 @@ from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.upstreams.registry import PAUSE_SECONDS, era_session_key, mirrors
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.subscribable import Subscribable
-from tests.runtime.test_asking import LEGACY, MODERN, client_of
+from tests.runtime.test_asking import client_of
 from tests.runtime.world import World, open_world
 
 MIRROR = {"x": {"era": "mirror"}}

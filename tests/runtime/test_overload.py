@@ -14,12 +14,10 @@ from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.upstreams import status
-from tests.peers.revision import LEGACY, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.web import JSON, TOOLS, Web, initialize
 from tests.runtime.web_world import exchange, open_web
 
-MODERN = "2026-07-28"
-ERAS = [LEGACY, MODERN]
 BUSY_JSON = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"slow down"}}'
 
 

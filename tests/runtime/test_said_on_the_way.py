@@ -8,12 +8,11 @@ import pytest
 import trio
 
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
 ALONE: dict[str, dict[str, Any]] = {"docs": {"prefix": ""}}
 SAID = "notifications/vendor/searchProgress"
 

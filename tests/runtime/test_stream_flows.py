@@ -13,15 +13,12 @@ import trio.testing
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
 from tests.runtime.test_exchanges import tasks
 from tests.runtime.test_subscriptions import expect_update, subscribe
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
-ERAS = [LEGACY, MODERN]
 PAIRS = [(down, up) for down in ERAS for up in ERAS]
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 

@@ -28,13 +28,11 @@ from mcpmux.errors import TransportClosed
 from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import open_memory_pipes
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
 UPDATED = "notifications/resources/updated"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 

@@ -12,14 +12,11 @@ import trio.testing
 from mcpmux.clients.service import SUBSCRIBED_AT_ONCE, _subscribe_all
 from mcpmux.errors import RpcError
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
-ERAS = [LEGACY, MODERN]
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -64,12 +61,7 @@ async def quiet() -> None:
     await trio.sleep(10)
 
 
-async def client_of(world: World, revision: str) -> ScriptedClient:
-    client = world.client()
-    if revision != MODERN:
-        await client.initialize(revision)
-        await client.drain()
-    return client
+client_of = World.open_client
 
 
 @pytest.mark.parametrize("up", ERAS)

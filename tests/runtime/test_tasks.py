@@ -9,12 +9,11 @@ import pytest
 import trio
 
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import LEGACY, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.task_server import CAPABILITIES, EXTENSION, RELATED, RESULT, WISH, TaskServer
 from tests.runtime.world import World, open_world
 
-MODERN = "2026-07-28"
 FORM: Json = {"elicitation": {"form": {}}}
 ABLE: Json = {**FORM, "extensions": {EXTENSION: {}}}
 ANSWER: Json = {"action": "accept", "content": {"x": "y"}}
@@ -23,12 +22,7 @@ OLD = "2025-06-18"
 
 
 async def client_of(world: World, revision: str, capabilities: Json = FORM) -> ScriptedClient:
-    client = world.client()
-    client.capabilities = capabilities
-    if revision != MODERN:
-        await client.initialize(revision)
-        await client.drain()
-    return client
+    return await world.open_client(revision, capabilities)
 
 
 def beside(server: TaskServer) -> dict[str, ScriptedServer]:

@@ -15,10 +15,10 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.tool_search import INDEXES_KEPT
 from tests.channels.test_tap import open_watched
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.task_server import RELATED, TaskServer
-from tests.runtime.test_access import CODING, ERAS, LEGACY, REVISIONS, Store, client_of
+from tests.runtime.test_access import CODING, REVISIONS, Store, client_of
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.world import World, open_world
 

@@ -29,7 +29,7 @@ from mcpmux.protocol.principal import ANYONE, NARROWED, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
 from tests.http_request import requested
 from tests.peers.http_client import request
-from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, ERAS, LEGACY, MODERN, VERSION, Json
 from tests.peers.server import RpcFailure
 from tests.peers.task_server import TaskServer
 from tests.runtime.http_front import open_endpoint
@@ -37,7 +37,6 @@ from tests.runtime.test_access import (
     ALL_LISTS,
     CODER,
     CODING,
-    ERAS,
     REVISIONS,
     VIEWS,
     Store,

@@ -9,15 +9,12 @@ import pytest
 import trio
 
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_asking import client_of
 from tests.runtime.world import open_world
 
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
 OLD = "2025-06-18"
-ERAS = [LEGACY, MODERN]
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 URL: Json = {"elicitation": {"url": {}}}
 FORM: Json = {"elicitation": {"form": {}}}

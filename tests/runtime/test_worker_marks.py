@@ -8,10 +8,10 @@ import pytest
 
 from mcpmux.config import Http
 from mcpmux.mux.rewrite import Marks, owner_of
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.task_server import EXTENSION, TaskServer
-from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of
+from tests.runtime.test_asking import ASKED, Curious, client_of
 from tests.runtime.world import open_world
 
 ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}

@@ -22,6 +22,7 @@ from mcpmux.errors import ConnectFailed
 from mcpmux.protocol.principal import Principal
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
+from tests.peers.revision import MODERN, Json
 from tests.peers.server import ScriptedServer
 
 
@@ -71,6 +72,18 @@ class World:
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
         self.nursery.start_soon(partial(serve_messages, theirs, self.mux.service, **serving))
         return ScriptedClient(ours)
+
+    async def open_client(
+        self, revision: str, capabilities: Json | None = None, **serving: Any
+    ) -> ScriptedClient:
+        """Open a client of a revision; a legacy one is initialized, and has read what came with that."""
+        client = self.client(**serving)
+        if capabilities is not None:
+            client.capabilities = capabilities
+        if revision != MODERN:
+            await client.initialize(revision)
+            await client.drain()
+        return client
 
 
 def upstream(name: str, **settings: Any) -> Upstream:

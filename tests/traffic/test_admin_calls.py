@@ -17,9 +17,9 @@ from mcpmux.config.listener import Admin
 from mcpmux.config.views import Selector, View
 from mcpmux.traffic.admin import calls
 from tests.library.servers import DONE, Worker
-from tests.peers.revision import CLIENT_INFO, VERSION, Json
+from tests.peers.revision import CLIENT_INFO, ERAS, VERSION, Json
 from tests.peers.server import ScriptedServer
-from tests.runtime.test_asking import ASKED, ERAS, Curious
+from tests.runtime.test_asking import ASKED, Curious
 from tests.traffic.admin_world import Listening, Traffic, events, get, hear, listening, post
 
 PATH = "/api/calls"

@@ -15,12 +15,11 @@ from trio.testing import wait_all_tasks_blocked
 from mcpmux.config import AccessRule, Caching
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
 ALICE, BOB = Principal("alice"), Principal("bob")
 URI = "file:///a"
 READ = {"uri": "docs+file:///a"}

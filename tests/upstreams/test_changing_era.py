@@ -10,11 +10,10 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import decode_any, raw
-from tests.peers.revision import LEGACY, Json
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.peers.web import SSE, TOOLS, Web, initialize
 from tests.runtime.web_world import exchange, open_web
 
-MODERN = "2026-07-28"
 CONTENTS: Json = {"contents": [{"uri": "a:1", "text": "x"}]}
 CALLED: Json = {"content": []}
 

@@ -12,10 +12,10 @@ from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.method import LISTEN
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from tests.peers.http_client import request
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, VERSION
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.test_subscriptions import MODERN, quiet, silent
+from tests.runtime.test_subscriptions import quiet, silent
 from tests.runtime.world import open_world
 from tests.transports.test_http_sse_server import ByteStream, reply_on
 

@@ -12,9 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from mcpmux.config import Upstream
-from tests.peers.revision import Json
+from tests.peers.revision import LEGACY, Json
 from tests.peers.server import ScriptedServer
-from tests.runtime.test_asking import CAPABILITIES, LEGACY, TOOL, Curious, client_of
+from tests.runtime.test_asking import CAPABILITIES, TOOL, Curious, client_of
 from tests.runtime.world import World, open_world
 
 PRIVATE = {"x": {"session": "per-client"}}

@@ -21,9 +21,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.upstreams.subscriber import REPLACES
 from mcpmux.upstreams.subscriber import uris_in as uris_of
 from tests.peers.client import ScriptedClient
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, Json
 from tests.peers.subscribable import Subscribable
-from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
+from tests.runtime.test_subscriptions import client_of, expect_update, quiet, silent, subscribe
 from tests.runtime.world import open_world
 from tests.upstreams.test_subscriber import Moody, uris_in
 

@@ -7,20 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from tests.peers.revision import Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
-from tests.runtime.test_subscriptions import (
-    ERAS,
-    LEGACY,
-    MODERN,
-    client_of,
-    expect_update,
-    quiet,
-    silent,
-    subscribe,
-    unsubscribe,
-)
+from tests.runtime.test_subscriptions import client_of, expect_update, quiet, silent, subscribe, unsubscribe
 from tests.runtime.world import World, open_world
 
 AT_ONCE = 1.0  # seconds of virtual time: less than any deadline

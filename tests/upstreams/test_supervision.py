@@ -11,12 +11,10 @@ import trio.testing
 from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
 from mcpmux.upstreams.status import ANSWER_SECONDS, SILENCES
-from tests.peers.revision import MODERN, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
-LEGACY = "2025-11-25"
-ERAS = [LEGACY, MODERN]
 QUESTION = {LEGACY: "ping", MODERN: "server/discover"}
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 SHORT: dict[str, Any] = {"x": {"request_timeout": 20.0, "timeouts": {"tools/call": 20.0}}}
