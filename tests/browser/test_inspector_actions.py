@@ -191,7 +191,7 @@ async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: B
         await page.run("location.hash = 'exchange=other-3'")
         await page.wait(f"{title}.includes('cannot be shown')")
         assert "another run" in await page.run("document.getElementById('detail').textContent")
-        assert await page.run("document.querySelector('.tools').offsetWidth") == 0
+        assert await page.run("document.querySelector('.tools')?.offsetWidth ?? 0") == 0
         await page.key("Escape")
         await page.wait("document.getElementById('detail').hidden")
         for _ in range(20):

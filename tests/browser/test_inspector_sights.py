@@ -245,7 +245,7 @@ async def test_a_hostile_payload_runs_nothing_and_loads_nothing(browser: Browser
         assert await page.run(dangerous) == 0
         await shown(resource("text/html", hostile))
         await page.wait(
-            of_payload("payload.querySelector('iframe')?.sandbox.length === 0")
+            of_payload("payload.querySelector('iframe')?.getAttribute('sandbox') === ''")
         )  # nothing allowed
         for frame in await frames_of(page, 2):  # of the answer on both legs; without the frame that it has
             assert "The end" in await text_of(page, frame)

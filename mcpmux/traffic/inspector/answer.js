@@ -1,43 +1,68 @@
 // What a request was answered with, as a person reads it, and as it is.
 
-import { h } from "./dom.js";
 import * as format from "./format.js";
+import { html } from "./html.js";
 import { payload } from "./payloads.js";
 import { tree } from "./tree.js";
 
-/** `answer`: the data of an `answer` event. `onRead(uri)`: somebody follows a link to a resource. */
-export function shown(answer, onRead) {
-  const { result, error, ms } = answer;
-  const failed = error !== undefined || result.isError === true;
-  const words = error ? `Error ${error.code}` : result.isError === true ? "Tool error" : "OK";
-  const parts = error ? [h("p", { class: "trouble" }, error.message)] : [
+/** Return the data of an `answer` event. `onRead(uri)`: somebody follows a link to a resource. */
+export function answer({ result, error, ms }, onRead) {
+  const parts = error ? [html`<p class="trouble">${error.message}</p>`] : [
     ...list(result.content).map((each) => block(each, onRead)),
-    ...list(result.messages).map((each) => h("div", { class: "said" }, h("h4", {}, each?.role ?? ""), block(each?.content, onRead))),
-    ...list(result.contents).map((each) => resource(each)),
-    result.structuredContent === undefined ? "" : h("div", {}, h("h4", {}, "Structured content"), tree(result.structuredContent)),
-  ];
-  return h("section", { class: "answer", "data-failed": failed },
-    h("h3", {}, h("span", { class: "chip", "data-status": error ? "error" : failed ? "tool_error" : "ok" }, words), " ", h("span", { class: "hint" }, format.duration(ms))),
-    parts, h("details", { class: "whole", open: !error && parts.every((each) => !each) }, h("summary", {}, error ? "The error as it came" : "The result as it came"), tree(error ?? result)));
+    ...list(result.messages).map((each) => said(each?.role, block(each?.content, onRead))),
+    ...list(result.contents).map(resource),
+    result.structuredContent !== undefined && html`
+      <div><h4>Structured content</h4>${tree(result.structuredContent)}</div>`,
+  ].filter(Boolean);
+  const [status, words] = outcome(result, error);
+  return html`
+    <section class="answer" data-failed=${status !== "ok"}>
+      <h3><span class="chip" data-status=${status}>${words}</span> <span class="hint">${format.duration(ms)}</span></h3>
+      ${parts}
+      <details class="whole" open=${parts.length === 0}>
+        <summary>${error ? "The error" : "The result"} as it came</summary>
+        ${tree(error ?? result)}
+      </details>
+    </section>`;
 }
 
-/** One block of content: of a tool's result, or of a message. */
+function outcome(result, error) {
+  if (error) return ["error", `Error ${error.code}`];
+  return result.isError === true ? ["tool_error", "Tool error"] : ["ok", "OK"];
+}
+
+/** Return what somebody has said, under their role. */
+export const said = (role, content) => html`<div class="said"><h4>${role ?? ""}</h4>${content}</div>`;
+
+/**
+ * Return one block of content: of a tool's result, or of a message.
+ * @param {(uri: string) => void} [onRead]
+ */
 export function block(content, onRead) {
-  if (Array.isArray(content)) return h("div", {}, content.map((each) => block(each, onRead)));
-  if (content?.type === "text") return h("div", {}, h("pre", { translate: "no" }, String(content.text)), payload(content));
+  if (Array.isArray(content)) return html`<div>${content.map((each) => block(each, onRead))}</div>`;
+  if (content?.type === "text") {
+    return html`<div><pre translate="no">${String(content.text)}</pre>${payload(content)}</div>`;
+  }
   if (content?.type === "resource") return resource(content.resource);
   if (content?.type === "resource_link" && onRead) {
-    return h("p", {}, h("button", { type: "button", class: "button", onclick: () => onRead(content.uri) }, `Read ${content.title ?? content.name ?? content.uri}`), " ", h("span", { class: "hint" }, content.description ?? ""));
+    const { uri, title, name, description } = content;
+    return html`
+      <p>
+        <button type="button" class="button" onclick=${() => onRead(uri)}>Read ${title ?? name ?? uri}</button>${" "}
+        <span class="hint">${description}</span>
+      </p>`;
   }
   return (content && payload(content)) ?? tree(content);
 }
 
 function resource(content) {
-  const about = h("h4", { translate: "no" }, content?.uri ?? "", " ", h("small", {}, content?.mimeType ?? ""));
+  const { uri, mimeType, text, blob } = content ?? {};
+  const about = html`<h4 translate="no">${uri} <small>${mimeType}</small></h4>`;
   const shown = content && payload(content);
-  if (typeof content?.text === "string") return h("div", {}, about, h("pre", { translate: "no" }, content.text), shown);
-  if (typeof content?.blob !== "string") return h("div", {}, about, tree(content ?? null));
-  return h("div", {}, about, shown ?? h("p", { class: "hint" }, `${content.mimeType ?? "data"}, ${format.size(Math.floor(content.blob.length * 0.75))}`));
+  if (typeof text === "string") return html`<div>${about}<pre translate="no">${text}</pre>${shown}</div>`;
+  if (typeof blob !== "string") return html`<div>${about}${tree(content ?? null)}</div>`;
+  const size = format.size(Math.floor(blob.length * 0.75));
+  return html`<div>${about}${shown ?? html`<p class="hint">${mimeType ?? "data"}, ${size}</p>`}</div>`;
 }
 
 const list = (value) => (Array.isArray(value) ? value : []);

@@ -21,6 +21,7 @@ import { parse } from "./json.js";
  * }} Message
  */
 
+/** Why a request has failed, in words, with the status of its answer; 0: there was none. */
 export class Problem extends Error {
   constructor(status, message) {
     super(message);
@@ -28,97 +29,103 @@ export class Problem extends Error {
   }
 }
 
-/** @param {AbortSignal} [signal] */
-export async function get(path, parameters = {}, signal) {
-  const query = new URLSearchParams(parameters).toString();
+/**
+ * Return the answer of the admin listener. Raises Problem, or what `signal` was aborted with.
+ * @param {RequestInit} options
+ */
+async function request(path, options) {
   let response;
   try {
-    response = await fetch(query ? `${path}?${query}` : path, { signal, headers: { Accept: "application/json" } });
+    response = await fetch(path, options);
   } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new Problem(0, "mcpmux does not answer. Is it still running?");
-  }
-  const text = await response.text();
-  if (response.ok) return parse(text);
-  let message = text.trim();
-  try {
-    message = JSON.parse(text).error ?? message;
-  } catch {
-    // it was words
-  }
-  throw new Problem(response.status, message);
-}
-
-/** @type {any} */
-let known = null; // of this run of mcpmux
-
-/** How it is controlled: the `key` that a change needs besides the cookie, and the `endpoint` of clients. */
-export async function control() {
-  const told = (known ??= await get("/api/control"));
-  // All addresses, of which the one of this page is one.
-  const endpoint = told.endpoint?.replace(/(?<=\/\/)(0\.0\.0\.0|\[::\])(?=[:/])/, location.hostname);
-  return { ...told, endpoint };
-}
-
-/** Something that changes mcpmux, or asks upstreams. Says what is wrong by throwing a Problem. */
-/** @param {AbortSignal} [signal] */
-async function send(path, body, signal) {
-  const { key } = await control();
-  let response;
-  try {
-    response = await fetch(path, { method: "POST", body: JSON.stringify(body), signal, headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
-  } catch (error) {
-    if (signal?.aborted) throw error;
+    if (options.signal?.aborted) throw error;
     throw new Problem(0, "mcpmux does not answer. Is it still running?");
   }
   if (response.ok) return response;
-  if (response.status === 403) known = null; // mcpmux was started again
   const text = await response.text();
   let message = text.trim();
   try {
-    const { error, problems } = JSON.parse(text);
-    message = [error, ...(problems ?? [])].join("; ") || message;
+    const { error, problems = [] } = JSON.parse(text);
+    message = [error, ...problems].filter(Boolean).join("; ") || message;
   } catch {
     // it was words
   }
   throw new Problem(response.status, message);
 }
 
-export const post = async (path, body = {}) => parse(await (await send(path, body)).text());
+/**
+ * Return what a path of the API has.
+ * @param {AbortSignal} [signal]
+ */
+export async function get(path, parameters = {}, signal) {
+  const query = new URLSearchParams(parameters).toString();
+  const headers = { Accept: "application/json" };
+  const response = await request(query ? `${path}?${query}` : path, { signal, headers });
+  return parse(await response.text());
+}
 
-/** Sends a request (`method`, `params`, `view`) as a client. `hear` gets what comes before the answer: event, data. */
-export async function call(request, signal, hear = (_event, _data) => {}) {
-  const response = await send("/api/calls", request, signal);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Problem(0, "The connection has ended without an answer.");
-    const events = (text + value).split("\n\n");
-    text = events.pop() ?? "";
-    for (const each of events) {
-      const lines = each.split("\n");
-      const [event] = lines.filter((line) => line.startsWith("event: ")).map((line) => line.slice(7));
-      const data = parse(lines.filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n"));
-      if (event === "answer") return data;
-      hear(event, data);
+/** What changes mcpmux or asks upstreams, which needs a key of this run besides the cookie. */
+export class Admin {
+  /** @type {any} */
+  known = null;
+
+  /** Return how mcpmux is controlled: its `key`, and the `endpoint` of clients. */
+  async control() {
+    this.known ??= await get("/api/control");
+    // All addresses, of which the one of this page is one.
+    const endpoint = this.known.endpoint?.replace(/(?<=\/\/)(0\.0\.0\.0|\[::\])(?=[:/])/, location.hostname);
+    return { ...this.known, endpoint };
+  }
+
+  /** @param {AbortSignal} [signal] */
+  async send(path, body, signal) {
+    const { key } = await this.control();
+    const headers = { "Content-Type": "application/json", "X-Mcpmux-Key": key };
+    try {
+      return await request(path, { method: "POST", body: JSON.stringify(body), signal, headers });
+    } catch (problem) {
+      if (problem instanceof Problem && problem.status === 403) this.known = null; // mcpmux was started again
+      throw problem;
+    }
+  }
+
+  async post(path, body = {}) {
+    return parse(await (await this.send(path, body)).text());
+  }
+
+  /**
+   * Send a request (`method`, `params`, `view`) as a client. `hear(event, data)` gets what comes before the answer.
+   * @param {AbortSignal} [signal]
+   */
+  async call(call, signal, hear = (_event, _data) => {}) {
+    const { body } = await this.send("/api/calls", call, signal);
+    const reader = /** @type {ReadableStream} */ (body).pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Problem(0, "The connection has ended without an answer.");
+      const events = (text + value).split("\n\n");
+      text = events.pop() ?? "";
+      for (const each of events) {
+        const lines = each.split("\n");
+        const field = (name) => lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length));
+        const [event] = field("event: ");
+        const data = parse(field("data: ").join("\n"));
+        if (event === "answer") return data;
+        hear(event, data);
+      }
     }
   }
 }
 
-/** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */
-export class Stream {
-  /** `since`: `messages` of the list that it goes on from. */
-  constructor(filter, own, since, onRows, onState) {
-    this.source = new EventSource(`/api/exchanges/stream?${new URLSearchParams({ filter, own, since })}`);
-    this.source.addEventListener("rows", (event) => onRows(JSON.parse(event.data)));
-    this.source.addEventListener("open", () => onState("live"));
-    this.source.addEventListener("error", () => {
-      onState(this.source.readyState === EventSource.CLOSED ? "closed" : "lost");
-    });
-  }
-
-  close() {
-    this.source.close();
-  }
+/**
+ * Open the live list, from `since` messages on. It comes back by itself after a loss; `onState` is given `live`, `lost`
+ * or `closed`.
+ */
+export function openStream(filter, own, since, onRows, onState) {
+  const source = new EventSource(`/api/exchanges/stream?${new URLSearchParams({ filter, own, since })}`);
+  source.addEventListener("rows", (event) => onRows(JSON.parse(event.data)));
+  source.addEventListener("open", () => onState("live"));
+  source.addEventListener("error", () => onState(source.readyState === EventSource.CLOSED ? "closed" : "lost"));
+  return source;
 }

@@ -2,231 +2,246 @@
 
 import { get } from "./api.js";
 import { compare } from "./compare.js";
-import { h } from "./dom.js";
 import * as format from "./format.js";
+import { facts, html, Widget } from "./html.js";
 import { counterpart, firstOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { timeline } from "./timeline.js";
+import { Toolbar } from "./toolbar.js";
 import { tree } from "./tree.js";
+import { Component, createRef } from "./vendor/preact.js";
 
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
+const MOVES = { ArrowDown: 1, ArrowUp: -1 };
 
-export class Detail {
-  constructor(element, onClose, tools) {
-    this.element = element;
-    this.tools = tools;
-    this.top = h("div");
-    this.rest = h("div");
-    element.append(this.top, this.tools.element, this.rest);
-    this.onClose = onClose;
-    this.number = null;
-    element.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.isOpen && this.data && this.drawTimeline()).observe(element);
+/**
+ * `number`: of the row that is open, null for none; `row`: what the list knows of it now; `own`: it is one of mcpmux's
+ * own. `refusal`: why nothing can be shown, in words. For the others see `Toolbar`.
+ */
+export class Detail extends Widget {
+  box = createRef();
+  /** @type {any} */
+  state = { data: null, problem: null, picked: 0, against: null }; // against: an exchange that others are compared with
+
+  componentDidMount() {
+    new ResizeObserver(() => this.forceUpdate()).observe(this.box.current);
+  }
+
+  /** What only the list is told of draws no exchange anew. */
+  shouldComponentUpdate(next, state) {
+    return state !== this.state || ["number", "row", "own", "refusal"].some((name) => next[name] !== this.props[name]);
+  }
+
+  componentDidUpdate(before) {
+    const { number, own, row } = this.props;
+    const { data } = this.state;
+    if (number !== before.number || own !== before.own) {
+      this.load();
+    } else if (row && row.row === data?.row.row && row.messages !== data.row.messages && !this.waiting) {
+      this.waiting = setTimeout(() => {
+        this.waiting = null;
+        if (this.props.number === number) this.load();
+      }, AGAIN_MS);
+    }
+  }
+
+  focus() {
+    this.box.current.focus({ preventScroll: true });
+  }
+
+  async load() {
+    const { number, own } = this.props;
+    this.loading?.abort();
+    if (number === null) return; // it is hidden, and stays as it is
+    this.loading = new AbortController();
+    const { signal } = this.loading;
+    try {
+      const data = await get(`/api/exchanges/${number}`, { own }, signal);
+      if (!signal.aborted) this.show(data, own);
+    } catch (problem) {
+      if (!signal.aborted) this.setState({ data: null, problem });
+    }
+  }
+
+  /** Show an exchange. When it is the one that is shown already, the same message stays picked. */
+  show(data, own) {
+    const { data: before, picked } = this.state;
+    const isSame = before?.row.row === data.row.row && before.own === own;
+    const seq = isSame ? before.messages[picked]?.record.seq : undefined;
+    const place = data.messages.findIndex(({ record }) => record.seq === seq);
+    this.setState({ data: { ...data, own }, problem: null, picked: place < 0 ? firstOf(data.messages) : place });
   }
 
   get width() {
-    const style = getComputedStyle(this.element);
-    return Math.max(300, this.element.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+    const style = getComputedStyle(this.box.current);
+    const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+    return Math.max(300, this.box.current.clientWidth - padding);
   }
 
-  get isOpen() {
-    return !this.element.hidden;
+  render({ number, refusal }, { problem }) {
+    const reason = refusal ?? problem?.message;
+    return html`
+      <article ref=${this.box} id="detail" class="detail" aria-label="Exchange" tabindex="-1"
+        hidden=${number === null && !refusal}>
+        ${reason ? html`
+          ${this.heading("This exchange cannot be shown")}<p class="problem">${reason}</p>` : this.exchange()}
+      </article>`;
   }
 
-  close() {
-    this.element.hidden = true;
-    this.number = null;
-    this.loading?.abort();
-    this.onClose();
+  heading(title, ...status) {
+    return html`
+      <header class="heading">
+        <div class="title"><h2>${title}</h2>${status}</div>
+        <button class="close" aria-label="Close (Escape)" title="Close (Escape)" onclick=${this.props.onClose}>
+          ×
+        </button>
+      </header>`;
   }
 
-  /** Shows a row. `focus`: whether the keyboard goes there, too; `own`: it is one of mcpmux's own. */
-  async open(number, focus, own) {
-    this.own = own;
-    this.element.hidden = false;
-    if (focus) this.element.focus({ preventScroll: true });
-    if (number === this.number && this.data?.row.status !== "open") return;
-    const again = number === this.number;
-    this.number = number;
-    this.loading?.abort();
-    this.loading = new AbortController();
-    try {
-      const data = await get(`/api/exchanges/${number}`, { own }, this.loading.signal);
-      if (this.number !== number) return;
-      const before = this.data?.messages;
-      this.data = data;
-      this.tools.show(data, own);
-      this.tools.element.hidden = false;
-      if (!again || !before) this.show(firstOf(data.messages));
-      else this.grow(before);
-    } catch (problem) {
-      if (problem.name === "AbortError") return;
-      this.refuse(problem.message);
-    }
-  }
-
-  /** Says why there is nothing to show. */
-  refuse(reason) {
-    this.data = null;
-    this.element.hidden = false;
-    this.tools.element.hidden = true;
-    this.top.replaceChildren(this.head("This exchange cannot be shown"), h("p", { class: "problem" }, reason));
-    this.rest.replaceChildren();
-  }
-
-  /** The row has changed: what is missing is fetched, but not all the time. */
-  update(row) {
-    if (row.row !== this.number || row.row !== this.data?.row.row) return; // else it is not shown yet
-    this.tools.update(row);
-    if (row.messages === this.data.row.messages || this.waiting) return;
-    this.waiting = setTimeout(() => {
-      this.waiting = null;
-      if (row.row === this.number) this.open(row.row, false, this.own);
-    }, AGAIN_MS);
-  }
-
-  /** There are more messages of what is shown: what is being read stays as it is. */
-  grow(before) {
-    const { row, messages } = this.data;
-    const seq = before[this.picked]?.record.seq;
-    const place = Math.max(0, messages.findIndex((message) => message.record.seq === seq));
-    const others = [[before, this.picked], [messages, place]].map(([all, index]) => all[counterpart(all, index)]?.record.seq);
-    if (others[0] !== others[1] || messages[place]?.record.seq !== seq) {
-      this.show(place);
-      return;
-    }
-    this.picked = place;
-    const scrolled = this.element.querySelector(".steps").scrollTop;
-    const focused = document.activeElement?.closest?.(".step") !== null && this.element.contains(document.activeElement);
-    this.element.querySelector("header").replaceWith(this.heading(row));
-    this.element.querySelector(".facts").replaceWith(facts(row));
-    this.element.querySelector(".steps").replaceWith(this.steps(messages));
-    this.element.querySelector(".steps").scrollTop = scrolled;
-    this.drawTimeline();
-    if (focused) this.element.querySelector(`[data-step="${place}"]`)?.focus();
-  }
-
-  heading(row) {
-    return this.head(row.method ?? "Message", h("span", { class: "chip", "data-status": row.status }, format.status(row)));
-  }
-
-  head(title, ...more) {
-    return h("header", { class: "heading" }, h("div", { class: "title" }, h("h2", {}, title), ...more),
-      h("button", { class: "close", "aria-label": "Close (Escape)", title: "Close (Escape)", onclick: () => this.close() }, "×"));
-  }
-
-  show(picked) {
-    const { row, messages } = this.data;
-    const held = this.element.contains(document.activeElement) ? document.activeElement.dataset.step : undefined;
-    const scrolled = this.element.scrollTop;
-    this.picked = picked;
-    this.top.replaceChildren(this.heading(row), row.target ? h("p", { class: "target", translate: "no" }, row.target) : "");
-    this.rest.replaceChildren(
-      facts(row),
-      h("div", { class: "drawing" }),
-      this.steps(messages),
-      this.bodies(messages),
-    );
-    this.drawTimeline();
-    this.element.scrollTop = scrolled;
-    if (held !== undefined) this.element.querySelector(`[data-step="${picked}"]`)?.focus();
-  }
-
-  drawTimeline() {
-    const { messages } = this.data;
-    const place = this.element.querySelector(".drawing");
-    if (place && messages.length) place.replaceChildren(timeline(messages, this.picked, (index) => this.show(index), this.width));
-  }
-
-  steps(messages) {
-    const begin = messages[0]?.at;
-    const left = messages.length - STEPS;
-    return h("div", { class: "steps", role: "listbox", "aria-label": "Messages" },
-      messages.slice(0, STEPS).map((message, index) => step(message, index, begin, index === this.picked, () => this.show(index))),
-      left > 0 ? h("p", { class: "hint" }, `${format.count(left)} more are not listed`) : "");
-  }
-
-  bodies(messages) {
-    const message = messages[this.picked];
-    if (!message) return h("p", { class: "hint" }, "None of its messages is here any more.");
-    const other = counterpart(messages, this.picked);
-    const pair = other === null ? [message] : isBefore(message.record) ? [message, messages[other]] : [messages[other], message];
-    const values = pair.map((each) => each.record.message);
-    const [left, right] = pair.length === 2 && values.every((value) => value !== undefined) ? compare(...values) : [undefined, undefined];
-    const changes = left ? [...left, ...right].filter(([path, mark]) => mark !== true && path).length : 0;
-    return h("div", { class: "bodies", "data-pair": pair.length === 2 },
-      pair.map((each, place) => this.body(each, [left, right][place], pair.length === 2 ? ["Before rewriting", "After rewriting"][place] : "Message")),
-      left ? h("p", { class: "hint legend" }, changes ? h("span", {}, h("i", { class: "swatch" }), "differs between the legs") : "The same on both legs") : "");
-  }
-
-  body(message, marks, title) {
-    const { record } = message;
-    const box = h("section", { class: "body" },
-      h("h3", {}, title, h("small", {}, way(record), " · ", format.size(record.size), record.redacted ? ` · ${record.redacted} redacted` : "")));
-    if (message.gone) box.append(h("p", { class: "hint" }, "It was too large to be kept here; a capture has it."));
-    else if (record.message !== undefined) box.append(tree(record.message, marks), ...payloads(record.message));
-    else box.append(h("pre", { translate: "no" }, record.text ?? ""));
-    if (message.cut) {
-      const button = h("button", { class: "more", onclick: () => this.whole(message, box) }, `Load all of it (${format.size(record.size)})`);
-      box.append(h("p", { class: "hint" }, "This is the beginning. ", button));
-    }
-    return box;
-  }
-
-  async whole(message, box) {
-    try {
-      const { record } = await get(`/api/exchanges/${this.number}/${message.record.seq}`, { own: this.own });
-      box.lastElementChild.remove();
-      box.lastElementChild.replaceWith(...(record.message !== undefined ? [tree(record.message), ...payloads(record.message)] : [h("pre", {}, record.text ?? "")]));
-    } catch (problem) {
-      box.append(h("p", { class: "problem" }, problem.message));
-    }
-  }
-
-  key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const inSteps = event.target.closest?.(".steps");
-    const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (inSteps && move && this.data) {
-      event.preventDefault();
-      const next = Math.min(Math.min(STEPS, this.data.messages.length) - 1, Math.max(0, this.picked + move));
-      this.show(next);
-      this.element.querySelector(`[data-step="${next}"]`)?.focus();
-    }
+  exchange() {
+    const { data, picked } = this.state;
+    if (!data) return null;
+    const { messages, own } = data;
+    const row = this.props.row?.row === data.row.row ? this.props.row : data.row;
+    const { admin, onMark, onResend } = this.props;
+    const against = this.state.against?.own === own ? this.state.against : null; // others have numbers of their own
+    const onAgainst = (isChosen) => this.setState({ against: isChosen ? { row, own } : null });
+    const pick = (index) => this.setState({ picked: index });
+    const key = `${own} ${row.row}`;
+    const pair = pairOf(messages, picked);
+    return html`
+      ${this.heading(row.method ?? "Message", html`
+        <span class="chip" data-status=${row.status}>${format.status(row)}</span>`)}
+      ${row.target && html`<p class="target" translate="no">${row.target}</p>`}
+      <${Toolbar} ...${{ row, messages, own, against: against?.row, onAgainst, admin, onMark, onResend }} />
+      ${factsOf(data.row)}
+      <div class="drawing">${messages.length > 0 && timeline(messages, picked, pick, this.width)}</div>
+      <${Steps} key=${key} messages=${messages} picked=${picked} onPick=${pick} />
+      ${pair.length > 0 ? html`
+        <${Bodies} key=${[key, ...pair.map(({ record }) => record.seq)].join(" ")} messages=${pair} row=${row}
+          own=${own} />`
+      : html`<p class="hint">None of its messages is here any more.</p>`}`;
   }
 }
 
-function facts(row) {
+function factsOf(row) {
   const [view, ...narrowed] = (row.view ?? "").split("?");
-  const all = [
+  return facts([
     ["When", format.date(row.at)],
-    ["Took", format.duration(row.ms) || "no answer"],
-    row.exchange ? ["Exchange", String(row.exchange)] : null,
+    row.status !== "note" && ["Took", format.duration(row.ms) || "no answer"],
+    row.exchange && ["Exchange", String(row.exchange)],
     row.leg === "client" ? ["Client", row.client ? `${row.client} (${row.peer})` : row.peer] : ["Session", row.peer],
-    row.view ? ["View", view || "everything"] : null,
-    narrowed.length ? ["Narrowed to", narrowed.join("?")] : null,
-    row.upstreams?.length ? ["Upstream", row.upstreams.join(", ")] : null,
+    row.view && ["View", view || "everything"],
+    narrowed.length && ["Narrowed to", narrowed.join("?")],
+    row.upstreams?.length && ["Upstream", row.upstreams.join(", ")],
     ["Over", [row.transport, row.revision].filter(Boolean).join(", ")],
     ["Messages", row.left_out ? `${row.messages}, of which ${row.left_out} are not here` : String(row.messages)],
-    row.http ? ["HTTP", String(row.http)] : null,
-  ];
-  if (row.status === "note") all.splice(1, 1);
-  return h("dl", { class: "facts" }, all.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    row.http && ["HTTP", String(row.http)],
+  ]);
 }
 
-function step(message, index, begin, picked, onPick) {
-  const { record } = message;
-  const what = record.kind === "request" || record.kind === "notification" ? record.method : record.kind === "result" ? (record.failed ? "tool error" : "result") : record.kind === "error" ? `error ${record.code ?? ""}` : "invalid";
-  return h("button", {
-    class: `step ${record.leg}`, role: "option", "aria-selected": picked, tabindex: picked ? 0 : -1, "data-step": index, onclick: onPick,
-    "data-kind": record.failed ? "error" : record.kind,
-  },
-  h("span", { class: "offset" }, message.at > begin ? `+${format.duration(message.at - begin)}` : "0"),
-  h("span", { class: "way" }, way(record)),
-  h("span", { class: "what" }, what ?? "", record.id !== undefined ? h("small", {}, ` #${record.id}`) : ""),
-  h("span", { class: "number" }, format.size(record.size)));
+const way = ({ direction, peer }) => (direction === "in" ? `${peer} → mcpmux` : `mcpmux → ${peer}`);
+
+function wordOf({ kind, method, failed, code = "" }) {
+  if (kind === "request" || kind === "notification") return method;
+  return { result: failed ? "tool error" : "result", error: `error ${code}` }[kind] ?? "invalid";
 }
 
-const way = (record) => (record.direction === "in" ? `${record.peer} → mcpmux` : `mcpmux → ${record.peer}`);
-const isBefore = (record) => record.direction === "in";
+/** The list of messages. */
+class Steps extends Component {
+  box = createRef();
+
+  render({ messages, picked, onPick }) {
+    const begin = messages[0]?.at;
+    const left = messages.length - STEPS;
+    const move = (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey || !(event.key in MOVES)) return;
+      event.preventDefault();
+      const next = Math.min(messages.length - 1, STEPS - 1, Math.max(0, picked + MOVES[event.key]));
+      onPick(next);
+      this.box.current.children[next]?.focus();
+    };
+    return html`
+      <div ref=${this.box} class="steps" role="listbox" aria-label="Messages" onkeydown=${move}>
+        ${messages.slice(0, STEPS).map(({ at, record }, index) => html`
+          <button key=${record.seq} class="step ${record.leg}" role="option" aria-selected=${index === picked}
+            tabindex=${index === picked ? 0 : -1} data-step=${index} data-kind=${record.failed ? "error" : record.kind}
+            onclick=${() => onPick(index)}>
+            <span class="offset">${at > begin ? `+${format.duration(at - begin)}` : "0"}</span>
+            <span class="way">${way(record)}</span>
+            <span class="what">${wordOf(record)}${record.id !== undefined && html`<small> #${record.id}</small>`}</span>
+            <span class="number">${format.size(record.size)}</span>
+          </button>`)}
+        ${left > 0 && html`<p class="hint">${format.count(left)} more are not listed</p>`}
+      </div>`;
+  }
+}
+
+/** Return a message and its counterpart, if there is one, as they were before and after rewriting. */
+function pairOf(messages, picked) {
+  if (!messages.length) return [];
+  const other = counterpart(messages, picked);
+  const pair = other === null ? [messages[picked]] : [messages[picked], messages[other]];
+  return messages[picked].record.direction === "in" ? pair : pair.reverse();
+}
+
+/** One message, or the two of both legs beside each other. */
+class Bodies extends Component {
+  constructor({ messages }) {
+    super();
+    const values = messages.map(({ record }) => record.message);
+    const isPair = values.length === 2 && !values.includes(undefined);
+    this.marks = isPair ? compare(values[0], values[1]) : [];
+  }
+
+  render({ messages, row, own }) {
+    const isPair = messages.length === 2;
+    const isChanged = this.marks.some((side) => [...side].some(([path, mark]) => mark !== true && path));
+    return html`
+      <div class="bodies" data-pair=${isPair}>
+        ${messages.map((message, place) => html`
+          <${Body} title=${isPair ? ["Before rewriting", "After rewriting"][place] : "Message"}
+            marks=${this.marks[place]} ...${{ message, row, own }} />`)}
+        ${this.marks.length > 0 && html`
+          <p class="hint legend">
+            ${isChanged ? html`<span><i class="swatch" />differs between the legs</span>` : "The same on both legs"}
+          </p>`}
+      </div>`;
+  }
+}
+
+class Body extends Component {
+  render({ title, message, marks }, { whole, problem }) {
+    const { record, gone, cut } = message;
+    const { message: value, text = "" } = whole ?? record;
+    return html`
+      <section key=${Boolean(whole)} class="body">
+        <h3>
+          ${title}
+          <small>
+            ${way(record)} · ${format.size(record.size)}${record.redacted > 0 && ` · ${record.redacted} redacted`}
+          </small>
+        </h3>
+        ${gone && html`<p class="hint">It was too large to be kept here; a capture has it.</p>`}
+        ${!gone && (value === undefined ? html`<pre translate="no">${text}</pre>`
+          : [tree(value, whole ? undefined : marks), payloads(value)])}
+        ${cut && !whole && html`
+          <p class="hint">
+            This is the beginning.${" "}
+            <button class="more" onclick=${() => this.load()}>Load all of it (${format.size(record.size)})</button>
+          </p>`}
+        ${problem && html`<p class="problem">${problem.message}</p>`}
+      </section>`;
+  }
+
+  async load() {
+    const { message, row, own } = this.props;
+    try {
+      const { record } = await get(`/api/exchanges/${row.row}/${message.record.seq}`, { own });
+      this.setState({ whole: record, problem: null });
+    } catch (problem) {
+      this.setState({ problem });
+    }
+  }
+}

@@ -19,6 +19,19 @@ export const facts = (pairs) => html`
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 
+/** A component whose methods its parent calls: a `ref` is its parent's, which Preact sets for elements only. */
+export class Widget extends Component {
+  constructor(props) {
+    super(props);
+    if (props.ref) props.ref.current = this;
+  }
+
+  /** @returns {any} */
+  render() {
+    return null;
+  }
+}
+
 /** A page that loads anew every two seconds while it is `active`. */
 export class Polled extends Component {
   /** @type {any} */

@@ -1,160 +1,131 @@
 // The list on the screen: only the rows that are in sight have elements, however many there are.
 
-import { h, setAttribute, setText } from "./dom.js";
 import * as format from "./format.js";
+import { html, Widget } from "./html.js";
+import { createRef } from "./vendor/preact.js";
 
 export const ROW_PIXELS = 28;
 const SPARE = 6; // rows above and below those in sight
 const CELLS = ["time", "status", "method", "target", "upstream", "in-view", "client", "number", "number"];
+const TITLED = new Set(["target", "in-view"]); // may be too long for their columns
 
-export class List {
-  constructor(element, rows, onSelect, onOpen) {
-    this.element = element;
-    this.sheet = element.querySelector(".sheet");
-    this.rows = rows;
-    this.onSelect = onSelect;
-    this.onOpen = onOpen;
-    this.selected = null; // number of a row
-    this.pool = [];
-    this.due = false;
-    element.addEventListener("scroll", () => this.refresh(), { passive: true });
-    element.addEventListener("keydown", (event) => this.key(event));
-    element.addEventListener("click", (event) => this.click(event));
-    new ResizeObserver(() => this.refresh()).observe(element);
+/**
+ * `rows`: see rows.js. `selected`: the number of a row, or null. `busy`: its rows are of an earlier filter, so none can
+ * be chosen. `onSelect(number)`; `onOpen(number, hasFocus)`: the keyboard goes there, too, or not.
+ */
+export class List extends Widget {
+  box = createRef();
+
+  componentDidMount() {
+    new ResizeObserver(() => this.forceUpdate()).observe(this.box.current);
   }
 
-  /** `moved` rows came on top: what is being read stays where it is. */
-  changed(moved) {
-    if (moved && this.element.scrollTop > ROW_PIXELS / 2) {
-      this.size();
-      this.element.scrollTop += moved * ROW_PIXELS;
-    }
-    this.refresh();
+  componentDidUpdate(before) {
+    const { rows, selected } = this.props;
+    if (selected !== before.selected) this.reveal();
+    const [from, to] = this.inSight();
+    rows.looked = [from, to];
+    rows.ensure(from, to - 1);
   }
 
-  refresh() {
-    if (this.due) return;
-    this.due = true;
-    requestAnimationFrame(() => {
-      this.due = false;
-      this.draw();
-    });
+  /** Take rows that came on top: what is being read stays where it is. */
+  moved(number) {
+    const box = this.box.current;
+    if (!number || box.scrollTop <= ROW_PIXELS / 2) return;
+    box.firstElementChild.style.height = `${this.props.rows.length * ROW_PIXELS}px`;
+    box.scrollTop += number * ROW_PIXELS;
   }
 
-  size() {
-    const height = `${this.rows.length * ROW_PIXELS}px`;
-    if (this.sheet.style.height !== height) this.sheet.style.height = height;
+  focus() {
+    this.box.current.focus({ preventScroll: true });
   }
 
-  draw() {
-    this.size();
-    const from = Math.max(0, Math.floor(this.element.scrollTop / ROW_PIXELS) - SPARE);
-    const inSight = Math.ceil(this.element.clientHeight / ROW_PIXELS) + 2 * SPARE;
-    const to = Math.min(this.rows.length, from + inSight);
-    this.rows.looked = [from, to];
-    this.rows.ensure(from, to - 1);
-    const needed = Math.max(0, to - from);
-    while (this.pool.length < needed) this.pool.push(this.makeRow());
-    while (this.pool.length > needed) this.pool.pop().remove();
-    for (let place = 0; place < needed; place++) this.fill(this.pool[(from + place) % needed], from + place);
-    const shown = this.selected !== null ? this.pool.find((row) => row.dataset.row === String(this.selected)) : null;
-    if (shown) setAttribute(this.element, "aria-activedescendant", shown.id);
-    else this.element.removeAttribute("aria-activedescendant");
+  scrollUp() {
+    this.box.current.scrollTop = 0;
   }
 
-  makeRow() {
-    const element = h("div", { class: "row", role: "option" }, CELLS.map((name) => h("span", { class: name }, h("bdi", { dir: "ltr" }))));
-    this.sheet.append(element);
-    return element;
+  inSight() {
+    const { scrollTop = 0, clientHeight = 0 } = this.box.current ?? {};
+    const from = Math.max(0, Math.floor(scrollTop / ROW_PIXELS) - SPARE);
+    return [from, Math.min(this.props.rows.length, from + Math.ceil(clientHeight / ROW_PIXELS) + 2 * SPARE)];
   }
 
-  fill(element, index) {
-    const number = this.rows.numberAt(index);
-    const row = this.rows.at(index);
-    element.style.transform = `translateY(${index * ROW_PIXELS}px)`;
-    element.dataset.row = number;
-    element.id = `row-${number}`;
-    setAttribute(element, "aria-selected", String(number === this.selected));
-    setAttribute(element, "aria-posinset", String(index + 1));
-    setAttribute(element, "aria-setsize", String(this.rows.complete ? this.rows.length : -1));
-    const texts = row ? cells(row) : CELLS.map(() => "");
-    setAttribute(element, "data-status", row ? row.status : "unknown");
-    texts.forEach((text, place) => setText(element.children[place].firstElementChild, text));
-    for (const place of [3, 5]) element.children[place].title = texts[place];
-    if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
-    setAttribute(element, "data-marked", String(Boolean(row?.marked)));
-    if (row?.marked) setAttribute(element, "aria-description", "marked");
-    else element.removeAttribute("aria-description");
-    if (row) element.removeAttribute("aria-label"); // what it shows is its name
-    else setAttribute(element, "aria-label", "not loaded yet");
+  render({ rows, selected, busy }) {
+    const [from, to] = this.inSight();
+    const shown = Array.from({ length: Math.max(0, to - from) }, (_, place) => from + place);
+    const isShown = shown.some((index) => rows.numberAt(index) === selected);
+    return html`
+      <div ref=${this.box} id="list" class="rows" role="listbox" tabindex="0" aria-label="Exchanges, newest first"
+        aria-busy=${busy} aria-activedescendant=${isShown ? `row-${selected}` : null}
+        onscroll=${() => this.forceUpdate()} onkeydown=${(event) => this.key(event)}>
+        <div class="sheet" style="height: ${rows.length * ROW_PIXELS}px">
+          ${shown.map((index) => this.row(index, index % shown.length))}
+        </div>
+      </div>`;
   }
 
-  click(event) {
-    const row = event.target.closest(".row");
-    if (row) this.pick(Number(row.dataset.row));
-  }
-
-  /** While it is busy its rows are of an earlier filter, and none can be chosen. */
-  get busy() {
-    return this.element.getAttribute("aria-busy") === "true";
-  }
-
-  set busy(busy) {
-    setAttribute(this.element, "aria-busy", String(busy));
+  row(index, key) {
+    const { rows, selected } = this.props;
+    const number = rows.numberAt(index);
+    const row = rows.at(index);
+    const texts = row ? cells(row) : [];
+    return html`
+      <div key=${key} id="row-${number}" class="row" role="option" data-row=${number}
+        style="transform: translateY(${index * ROW_PIXELS}px)" aria-selected=${number === selected}
+        aria-posinset=${index + 1} aria-setsize=${rows.complete ? rows.length : -1}
+        aria-label=${row ? null : "not loaded yet"} aria-description=${row?.marked ? "marked" : null}
+        data-status=${row?.status ?? "unknown"} data-marked=${Boolean(row?.marked)} onclick=${() => this.pick(number)}>
+        ${CELLS.map((name, place) => html`
+          <span class=${name} title=${TITLED.has(name) ? texts[place] : null}>
+            <bdi dir="ltr">${texts[place]}</bdi>
+          </span>`)}
+      </div>`;
   }
 
   pick(number) {
-    if (this.busy) return;
-    this.select(number);
-    this.onOpen(number, false);
-  }
-
-  select(number) {
-    this.selected = number;
-    this.reveal();
-    this.refresh();
-    this.onSelect(number);
+    const { busy, onSelect, onOpen } = this.props;
+    if (busy) return;
+    onSelect(number);
+    onOpen(number, false);
   }
 
   reveal() {
-    const index = this.rows.indexOf(this.selected);
+    const index = this.props.rows.indexOf(this.props.selected);
     if (index < 0) return;
+    const box = this.box.current;
     const top = index * ROW_PIXELS;
-    const view = this.element;
-    if (top < view.scrollTop) view.scrollTop = top;
-    else if (top + ROW_PIXELS > view.scrollTop + view.clientHeight) view.scrollTop = top + ROW_PIXELS - view.clientHeight;
+    if (top < box.scrollTop) box.scrollTop = top;
+    else box.scrollTop = Math.max(box.scrollTop, top + ROW_PIXELS - box.clientHeight);
   }
 
   key(event) {
-    if (this.busy || event.altKey || event.ctrlKey || event.metaKey) return;
-    const last = this.rows.length - 1;
-    if (last < 0) return;
-    const now = this.selected === null ? -1 : this.rows.indexOf(this.selected);
-    const page = Math.max(1, Math.floor(this.element.clientHeight / ROW_PIXELS) - 1);
+    const { rows, selected, busy, onSelect, onOpen } = this.props;
+    const last = rows.length - 1;
+    if (busy || last < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    const now = selected === null ? -1 : rows.indexOf(selected);
+    const page = Math.max(1, Math.floor(this.box.current.clientHeight / ROW_PIXELS) - 1);
     const goals = {
       ArrowDown: now + 1, j: now + 1, ArrowUp: now - 1, k: now - 1,
       PageDown: now + page, PageUp: now - page, Home: 0, End: last,
     };
     if (event.key in goals) {
       event.preventDefault();
-      this.select(this.rows.numberAt(Math.min(last, Math.max(0, goals[event.key]))));
-    } else if ((event.key === "Enter" || event.key === "ArrowRight" || event.key === " ") && now >= 0) {
+      onSelect(rows.numberAt(Math.min(last, Math.max(0, goals[event.key]))));
+    } else if (["Enter", "ArrowRight", " "].includes(event.key) && now >= 0) {
       event.preventDefault();
-      this.onOpen(this.selected, true);
+      onOpen(selected, true);
     }
   }
 }
 
-function cells(row) {
-  return [
-    format.time(row.at),
-    format.status(row),
-    row.method ?? "",
-    [row.target, row.note].filter(Boolean).join(" — "),
-    (row.upstreams ?? []).join(", "),
-    row.view ?? "",
-    row.client ?? (row.leg === "client" ? row.peer : ""),
-    format.duration(row.ms),
-    format.size(row.size),
-  ];
-}
+const cells = (row) => [
+  format.time(row.at),
+  format.status(row),
+  row.method,
+  [row.target, row.note].filter(Boolean).join(" — "),
+  (row.upstreams ?? []).join(", "),
+  row.view,
+  row.client ?? (row.leg === "client" ? row.peer : ""),
+  format.duration(row.ms),
+  format.size(row.size),
+];

@@ -1,7 +1,7 @@
 // Markdown as elements: headings, paragraphs, lists, quotes, tables, code; in lines code, emphasis and links.
 // Markup in it stays text, and images are named, not loaded. Reading takes no more than the square of a line.
 
-import { h } from "./dom.js";
+import { html } from "./html.js";
 
 const LINE = 5000; // characters of one paragraph that are looked at
 const DEPTH = 8; // of quotes
@@ -13,13 +13,17 @@ const RULE = /^\s*(?:-{3,}|\*{3,}|_{3,})\s*$/;
 const BELOW_TITLES = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 const SPANS = /`([^`]+)`|(!?)\[([^\][]*)\]\(([^()\s]*)\)|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*/g;
 
-export const looksLikeMarkdown = (text) => text.includes("\n") && /^(?:#{1,6} |[-*+] |\d+\. |```|> )|\*\*[^*\n]+\*\*|\]\(https?:/m.test(text);
+const SIGNS = /^(?:#{1,6} |[-*+] |\d+\. |```|> )|\*\*[^*\n]+\*\*|\]\(https?:/m;
 
+export const looksLikeMarkdown = (text) => text.includes("\n") && SIGNS.test(text);
+
+/** Return the elements of a text. */
 export function markdown(text, depth = 0) {
   const lines = text.split(/\r?\n/);
-  const box = h("div", { class: "markdown" });
+  const found = [];
   let place = 0;
-  const isTable = () => lines[place].includes("|") && lines[place + 1]?.includes("|") && BELOW_TITLES.test(lines[place + 1]);
+  const isTable = () =>
+    lines[place].includes("|") && lines[place + 1]?.includes("|") && BELOW_TITLES.test(lines[place + 1]);
   const takeWhile = (fits) => {
     const from = place;
     while (place < lines.length && fits(lines[place])) place++;
@@ -32,28 +36,28 @@ export function markdown(text, depth = 0) {
       place++;
     } else if (FENCE.test(line)) {
       place++;
-      box.append(h("pre", {}, takeWhile((each) => !FENCE.test(each)).join("\n")));
+      found.push(html`<pre>${takeWhile((each) => !FENCE.test(each)).join("\n")}</pre>`);
       place++;
     } else if (heading) {
-      box.append(h("h4", { "data-level": heading[1].length }, spans(heading[2])));
+      found.push(html`<h4 data-level=${heading[1].length}>${spans(heading[2])}</h4>`);
       place++;
     } else if (RULE.test(line)) {
-      box.append(h("hr"));
+      found.push(html`<hr />`);
       place++;
     } else if (QUOTE.test(line)) {
       const inside = takeWhile((each) => QUOTE.test(each)).map((each) => each.replace(QUOTE, "")).join("\n");
-      box.append(h("blockquote", {}, depth < DEPTH ? markdown(inside, depth + 1) : inside));
+      found.push(html`<blockquote>${depth < DEPTH ? markdown(inside, depth + 1) : inside}</blockquote>`);
     } else if (ITEM.test(line)) {
-      box.append(list(takeWhile((each) => ITEM.test(each) || /^\s+\S/.test(each))));
+      found.push(list(takeWhile((each) => ITEM.test(each) || /^\s+\S/.test(each))));
     } else if (isTable()) {
-      box.append(table(takeWhile((each) => each.includes("|"))));
+      found.push(table(takeWhile((each) => each.includes("|"))));
     } else {
       const first = place++;
       takeWhile((each) => each.trim() && ![FENCE, HEADING, RULE, QUOTE, ITEM].some((other) => other.test(each)));
-      box.append(h("p", {}, spans(lines.slice(first, place).join("\n"))));
+      found.push(html`<p>${spans(lines.slice(first, place).join("\n"))}</p>`);
     }
   }
-  return box;
+  return html`<div class="markdown">${found}</div>`;
 }
 
 function list(lines) {
@@ -61,18 +65,24 @@ function list(lines) {
   for (const line of lines) {
     const item = ITEM.exec(line);
     if (item) items.push({ depth: Math.min(4, Math.floor(item[1].length / 2)), number: item[2], text: item[3] });
-    else items.at(-1).text += `\n${line.trim()}`;
+    else items[items.length - 1].text += `\n${line.trim()}`;
   }
-  return h(items[0].number === undefined ? "ul" : "ol", {}, items.map(({ depth, number, text }) => h("li", { "data-depth": depth, value: number }, spans(text))));
+  return html`
+    <${items[0].number === undefined ? "ul" : "ol"}>
+      ${items.map(({ depth, number, text }) => html`<li data-depth=${depth} value=${number}>${spans(text)}</li>`)}
+    <//>`;
 }
 
 function table([titles, , ...rows]) {
   const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => spans(cell.trim()));
-  return h("table", {}, h("thead", {}, h("tr", {}, cells(titles).map((cell) => h("th", { scope: "col" }, ...cell)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, cells(row).map((cell) => h("td", {}, ...cell))))));
+  return html`
+    <table>
+      <thead><tr>${cells(titles).map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr>${cells(row).map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody>
+    </table>`;
 }
 
-/** What stands in a line: texts and elements. */
+/** Return what stands in a line: texts and elements. */
 function spans(text) {
   if (text.length > LINE) return [text];
   const found = [];
@@ -81,11 +91,11 @@ function spans(text) {
     const [all, code, isImage, words, target, strong, emphasis] = match;
     found.push(text.slice(from, match.index));
     from = match.index + all.length;
-    if (code !== undefined) found.push(h("code", {}, code));
-    else if (strong !== undefined) found.push(h("strong", {}, strong));
-    else if (emphasis !== undefined) found.push(h("em", {}, emphasis));
-    else if (!isImage && /^https?:\/\//i.test(target)) found.push(h("a", { href: target, target: "_blank", rel: "noopener noreferrer" }, words || target));
-    else found.push(`${isImage ? "image: " : ""}${words} (${target})`);
+    if (code !== undefined) found.push(html`<code>${code}</code>`);
+    else if (strong !== undefined) found.push(html`<strong>${strong}</strong>`);
+    else if (emphasis !== undefined) found.push(html`<em>${emphasis}</em>`);
+    else if (isImage || !/^https?:\/\//i.test(target)) found.push(`${isImage ? "image: " : ""}${words} (${target})`);
+    else found.push(html`<a href=${target} target="_blank" rel="noopener noreferrer">${words || target}</a>`);
   }
   found.push(text.slice(from));
   return found;

@@ -1,77 +1,125 @@
 // What a server asks the client during a request: elicitation, sampling, roots. A person answers.
 
-import { block } from "./answer.js";
-import { h } from "./dom.js";
+import { block, said } from "./answer.js";
 import { Form } from "./form.js";
+import { html, Widget } from "./html.js";
 import { tree } from "./tree.js";
+import { Component, createRef } from "./vendor/preact.js";
 
 const MODEL = "a person with the inspector of mcpmux";
+const ACTIONS = ["accept", "decline", "cancel"];
+const text = (about) => ({ type: "string", ...about });
+const object = (properties, required = []) => ({ properties, required });
 
-let roots = ""; // as they were given last
+/**
+ * What may be asked: what a person sees of it, the form of the answer (none: null), and the response with its values.
+ * `memory.roots`: as they were given last.
+ */
+const ASKING = {
+  "elicitation/create": {
+    title: "The server asks you",
+    about: ({ message = "", mode, url }) => html`<p>${String(message)}</p>${mode === "url" && address(url)}`,
+    schema: ({ mode, requestedSchema }) => (mode === "url" ? null : requestedSchema),
+    response: (content, { mode }) => ({ action: "accept", ...(mode === "url" ? {} : { content }) }),
+    actions: ACTIONS,
+  },
+  "sampling/createMessage": {
+    title: "The server asks the model",
+    about: ({ messages, systemPrompt, ...rest }) => html`
+      ${systemPrompt && said("system", html`<pre>${String(systemPrompt)}</pre>`)}
+      ${Array.isArray(messages) && messages.map((each) => said(each?.role, block(each?.content)))}
+      <details><summary>Settings</summary>${tree(rest)}</details>`,
+    schema: () => object(
+      { text: text({ description: "What the model says" }), model: text({ default: MODEL }) }, ["text", "model"]),
+    response: (values) => ({
+      role: "assistant", content: { type: "text", text: values.text }, model: values.model, stopReason: "endTurn",
+    }),
+  },
+  "roots/list": {
+    title: "The server asks for your roots",
+    about: () => null,
+    schema: (_params, memory) => object({
+      roots: text({
+        title: "Roots", description: "One URI a line, such as file:///home/you/project", default: memory.roots,
+      }),
+    }),
+    response: ({ roots = "" }, _params, memory) => {
+      memory.roots = roots;
+      return { roots: roots.split(/\s+/).filter(Boolean).map((uri) => ({ uri })) };
+    },
+  },
+};
+const UNKNOWN = {
+  about: tree, schema: () => object({ response: { type: "object", default: {} } }, ["response"]),
+  response: ({ response }) => response,
+};
 
-/** Asks all at once. `onAnswer(responses)`: by key; null when no answer is to be given. */
-export function questions(requests, onAnswer) {
-  const asked = Object.entries(requests ?? {}).map(([key, { method, params }]) => [key, (Object.hasOwn(ASKING, method) ? ASKING[method] : unknown)(params ?? {}, method)]);
-  const answer = (event) => {
-    event.preventDefault();
-    const responses = asked.map(([key, each]) => [key, each.read()]);
-    if (responses.every(([, response]) => response)) onAnswer(Object.fromEntries(responses));
-  };
-  return h("form", { class: "questions", "aria-label": "The server asks", tabindex: -1, onsubmit: answer },
-    asked.map(([, each]) => each.element),
-    h("div", { class: "actions" }, h("button", { class: "button primary" }, "Send the answer"),
-      h("button", { type: "button", class: "button", onclick: () => onAnswer(null) }, "Give no answer")));
+const address = (url) => html`
+  <p class="address" translate="no">
+    ${/^https?:\/\//.test(url)
+      ? html`<a href=${url} target="_blank" rel="noopener noreferrer">${url}</a>` : String(url)}
+    <span class="hint" translate="yes">
+      ${" "}Look at the whole address before you open it. Accept when you have done what it asks.
+    </span>
+  </p>`;
+
+/** All questions at once. `onAnswer(responses)`: by key; null when no answer is to be given. `memory`: see ASKING. */
+export class Questions extends Component {
+  form = createRef();
+  /** @type {Record<string, any>} */
+  asked = {};
+
+  componentDidMount() {
+    this.form.current.focus();
+  }
+
+  render({ requests, memory, onAnswer }) {
+    const answer = (event) => {
+      event.preventDefault();
+      const responses = Object.keys(requests ?? {}).map((key) => [key, this.asked[key].current.read()]);
+      if (responses.every(([, response]) => response)) onAnswer(Object.fromEntries(responses));
+    };
+    return html`
+      <form ref=${this.form} class="questions" aria-label="The server asks" tabindex="-1" onsubmit=${answer}>
+        ${Object.entries(requests ?? {}).map(([key, { method, params = {} }], place) => html`
+          <${Question} ref=${(this.asked[key] ??= createRef())} id="question-${place}"
+            asking=${Object.hasOwn(ASKING, method) ? ASKING[method] : UNKNOWN} ...${{ method, params, memory }} />`)}
+        <div class="actions">
+          <button class="button primary">Send the answer</button>
+          <button type="button" class="button" onclick=${() => onAnswer(null)}>Give no answer</button>
+        </div>
+      </form>`;
+  }
 }
 
-function elicitation(params) {
-  const isUrl = params.mode === "url";
-  const form = isUrl ? null : new Form(params.requestedSchema);
-  const name = `action-${crypto.randomUUID()}`;
-  const actions = ["accept", "decline", "cancel"].map((action) => h("label", {}, h("input", { type: "radio", name, value: action, checked: action === "accept" }), ` ${action}`));
-  const element = card("The server asks you", h("p", {}, String(params.message ?? "")), isUrl ? link(params.url) : form.element,
-    h("div", { class: "choice", role: "radiogroup", "aria-label": "Your answer" }, actions));
-  const read = () => {
-    const action = element.querySelector(`[name="${name}"]:checked`).value;
-    if (action !== "accept" || isUrl) return { action };
-    const content = form.read();
-    return content && { action, content };
-  };
-  return { element, read };
-}
+class Question extends Widget {
+  form = createRef();
+  action = "accept";
 
-function link(url) {
-  const isWeb = /^https?:\/\//.test(url);
-  return h("p", { class: "address", translate: "no" }, isWeb ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, url) : String(url),
-    h("span", { class: "hint", translate: "yes" }, " Look at the whole address before you open it. Accept when you have done what it asks."));
-}
+  render({ id, asking, method, params, memory }) {
+    const { title = `The server asks ${method}`, about, schema, actions } = asking;
+    const fields = schema(params, memory);
+    return html`
+      <fieldset>
+        <legend>${title}</legend>
+        ${about(params)}
+        ${fields && html`<${Form} ref=${this.form} id=${id} schema=${fields} />`}
+        ${actions && html`
+          <div class="choice" role="radiogroup" aria-label="Your answer">
+            ${actions.map((action) => html`
+              <label>
+                <input type="radio" name="action-${id}" value=${action} defaultChecked=${action === "accept"}
+                  onchange=${() => (this.action = action)} /> ${action}
+              </label>`)}
+          </div>`}
+      </fieldset>`;
+  }
 
-function sampling(params) {
-  const { messages, systemPrompt, ...rest } = params;
-  const form = new Form({ properties: { text: { type: "string", description: "What the model says" }, model: { type: "string", default: MODEL } }, required: ["text", "model"] });
-  const element = card("The server asks the model",
-    systemPrompt ? h("div", { class: "said" }, h("h4", {}, "system"), h("pre", {}, String(systemPrompt))) : "",
-    (Array.isArray(messages) ? messages : []).map((each) => h("div", { class: "said" }, h("h4", {}, each?.role ?? ""), block(each?.content))),
-    h("details", {}, h("summary", {}, "Settings"), tree(rest)), form.element);
-  const read = () => {
-    const values = form.read();
-    return values && { role: "assistant", content: { type: "text", text: values.text }, model: values.model, stopReason: "endTurn" };
-  };
-  return { element, read };
+  /** Return the response; null when something is wrong with it, which the form then says. */
+  read() {
+    const { asking, params, memory } = this.props;
+    if (this.action !== "accept") return { action: this.action };
+    const values = this.form.current ? this.form.current.read() : {};
+    return values && asking.response(values, params, memory);
+  }
 }
-
-function askRoots() {
-  const form = new Form({ properties: { roots: { type: "string", title: "Roots", description: "One URI a line, such as file:///home/you/project" } } }, { roots });
-  const read = () => {
-    roots = form.read().roots ?? "";
-    return { roots: roots.split(/\s+/).filter(Boolean).map((uri) => ({ uri })) };
-  };
-  return { element: card("The server asks for your roots", form.element), read };
-}
-
-function unknown(params, method) {
-  const form = new Form({ properties: { response: { type: "object", default: {} } }, required: ["response"] });
-  return { element: card(`The server asks ${method}`, tree(params), form.element), read: () => form.read()?.response };
-}
-
-const card = (title, ...children) => h("fieldset", {}, h("legend", {}, title), ...children);
-const ASKING = { "elicitation/create": elicitation, "sampling/createMessage": sampling, "roots/list": askRoots };

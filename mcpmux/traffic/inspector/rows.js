@@ -30,6 +30,7 @@ export class Rows {
     this.run = ""; // of mcpmux
     this.round = 0;
     this.looked = [0, 0]; // places of the rows in sight
+    this.hasViews = false; // of clients, so far
     this.reset();
   }
 
@@ -103,8 +104,13 @@ export class Rows {
     return true;
   }
 
+  keep(rows) {
+    for (const row of rows) this.known.set(row.row, row);
+    this.hasViews ||= rows.some(({ view }) => view);
+  }
+
   add(part) {
-    for (const row of part.rows) this.known.set(row.row, row);
+    this.keep(part.rows);
     if (!this.filter) return;
     const have = new Set(this.found);
     this.found.push(...part.rows.map((row) => row.row).filter((number) => !have.has(number)));
@@ -156,7 +162,7 @@ export class Rows {
     this.messages = event.messages;
     if (event.skipped) this.doubtOpenOnes();
     const shownBefore = this.length;
-    for (const row of event.rows) this.known.set(row.row, row);
+    this.keep(event.rows);
     if (this.filter) this.hearFiltered(event);
     const fresh = this.filter ? event.rows.filter((row) => row.row > this.top).length : Math.max(0, arrived);
     this.watchForFlood(fresh);

@@ -1,25 +1,48 @@
 // One request at a time: what is heard while it runs, what its server asks, and its answer.
 
-import { shown } from "./answer.js";
-import { call, Problem } from "./api.js";
-import { h, setText } from "./dom.js";
+import { answer as shown } from "./answer.js";
+import { Problem } from "./api.js";
 import * as format from "./format.js";
-import { questions } from "./questions.js";
+import { html, Widget } from "./html.js";
+import { Questions } from "./questions.js";
+import { createRef } from "./vendor/preact.js";
 
 const LINES = 500; // of what is heard that stay
 const LOG_LEVEL = "io.modelcontextprotocol/logLevel";
 const TOLD = new Set(["tools/call", "resources/read", "prompts/get"]); // for which progress and log messages are asked
+const EMPTY = { status: "", rows: [], progress: null, heard: [], answer: null, question: null, problem: null };
 
-export class Run {
-  /** `onState(running)`. `onExchange(row)` and `onRead(uri)`: somebody follows a link. */
-  constructor(element, onState, onExchange, onRead) {
-    Object.assign(this, { element, onState, onExchange, onRead });
-    this.status = h("p", { class: "state", role: "status" });
-    this.rows = h("span", { class: "rows-of" });
-    this.progress = h("div", { class: "progress" });
-    this.log = h("ol", { class: "heard", "aria-label": "Heard while it runs", tabindex: 0, hidden: true });
-    this.end = h("div", {});
-    element.append(h("div", { class: "outcome" }, this.status, this.rows), this.progress, this.log, this.end);
+/**
+ * `onState(isRunning)`. `onExchange(row)` and `onRead(uri)`: somebody follows a link. `memory`: see `Questions`.
+ * `admin`: see api.js.
+ */
+export class Run extends Widget {
+  log = createRef();
+  /** @type {AbortController | null} */
+  running = null;
+  /** @type {any} */
+  state = EMPTY;
+
+  render({ memory, onExchange, onRead }, { status, rows, progress, heard, answer, question, problem }) {
+    return html`
+      <div>
+        <div class="outcome">
+          <p class="state" role="status">${status}</p>
+          <span class="rows-of">
+            ${rows.map((row) => html`
+              <button type="button" class="more" data-row=${row} onclick=${() => onExchange(row)}>
+                Exchange ${row}, both legs
+              </button>${" "}`)}
+          </span>
+        </div>
+        <div class="progress">${progress && progressOf(progress)}</div>
+        <ol ref=${this.log} class="heard" aria-label="Heard while it runs" tabindex="0" hidden=${heard.length === 0}>
+          ${heard.map(line)}
+        </ol>
+        ${question && html`<${Questions} key=${question.round} memory=${memory} ...${question} />`}
+        ${answer && shown(answer, onRead)}
+        ${problem && html`<p class="trouble">${problem.message}</p>`}
+      </div>`;
   }
 
   cancel() {
@@ -29,86 +52,83 @@ export class Run {
   clear() {
     this.cancel();
     this.running = null;
-    setText(this.status, "");
-    this.log.hidden = true;
-    for (const each of [this.rows, this.progress, this.log, this.end]) each.replaceChildren();
+    this.setState(EMPTY);
   }
 
-  /** Sends a request, and sends it again with each answer that its server asks for. */
+  /** Send a request, and send it again with each answer that its server asks for. */
   async start(method, params, view) {
     this.clear();
-    const running = this.running = new AbortController();
-    this.onState(true);
-    setText(this.status, "Running …");
-    const told = TOLD.has(method) ? { ...params, _meta: { progressToken: 0, [LOG_LEVEL]: "debug", ...params._meta } } : params;
+    const running = (this.running = new AbortController());
+    this.props.onState(true);
+    this.setState({ status: "Running …" });
+    const asked = { progressToken: 0, [LOG_LEVEL]: "debug", ...params._meta };
+    const end = (state) => {
+      if (this.running !== running) return;
+      this.running = null;
+      this.setState({ progress: null, question: null, ...state });
+      this.props.onState(false);
+    };
     try {
-      const answer = await this.rounds(method, told, view, running.signal);
-      if (this.running !== running) return;
-      setText(this.status, answer ? "Answered" : "No answer was given. The server gives up by itself.");
-      if (answer) this.end.replaceChildren(shown(answer, this.onRead));
-    } catch (problem) {
-      if (this.running !== running) return;
-      setText(this.status, problem.name === "AbortError" ? "Cancelled" : "Not sent, or lost");
-      if (problem.name !== "AbortError") this.end.replaceChildren(h("p", { class: "trouble" }, problem.message));
-      if (problem.name !== "AbortError" && !(problem instanceof Problem)) throw problem;
-    } finally {
-      if (this.running === running) {
-        this.running = null;
-        this.progress.replaceChildren();
-        this.onState(false);
+      const answer = await this.rounds(method, TOLD.has(method) ? { ...params, _meta: asked } : params, view, running);
+      end({ answer, status: answer ? "Answered" : "No answer was given. The server gives up by itself." });
+    } catch (error) {
+      const problem = /** @type {Error} */ (error);
+      if (problem.name === "AbortError") {
+        end({ status: "Cancelled" });
+      } else {
+        end({ status: "Not sent, or lost", problem });
+        if (!(problem instanceof Problem)) throw problem;
       }
     }
   }
 
-  async rounds(method, params, view, signal) {
+  async rounds(method, params, view, running) {
     let asked = params;
-    for (;;) {
-      const answer = await call({ method, params: asked, view }, signal, (event, data) => this.hear(event, data));
-      if (answer.result?.resultType !== "input_required") return answer;
-      const responses = await this.ask(answer.result.inputRequests, signal);
-      if (responses === null) return null;
-      const { requestState } = answer.result;
-      asked = { ...params, inputResponses: responses, ...(requestState === undefined ? {} : { requestState }) };
+    for (let round = 1; ; round++) {
+      const hear = (event, data) => this.running === running && this.hear(event, data);
+      const answer = await this.props.admin.call({ method, params: asked, view }, running.signal, hear);
+      const { resultType, inputRequests, requestState } = answer.result ?? {};
+      if (resultType !== "input_required") return answer;
+      const inputResponses = await this.ask(inputRequests, round, running.signal);
+      if (inputResponses === null) return null;
+      asked = { ...params, inputResponses, ...(requestState === undefined ? {} : { requestState }) };
     }
   }
 
-  ask(requests, signal) {
-    setText(this.status, "The server asks something");
+  ask(requests, round, signal) {
     return new Promise((resolve, reject) => {
-      const form = questions(requests, (responses) => {
-        this.end.replaceChildren();
-        setText(this.status, "Running …");
+      const onAnswer = (responses) => {
+        this.setState({ status: "Running …", question: null });
         resolve(responses);
-      });
-      signal.addEventListener("abort", () => {
-        form.remove();
-        reject(signal.reason);
-      });
-      this.end.replaceChildren(form);
-      form.focus();
+      };
+      signal.addEventListener("abort", () => reject(signal.reason));
+      this.setState({ status: "The server asks something", question: { requests, round, onAnswer } });
     });
   }
 
   hear(event, { row, method, params }) {
     if (event === "begun") {
-      if (row !== null) this.rows.append(h("button", { type: "button", class: "more", "data-row": row, onclick: () => this.onExchange(row) }, `Exchange ${row}, both legs`), " ");
+      if (row !== null) this.setState(({ rows }) => ({ rows: [...rows, row] }));
     } else if (method === "notifications/progress") {
-      const { progress, total, message } = params;
-      const words = `${message ? `${message} · ` : ""}${progress}${total === undefined ? "" : ` of ${total}`}`;
-      this.progress.replaceChildren(h("progress", { "aria-label": "Progress", max: total, value: total === undefined ? null : progress }), h("span", {}, words));
+      this.setState({ progress: params });
     } else {
-      this.tell(method, params);
+      const all = ({ heard }) => ({ heard: [...heard, { at: Date.now(), method, params }].slice(-LINES) });
+      this.setState(all, () => (this.log.current.scrollTop = this.log.current.scrollHeight));
     }
   }
+}
 
-  tell(method, params) {
-    const isLog = method === "notifications/message";
-    const data = isLog ? params.data : params;
-    const words = typeof data === "string" ? data : JSON.stringify(data);
-    if (this.log.childElementCount >= LINES) this.log.firstElementChild.remove();
-    this.log.append(h("li", { "data-level": isLog ? params.level : null }, h("span", { class: "time" }, format.shortTime(Date.now())), " ",
-      h("b", {}, isLog ? [params.level, params.logger].filter(Boolean).join(" ") : method.replace("notifications/", "")), " ", h("span", { translate: "no" }, words)));
-    this.log.hidden = false;
-    this.log.scrollTop = this.log.scrollHeight;
-  }
+const progressOf = ({ progress, total, message }) => html`
+  <progress aria-label="Progress" ...${total === undefined ? {} : { max: total, value: progress }} />
+  <span>${message ? `${message} · ` : ""}${progress}${total === undefined ? "" : ` of ${total}`}</span>`;
+
+function line({ at, method, params }) {
+  const isLog = method === "notifications/message";
+  const data = isLog ? params.data : params;
+  const from = isLog ? [params.level, params.logger].filter(Boolean).join(" ") : method.replace("notifications/", "");
+  return html`
+    <li data-level=${isLog ? params.level : null}>
+      <span class="time">${format.shortTime(at)}</span>${" "}<b>${from}</b>${" "}
+      <span translate="no">${typeof data === "string" ? data : JSON.stringify(data)}</span>
+    </li>`;
 }

@@ -1,6 +1,6 @@
 // How the upstreams are: each with its sessions, and what those are subscribed to.
 
-import { get, post } from "./api.js";
+import { get } from "./api.js";
 import * as format from "./format.js";
 import { facts, head, html, Polled } from "./html.js";
 
@@ -19,6 +19,7 @@ const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
 const SESSION_COLUMNS = ["Session", "Kind", "State", "Revision", "Connected in"];
 const SUBSCRIPTION_COLUMNS = ["Resource", "Session", "Listeners", "State"];
 
+/** `admin`: see api.js. */
 export class Upstreams extends Polled {
   load() {
     return get("/api/upstreams");
@@ -63,7 +64,7 @@ export class Upstreams extends Polled {
   async act(action, name, question) {
     if (question && !window.confirm(question)) return;
     try {
-      await post(`/api/upstreams/${encodeURIComponent(name)}/${action}`);
+      await this.props.admin.post(`/api/upstreams/${encodeURIComponent(name)}/${action}`);
     } catch (problem) {
       window.alert(/** @type {Error} */ (problem).message);
     }

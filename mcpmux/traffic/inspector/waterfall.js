@@ -1,8 +1,9 @@
 // Many exchanges over time: lanes for each client, a bar for each exchange, inside it what upstreams took of it.
 // A picture of the newest rows of the list, which stands below it and says the same in words.
 
-import { h, setAttribute, setText } from "./dom.js";
 import * as format from "./format.js";
+import { html } from "./html.js";
+import { Component, createRef } from "./vendor/preact.js";
 
 const BARS = 2000; // the newest; more would be one black area
 const LANES = 12; // of one client; what does not fit any more shares the last one
@@ -13,39 +14,56 @@ const NARROWEST = 3; // pixels, so that it can be hit
 const TICK = 130; // pixels between two times at least
 const DRAGGED = 4; // pixels, from where on a click chooses a span
 const SHORTEST_MS = 0.05;
-const COLOURS = { error: "--error", invalid: "--error", tool_error: "--warn", open: "--open", cancelled: "--muted", note: "--muted" };
+const COLOURS = {
+  error: "--error", invalid: "--error", tool_error: "--warn", open: "--open", cancelled: "--muted", note: "--muted",
+};
 
-export class Waterfall {
-  /** `rows`: see rows.js; `list` shows them: see list.js. */
-  constructor(element, rows, list) {
-    this.element = element;
-    this.rows = rows;
-    this.list = list;
-    this.span = null; // [begin, end], milliseconds since 1970; null: all that is there
-    this.bars = [];
-    this.due = false;
-    this.hint = h("span", { class: "hint" });
-    const button = (text, label, onclick) => h("button", { type: "button", class: "more", "aria-label": label, onclick }, text);
-    this.canvas = h("canvas", { role: "img" });
-    this.sheet = h("div", { class: "plane" }, this.canvas);
-    this.scroller = h("div", { class: "lanes", tabindex: 0, role: "region", "aria-label": "Timeline" }, this.sheet);
-    element.append(
-      h("div", { class: "zoom" }, this.hint, button("+", "Zoom in", () => this.zoom(0.5)), button("−", "Zoom out", () => this.zoom(2)), button("All", "Show all of the time", () => this.show(null))),
-      this.scroller);
-    this.scroller.addEventListener("scroll", () => this.refresh(), { passive: true });
-    this.scroller.addEventListener("keydown", (event) => this.key(event));
-    for (const name of ["pointerdown", "pointermove", "pointerup"]) this.canvas.addEventListener(name, (event) => this[name](event));
-    new ResizeObserver(() => this.refresh()).observe(this.scroller);
+/** `rows`: see rows.js; `selected`: the number of one; `onPick(number)`: open one. */
+export class Waterfall extends Component {
+  scroller = createRef();
+  canvas = createRef();
+  /** @type {[begin: number, end: number] | null} */
+  span = null; // milliseconds since 1970; null: all that is there
+  /** @type {[begin: number, end: number]} */
+  whole = [0, 1];
+  /** @type {any[]} */
+  bars = [];
+  /** @type {[from: number, to: number] | null} */
+  chosen = null; // pixels, while a span is dragged
+  due = false;
+
+  componentDidMount() {
+    new ResizeObserver(() => this.refresh()).observe(this.scroller.current);
   }
 
-  toggle() {
-    this.element.hidden = !this.element.hidden;
-    this.refresh();
-    return !this.element.hidden;
+  componentDidUpdate(before) {
+    if (before !== this.props) this.refresh(); // else it has drawn itself
   }
 
+  render({ hidden }, { what = "", hint = "" }) {
+    const button = (text, label, act) => html`
+      <button type="button" class="more" aria-label=${label} onclick=${act}>${text}</button>`;
+    return html`
+      <div id="waterfall" class="waterfall" hidden=${hidden}>
+        <div class="zoom">
+          <span class="hint">${hint}</span>
+          ${button("+", "Zoom in", () => this.zoom(0.5))}${button("−", "Zoom out", () => this.zoom(2))}
+          ${button("All", "Show all of the time", () => this.show(null))}
+        </div>
+        <div ref=${this.scroller} class="lanes" tabindex="0" role="region" aria-label="Timeline"
+          onscroll=${() => this.refresh()} onkeydown=${(event) => this.key(event)}>
+          <div class="plane">
+            <canvas ref=${this.canvas} role="img" aria-label="Timeline of ${what}; the list below has them, too"
+              onpointerdown=${(event) => this.press(event)} onpointermove=${(event) => this.move(event)}
+              onpointerup=${(event) => this.release(event)} />
+          </div>
+        </div>
+      </div>`;
+  }
+
+  /** Draw it in the next frame. */
   refresh() {
-    if (this.due || this.element.hidden) return;
+    if (this.due || this.props.hidden) return;
     this.due = true;
     requestAnimationFrame(() => {
       this.due = false;
@@ -53,44 +71,40 @@ export class Waterfall {
     });
   }
 
-  /** What there is to show, the oldest first. */
+  /** Return what there is to show, the oldest first. */
   read() {
-    const found = [];
-    const most = Math.min(BARS, this.rows.length);
-    for (let index = most - 1; index >= 0; index--) {
-      const row = this.rows.at(index);
-      if (row) found.push(row);
-    }
-    this.rows.ensure(0, (this.rows.filter ? BARS : most) - 1);
-    return found;
+    const { rows } = this.props;
+    const most = Math.min(BARS, rows.length);
+    rows.ensure(0, (rows.filter ? BARS : most) - 1);
+    return Array.from({ length: most }, (_, place) => rows.at(most - 1 - place)).filter(Boolean);
   }
 
   draw() {
+    const { current: canvas } = this.canvas;
     const shown = this.read();
     const newest = shown.reduce((latest, row) => Math.max(latest, row.at + (row.ms ?? 0)), 0);
     this.whole = [shown[0]?.at ?? 0, Math.max(newest, (shown[0]?.at ?? 0) + 1)];
     const clients = this.place(shown, newest);
-    const width = this.scroller.clientWidth;
-    const height = this.scroller.clientHeight;
-    this.sheet.style.height = `${Math.max(height, clients.at(-1)?.bottom ?? 0)}px`;
-    const sharp = devicePixelRatio;
-    if (this.canvas.width !== width * sharp || this.canvas.height !== height * sharp) Object.assign(this.canvas, { width: width * sharp, height: height * sharp });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    const context = this.canvas.getContext("2d");
-    context.setTransform(sharp, 0, 0, sharp, 0, 0);
+    const { clientWidth: width, clientHeight: height, scrollTop } = this.scroller.current;
+    canvas.parentElement.style.height = `${Math.max(height, clients[clients.length - 1]?.bottom ?? 0)}px`;
+    const [wide, high] = [width * devicePixelRatio, height * devicePixelRatio];
+    if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
+    Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+    const context = canvas.getContext("2d");
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const style = getComputedStyle(this.canvas);
+    const style = getComputedStyle(canvas);
     const colour = (name) => style.getPropertyValue(name);
     context.font = `11px ${style.fontFamily}`;
-    context.translate(0, -this.scroller.scrollTop);
+    context.translate(0, -scrollTop);
     for (const bar of this.bars) this.drawBar(context, bar, colour);
     context.fillStyle = colour("--text");
     for (const client of clients) context.fillText(client.name, 8, client.top + 13);
-    context.setTransform(sharp, 0, 0, sharp, 0, 0);
+    context.translate(0, scrollTop);
     this.drawAxis(context, width, height, colour);
     const what = `${format.plural(this.bars.length, "exchange")} of ${format.plural(clients.length, "client")}`;
-    setText(this.hint, `${what}, ${format.duration(this.end - this.begin)}${this.rows.length > BARS ? `; of the newest ${format.count(BARS)}` : ""}`);
-    setAttribute(this.canvas, "aria-label", `Timeline of ${what}; the list below has them, too`);
+    const part = this.props.rows.length > BARS ? `; of the newest ${format.count(BARS)}` : "";
+    this.setState({ what, hint: `${what}, ${format.duration(this.end - this.begin)}${part}` });
   }
 
   get begin() {
@@ -102,27 +116,31 @@ export class Waterfall {
   }
 
   x(at) {
-    return ((at - this.begin) / (this.end - this.begin)) * this.scroller.clientWidth;
+    return ((at - this.begin) / (this.end - this.begin)) * this.scroller.current.clientWidth;
   }
 
   at(x) {
-    return this.begin + (x / this.scroller.clientWidth) * (this.end - this.begin);
+    return this.begin + (x / this.scroller.current.clientWidth) * (this.end - this.begin);
   }
 
-  /** Gives each row in the span a place: `bars`. Returns the clients with theirs. */
+  /** Give each row in the span a place: `bars`. Return the clients with theirs. */
   place(shown, newest) {
     this.bars = [];
+    /** @type {Map<string, any[]>} */
     const byClient = new Map();
     for (const row of shown) {
       const end = row.ms === undefined && row.status === "open" ? Math.max(newest, row.at) : row.at + (row.ms ?? 0);
       if (end < this.begin || row.at > this.end) continue;
       const name = row.leg === "client" ? row.client ?? row.peer : "Without a client";
-      if (!byClient.has(name)) byClient.set(name, []);
       const left = this.x(row.at);
-      byClient.get(name).push({ row, left, right: Math.max(left + NARROWEST, this.x(end)) });
+      const bar = { row, left, right: Math.max(left + NARROWEST, this.x(end)) };
+      const all = byClient.get(name);
+      if (all) all.push(bar);
+      else byClient.set(name, [bar]);
     }
     let top = AXIS;
     return [...byClient].map(([name, bars]) => {
+      /** @type {number[]} */
       const lanes = []; // where each ends
       for (const bar of bars) {
         let lane = lanes.findIndex((right) => right <= bar.left);
@@ -145,9 +163,10 @@ export class Waterfall {
     context.fillStyle = colour("--upstream");
     for (const [, after, ms] of row.parts ?? []) {
       const from = this.x(row.at + after);
-      context.fillRect(from, top + 2, Math.min(right, Math.max(from + 1, this.x(row.at + after + ms))) - from, LANE - 6);
+      const to = Math.min(right, Math.max(from + 1, this.x(row.at + after + ms)));
+      context.fillRect(from, top + 2, to - from, LANE - 6);
     }
-    if (row.row !== this.list.selected) return;
+    if (row.row !== this.props.selected) return;
     context.strokeStyle = colour("--text");
     context.strokeRect(left - 0.5, top - 0.5, right - left + 1, LANE - 1);
   }
@@ -175,7 +194,7 @@ export class Waterfall {
     this.refresh();
   }
 
-  /** Shows so many times as much of the time. */
+  /** Show so many times as much of the time. */
   zoom(times, aside = 0) {
     const length = this.end - this.begin;
     const half = Math.max(SHORTEST_MS, length * times) / 2;
@@ -185,40 +204,44 @@ export class Waterfall {
 
   key(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const does = { "+": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null), ArrowLeft: () => this.zoom(1, -0.25), ArrowRight: () => this.zoom(1, 0.25) }[event.key];
-    if (!does) return;
+    const act = {
+      "+": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null),
+      ArrowLeft: () => this.zoom(1, -0.25), ArrowRight: () => this.zoom(1, 0.25),
+    }[event.key];
+    if (!act) return;
     event.preventDefault();
-    does();
+    act();
   }
 
-  pointerdown(event) {
+  press(event) {
     if (event.button !== 0) return;
-    this.canvas.setPointerCapture(event.pointerId);
+    event.target.setPointerCapture(event.pointerId);
     this.chosen = [event.offsetX, event.offsetX];
   }
 
-  pointermove(event) {
-    if (!this.chosen) {
-      const row = this.barAt(event)?.row;
-      this.canvas.title = row ? [row.method, row.target, format.status(row), format.duration(row.ms)].filter(Boolean).join(" · ") : "";
+  move(event) {
+    if (this.chosen) {
+      this.chosen[1] = event.offsetX;
+      this.refresh();
       return;
     }
-    this.chosen[1] = event.offsetX;
-    this.refresh();
+    const row = this.barAt(event)?.row;
+    const words = row ? [row.method, row.target, format.status(row), format.duration(row.ms)] : [];
+    event.target.title = words.filter(Boolean).join(" · ");
   }
 
-  pointerup(event) {
+  release(event) {
     if (!this.chosen) return;
-    const span = this.chosen.toSorted((one, other) => one - other);
+    const [from, to] = this.chosen.toSorted((one, other) => one - other);
     this.chosen = null;
     const bar = this.barAt(event);
-    if (span[1] - span[0] >= DRAGGED) this.show(span.map((x) => this.at(x)));
-    else if (bar) this.list.pick(bar.row.row);
+    if (to - from >= DRAGGED) this.show([this.at(from), this.at(to)]);
+    else if (bar) this.props.onPick(bar.row.row);
     this.refresh();
   }
 
   barAt({ offsetX: x, offsetY }) {
-    const y = offsetY + this.scroller.scrollTop;
+    const y = offsetY + this.scroller.current.scrollTop;
     return this.bars.findLast(({ left, right, top }) => left <= x && x <= right && top <= y && y < top + LANE);
   }
 }

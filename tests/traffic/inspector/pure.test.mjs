@@ -8,6 +8,7 @@ import * as copying from "../../../mcpmux/traffic/inspector/copying.js";
 import * as format from "../../../mcpmux/traffic/inspector/format.js";
 import { parse } from "../../../mcpmux/traffic/inspector/json.js";
 import { counterpart, firstOf, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
+import { fieldsOf, kindOf, readText } from "../../../mcpmux/traffic/inspector/schema.js";
 import { expand, variables } from "../../../mcpmux/traffic/inspector/template.js";
 
 const ENDPOINT = "http://host/mcp/";
@@ -86,4 +87,40 @@ test("a lane has a bar from each request to its answer and marks for the rest", 
   assert.deepEqual(client.bars, [{ begin: 1, end: 5, from: 0, to: 4, method: "tools/call", status: "ok" }]);
   assert.deepEqual(docs.bars, [{ begin: 2, end: 4, from: 1, to: 3, method: "tools/call", status: "error" }]);
   assert.deepEqual(docs.marks, [{ at: 3, index: 2, method: "notifications/progress" }]);
+});
+
+const SCHEMA = {
+  properties: {
+    name: { type: "string" }, size: { type: ["integer", "null"] }, kind: { enum: ["a", 1], enumNames: ["A"] },
+    days: { type: "array", items: { enum: ["mon"] } }, way: { oneOf: [{ const: 1, title: "one" }] },
+    owner: { anyOf: [{ $ref: "#/$defs/o~1wner" }, { type: "null" }], default: null }, sure: { type: "boolean" },
+    more: { $ref: "#/properties/more" }, any: true,
+  },
+  required: ["name"],
+  $defs: { "o/wner": { type: "object" } },
+};
+
+test("a property of a schema is a field of some kind", () => {
+  const fields = fieldsOf(SCHEMA);
+  assert.deepEqual(fields.filter(({ required }) => required).map(({ name }) => name), ["name"]);
+  const kinds = Object.fromEntries(fields.map((field) => [field.name, kindOf(field)]));
+  assert.deepEqual(kinds, {
+    name: "string", size: "integer", kind: "", days: "several", way: "", owner: "object, as JSON", sure: "",
+    more: "as JSON", any: "as JSON",
+  });
+  const labels = fields.filter(({ choices }) => choices).map(({ choices }) => choices.map(([label]) => label));
+  assert.deepEqual(labels, [["A", "1"], ["mon"], ["one"], ["true", "false"]]);
+  assert.deepEqual([fieldsOf(undefined), fieldsOf({})], [[], []]);
+});
+
+test("a text in a field is a value, none, or wrong in words", () => {
+  for (const [type, text, value] of [
+    ["string", "", undefined], ["string", " a", " a"], ["integer", " 7 ", 7], ["number", "1e3", 1000],
+    ["array", "[1]", [1]], [undefined, "null", null], ["object", " ", undefined],
+  ]) assert.deepEqual(readText(type, text), value);
+  assert.equal(JSON.stringify(readText("integer", "12345678901234567890")), "12345678901234567890");
+  for (const [type, text, words] of [
+    ["integer", "1.5", /whole/], ["number", "0x1", /number/], ["array", "{}", /array/], ["object", "[]", /object/],
+    [undefined, "{", /not JSON/],
+  ]) assert.throws(() => readText(type, text), words);
 });
