@@ -402,6 +402,8 @@ def _pairs(pairs: Mapping[str, str | Text]) -> Text:
 
 # The command, and scenario files, which have its options.
 
+# The command, and scenario files, which have its options.
+
 OTHER_FILES = 64  # of the process itself
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
 RUNS_LIMIT = 100

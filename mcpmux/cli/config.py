@@ -1,38 +1,32 @@
-"""`mcpmux config`, `access` and `view`: a configuration's schema, access rules and views."""
+"""`mcpmux config` and `mcpmux access`: the schema of the configuration, and the effect of its access rules.
+
+No server is asked.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import click
 
-from mcpmux.app.view_contents import Seen, for_everybody, look_as
-from mcpmux.cli import console
-from mcpmux.cli.client import KINDS, open_visit
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json
-from mcpmux.cli.options import json_option, load_config, upstream_json_option
-from mcpmux.cli.process import Mistake, run
-from mcpmux.config import Config
-from mcpmux.config.report import closest
+from mcpmux.cli.options import load_config, upstream_json_option
+from mcpmux.cli.process import Mistake
 from mcpmux.config.schema import config_schema
-from mcpmux.errors import ConfigError
 from mcpmux.mux.naming import Naming, naming_of
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.principal import Principal
 
-EFFECT_STYLES = {"allow": "green", "deny": "red"}
-REASONS: Columns = {
+STYLES = {"allow": "green", "deny": "red"}
+COLUMNS: Columns = {
     "  RULE": lambda reason: f"  {reason.rule}",
-    "EFFECT": lambda reason: (reason.effect, EFFECT_STYLES[reason.effect]),
+    "EFFECT": lambda reason: (reason.effect, STYLES[reason.effect]),
     "FITS": lambda reason: f"no: {', '.join(reason.misfits)}" if reason.misfits else "yes",
 }
 
@@ -122,7 +116,7 @@ def test(
         if as_json:
             show_json(raw(as_members(owner, own, explanation)))
         else:
-            show_explanation(owner, own, explanation)
+            show(owner, own, explanation)
     if not allowed:
         raise click.exceptions.Exit(1)
 
@@ -168,140 +162,11 @@ def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str
     }
 
 
-def show_explanation(upstream: str, target: str, explanation: Explanation) -> None:
+def show(upstream: str, target: str, explanation: Explanation) -> None:
     allowed, rule = explanation.decision
     word = "allowed" if allowed else "refused"
     why = "no rule allows it" if rule == NO_RULE and not allowed else f"by {rule}"
     click.echo(f"{word}: {printable(target)} of {upstream}, {why}")
-    show_items(explanation.reasons, False, REASONS)
+    show_items(explanation.reasons, False, COLUMNS)
     for reading in explanation.readings:
         click.echo(f"  a server may also interpret it as {printable(reading)}")
-
-
-# The items that a client of a view sees, their cost, and the selectors that they come from.
-
-ITEMS: Columns = {
-    "NAME": itemgetter("name"),
-    "UPSTREAM": itemgetter("upstream"),
-    "TOKENS": itemgetter("tokens"),
-    "RULE": itemgetter("rule"),
-}
-
-
-@click.command()
-@click.argument("config", shell_complete=complete_file)
-@click.argument("name", required=False)
-@click.option("--diff", "other", metavar="OTHER", help="Compare with this view.")
-@click.option("--principal", help="Apply the access rules for this principal. Default: they are left out.")
-@click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
-@click.option("--query", default="", help="Narrow the view as in a client's URL, such as 'tools=a*,b'.")
-@json_option(help="Print one JSON object per line.")
-def view(
-    config: str,
-    name: str | None,
-    other: str | None,
-    principal: str | None,
-    scopes: tuple[str, ...],
-    query: str,
-    as_json: bool,
-) -> None:
-    """Show what a client of a view sees.
-
-    CONFIG is a TOML or JSON file. Each line names the selector that something comes from, and the tokens that
-    it takes in a list: a quarter of the characters of its JSON, and nothing for tools that are searched.
-    Without NAME the views are compared with each other and with the view that has everything.
-
-    \b
-    Examples:
-      mcpmux view mcpmux.toml
-      mcpmux view mcpmux.toml coding
-      mcpmux view mcpmux.toml coding --diff reading
-      mcpmux view mcpmux.toml coding --principal alice --query 'tools=search*'
-    """
-    loaded = load_config(config)
-    for chosen in filter(None, (name, other)):
-        if chosen not in loaded.views:
-            close = closest(chosen, loaded.views)
-            raise Mistake(f"there is no view called {chosen}" + (f"; did you mean {close}?" if close else ""))
-    if other is not None and name is None:
-        raise Mistake("--diff: name the view that is to be compared with it first")
-    chosen_views = list(loaded.views) if name is None else [name, *filter(None, (other,))]
-    who = None if principal is None else Principal(principal, frozenset(scopes))
-    seen = run(look, loaded, ["", *chosen_views], who, query)
-    if name is None:
-        console.show_items(
-            [summary(name, seen[name]) for name in seen], as_json, SUMMARY, {*SUMMARY} - {"VIEW"}
-        )
-    elif other is None:
-        show_view(seen[name], as_json)
-        console.tell(f"{total(seen[name])}; with everything {total(seen[''])}")
-    else:
-        show_difference(seen[name], seen[other], as_json)
-        console.tell(f"{name}: {total(seen[name])}; {other}: {total(seen[other])}")
-
-
-SUMMARY: Columns = {
-    "VIEW": lambda found: found["view"] or "(everything)",
-    **{kind.upper(): itemgetter(kind) for kind in KINDS},
-    "TOKENS": itemgetter("tokens"),
-}
-
-
-def summary(view: str, seen: Sequence[Seen]) -> dict[str, object]:
-    """Return the number of items and tokens of a view."""
-    counts = Counter(item.kind for item in seen)
-    return {"view": view, **{kind: counts[kind] for kind in KINDS}, "tokens": tokens_of(seen)}
-
-
-def tokens_of(seen: Sequence[Seen]) -> int:
-    return sum(item.tokens for item in seen)
-
-
-def total(seen: Sequence[Seen]) -> str:
-    counts = Counter(item.kind for item in seen)
-    parts = [f"{counts[kind]} {kind if counts[kind] != 1 else kind[:-1]}" for kind in KINDS if counts[kind]]
-    return f"{', '.join(parts) or 'nothing'}, about {tokens_of(seen):,} tokens"
-
-
-def show_view(seen: Sequence[Seen], as_json: bool) -> None:
-    """Print the items of a view, kind by kind."""
-    if as_json:
-        console.show_items([item._asdict() for item in seen], True, ITEMS)
-        return
-    for kind in KINDS:
-        rows = [item._asdict() for item in seen if item.kind == kind]
-        if rows:
-            console.show_line(f"{KINDS[kind].heading} ({len(rows)})")
-            console.show_items(rows, False, ITEMS, {"TOKENS"})
-            click.echo()
-
-
-def show_difference(ours: Sequence[Seen], theirs: Sequence[Seen], as_json: bool) -> None:
-    """Print the items that only one of two views has: `-` the first one, `+` the other."""
-    in_ours, in_theirs = ({(item.kind, item.name): item for item in seen} for seen in (ours, theirs))
-    rows = [{"only": "-", **item._asdict()} for key, item in in_ours.items() if key not in in_theirs]
-    rows += [{"only": "+", **item._asdict()} for key, item in in_theirs.items() if key not in in_ours]
-    columns: Columns = {"": itemgetter("only"), "KIND": itemgetter("kind"), **ITEMS}
-    console.show_items(rows, as_json, columns, {"TOKENS"})
-
-
-async def look(
-    config: Config, views: Sequence[str], who: Principal | None, query: str
-) -> dict[str, list[Seen]]:
-    """Return the items that a client sees in each view; "" is the one with everything.
-
-    Raises ConfigError for a view that does not exist for `who`; for None every view exists.
-    """
-    if who is None:
-        config = for_everybody(config)
-    seen: dict[str, list[Seen]] = {}
-    async with console.show_activity("listing"), open_visit(config, has_access=True) as mux:
-        for name in views:
-            client = mux.service.enter(who or ANYONE, name, query if name else "")
-            if client is None:
-                raise ConfigError([f"{name}: this view does not exist for {who.name if who else 'anybody'}"])
-            if (judging := mux.service.judging(client)) is not None:
-                for sentence in await judging:
-                    console.tell(f"warning: {sentence}")
-            seen[name] = await look_as(client, mux.router.access, mux.upstreams)
-    return seen

@@ -169,6 +169,8 @@ async def _rows(source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[dict[st
 
 # The options that name a running mcpmux, and the commands.
 
+# The options that name a running mcpmux, and the commands.
+
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a listener at every address is asked."""
 WHICH = "no mcpmux given: use --config with its configuration file, or --url"

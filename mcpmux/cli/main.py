@@ -44,7 +44,7 @@ PLACES = {
     "ping": "mcpmux.cli.asking:ping",
     "auth": "mcpmux.cli.auth:auth",
     "access": "mcpmux.cli.config:access",
-    "view": "mcpmux.cli.config:view",
+    "view": "mcpmux.cli.view:view",
     "audit": "mcpmux.cli.audit:audit",
     "traffic": "mcpmux.cli.main:traffic",
     "bench": "mcpmux.cli.bench:bench",

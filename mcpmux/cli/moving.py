@@ -172,6 +172,8 @@ def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mappi
 
 # mcpmux as a server of a host app.
 
+# mcpmux as a server of a host app.
+
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 dry_run_option: Decorator = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 project_option: Decorator = click.option(
