@@ -301,6 +301,7 @@ def pool(runs: Sequence[Results]) -> Results:
 #     version   1; goes up when a reader of the old one would misunderstand the new one
 #     tool      what wrote it, such as "mcpmux 0.1.0"
 #     when      start of the first run, RFC 3339 in UTC
+#     command   the command line, without secrets
 #     machine   facts about the machine that made the load, but none of its names
 #     results   one object per target and run, in the order measured: `Results`
 #
@@ -324,6 +325,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     machine: dict[str, str | int | float]
     results: tuple[Results, ...]
+    command: str = ""
     format: Literal["mcpmux bench"] = "mcpmux bench"
     version: Literal[1] = 1
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections import deque
@@ -63,7 +64,7 @@ from mcpmux.bench.results import (
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
-from mcpmux.bench.tally import Snapshot
+from mcpmux.bench.tally import REDACTOR, Snapshot
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.channels.opener import ChannelOpener
 from mcpmux.cli.console import ERR, plain_table, show_bytes, show_line, show_table, tell
@@ -121,17 +122,23 @@ def read_old(path: str | None) -> Report | None:
 
 
 def report(
-    bench: Bench, files: Mapping[str, Path], old: Report | None, assertions: Sequence[Assertion]
+    bench: Bench,
+    files: Mapping[str, Path],
+    old: Report | None,
+    assertions: Sequence[Assertion],
+    written: Sequence[str],
 ) -> int:
     """Print what was measured, compared with `old`, and write it to `files` by kind. Returns the exit code.
 
-    If one of the files is standard output, everything else is printed on stderr. Raises ClickException if a
-    file cannot be written.
+    `written` are the options of the command line. If one of the files is standard output, everything else is
+    printed on stderr. Raises ClickException if a file cannot be written.
     """
     results, held = tuple(bench.results), True
     if results:
         when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        new = Report(tool=TOOL, when=when, machine=machine_facts(), results=results)
+        targets = dict.fromkeys(result.about.target for result in results)
+        command, _ = REDACTOR.redact_text(shlex.join(["mcpmux", "bench", *targets, *written]))
+        new = Report(tool=TOOL, when=when, command=command, machine=machine_facts(), results=results)
         judgements = [*judge_operations(pooled(results)), *judge_all(assertions, pooled(results))]
         held = all(judgement.held for judgement in judgements)
         comparisons = compare_targets(results)
@@ -484,7 +491,25 @@ RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
-@click.command()
+HIDDEN = frozenset({"token", "headers", "upstreams", "targets"})  # parameters that may have secrets in them
+WRITTEN = "mcpmux.bench.written"
+
+
+class Recorded(click.Command):
+    """A command that keeps in `ctx.meta[WRITTEN]` how its options were written, without HIDDEN ones."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click."""
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        words = ctx.meta[WRITTEN] = []
+        for parameter in self.params:
+            values = given.get(parameter.name or "", []) if parameter.name not in HIDDEN else []
+            for value in values if isinstance(values, list) else [values]:
+                words += [max(parameter.opts, key=len), *([] if value is True else [value])]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=Recorded)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @upstream_option
 @credentials_options
@@ -591,7 +616,8 @@ def bench(
     check_writable(files.values())
     bench = Bench(chosen, plan, limits)
     run(bench.measure)
-    raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
+    written = click.get_current_context().meta[WRITTEN]
+    raise click.exceptions.Exit(report(bench, files, old, options["assertions"], written))
 
 
 Places: TypeAlias = Annotated[int, Whole(1, PLACES_LIMIT)]

@@ -65,7 +65,8 @@ def made(
 
 
 def report(*results: Results) -> Report:
-    return Report(tool="mcpmux 0", when=WHEN, machine={"processors": 2}, results=results)
+    machine: dict[str, str | int | float] = {"processors": 2}
+    return Report(tool="mcpmux 0", when=WHEN, command="mcpmux bench", machine=machine, results=results)
 
 
 def pushes(losses: int = 3) -> FanOut:

@@ -13,7 +13,7 @@ import pytest
 from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.report.compare import compare_reports
 from mcpmux.bench.results import Results
-from mcpmux.cli.bench import render_comparisons, render_judgements, render_results
+from mcpmux.cli.bench import WRITTEN, bench, render_comparisons, render_judgements, render_results
 from tests.bench.made import about, made, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
@@ -101,3 +101,9 @@ def test_comparisons_and_judgements_are_printed():
     assert "note: with fewer than 5 runs" in text
     assert "✗ docs: p99<1us does not hold" in text
     assert "✓ docs: rate>1/s holds" in text
+
+
+def test_written_options_hold_no_secrets_and_no_targets():
+    given = ["http://127.0.0.1/mcp?key=1", "--token", "secret", "--header", "X-Key=secret", "--rate", "200"]
+    context = bench.make_context("bench", [*given, "--do", "8 read a*", "--do", "list tools", "--even"])
+    assert context.meta[WRITTEN] == ["--do", "8 read a*", "--do", "list tools", "--rate", "200", "--even"]

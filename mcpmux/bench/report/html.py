@@ -63,14 +63,15 @@ def html_of(
     whole = [pool(runs) for runs in targets.values()]
     title = f"MCP load benchmark: {', '.join(result.about.name for result in whole)}"
     started = element("p", f"{report.when} · {report.tool}", class_="soft")
+    command = (element("p", element("code", report.command), class_="soft"),) if report.command else ()
     facts = {"written by": report.tool, "started": report.when, **report.machine}
     pairs = ((element("dt", name), element("dd", str(fact))) for name, fact in facts.items())
     main = element(
         "main",
-        element("header", element("h1", title), started),
+        element("header", element("h1", title), started, *command),
+        *_judgements(judgements),
         *(map(_tiles, whole) if len(whole) == 1 else ()),
         *_notes(notes_on(report.results)),
-        *_judgements(judgements),
         *map(_table, tables_of(report.results)),
         *(
             part

@@ -89,6 +89,15 @@ def test_a_page_has_the_numbers_and_the_plots():
         assert words in text, words
 
 
+def test_a_page_begins_with_the_command_and_the_verdict():
+    conditions = judge_all([parse_assertion("p99<1s")], [WHOLE])
+    text = Page(html_of(report(WHOLE), (), conditions)).text
+    places = [
+        text.index(words) for words in ("mcpmux bench", conditions[0].sentence, "Throughput", "Latency")
+    ]
+    assert places == sorted(places)
+
+
 def test_plots_are_well_formed_and_stay_inside():
     page = html_of(report(WHOLE, broken(STEPPED), made(lambda random, at: 0.01, seconds=3, name="steady")))
     plots = re.findall(r"<svg.*?</svg>", page)
