@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import NamedTuple, Protocol
 
 from benchmarks.asking import Headers
@@ -20,6 +21,7 @@ from benchmarks.report import Pair
 from benchmarks.upstream import LEGACY
 
 UPSTREAMS = 5
+LONG_RUNS = 3
 QUIET = ("--log-level", "error")
 
 Note = Callable[[str], None]
@@ -34,10 +36,14 @@ class Used(Protocol):
 
 
 class Effort(NamedTuple):
-    """How much is measured: `runs` pairs of `seconds` each."""
+    """How much is measured: `runs` pairs of `seconds` each.
+
+    `long_seconds`: of a run that has to be longer than what the measured one buffers.
+    """
 
     runs: int
     seconds: float
+    long_seconds: float = 30.0
 
 
 def mux_command(*more: str) -> list[str]:
@@ -69,6 +75,14 @@ class Bench:
     def effort(self) -> Effort:
         """How much is measured of what begins now."""
         return self._effort._replace(runs=1) if self.hurried else self._effort
+
+    def lasting(self) -> Bench:
+        """Return the same with long runs, and three pairs of them at most."""
+        other = copy(self)
+        other._effort = self._effort._replace(
+            runs=min(self._effort.runs, LONG_RUNS), seconds=self._effort.long_seconds
+        )
+        return other
 
     def upstream(self, count: int, *more: str, server: str = "benchmarks.upstream") -> Child:
         """One process that serves `count` upstreams and prints their URLs. `server`: its module."""

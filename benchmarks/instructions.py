@@ -46,6 +46,8 @@ WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be rem
 ROUNDS = 40  # that count
 SETTLE_SECONDS = 12  # in which a replica remembers nothing, as others may not know it yet: a lease
 CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
+AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
+ADMIN = "[admin]\nport = 0\n"
 
 
 class Scenario(NamedTuple):
@@ -97,6 +99,8 @@ SCENARIOS = (
     LEGACY_CALL,
     STREAMED_CALL,
     MODERN_READ._replace(name="read 1 KB, modern, full capture", settings=CAPTURE),
+    MODERN_READ._replace(name="read 1 KB, modern, audit log", settings=AUDIT),
+    MODERN_READ._replace(name="read 1 KB, modern, admin listener", settings=ADMIN),
     LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=CAPTURE),
     TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),
     CACHE_HIT,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.bench import Bench, Effort
+from benchmarks.bench import LONG_RUNS, Bench, Effort
 from benchmarks.compiled import is_compiled, measure_compiled
 from benchmarks.goal import NOT_MEASURED
 from benchmarks.output import NAME, PART, heading, result_path, write_result
@@ -52,7 +52,8 @@ def written(
     took: float,
 ) -> str:
     """The report as Markdown."""
-    counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max)."
+    counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max). "
+    counts += f"Of captures and the like: {min(effort.runs, LONG_RUNS)} of {effort.long_seconds:g} s."
     parts = [heading()]
     if rows:
         parts += [table(rows), scorecard(rows)]
@@ -94,7 +95,11 @@ def main(
     began = time.monotonic()
     output = output or default_output(quick=quick, only=only, without=without)
     effort = QUICK if quick else FULL
-    effort = effort._replace(runs=runs or effort.runs, seconds=seconds or effort.seconds)
+    effort = effort._replace(
+        runs=runs or effort.runs,
+        seconds=seconds or effort.seconds,
+        long_seconds=seconds or effort.long_seconds,
+    )
     bench = Bench(effort, partial(click.echo, err=True), HURRY_SECONDS if quick else math.inf)
     names = chosen(quick=quick, only=only, without=without)
     rows = measure(bench, names)

@@ -55,8 +55,10 @@ SLOW = (
     "latency of a 1 KB read, 1 connection, all on one core, p99",
     "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern",
     "read 1 KB, 64 connections, modern, full capture (direct: without)",
+    "read 1 KB, 64 connections, modern, capture of metadata (direct: without)",
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "read 1 KB, 64 connections, modern, admin listener with its inspector (direct: without)",
+    "read 1 KB, 64 connections, modern, full capture, audit log and admin listener (direct: without)",
     "read 1 KB, 64 connections, modern, TLS to clients (direct: without)",
     "read 1 KB, 64 connections, modern, TLS to servers (direct: without)",
     "read 1 KB, 64 connections, modern, a static token (direct: without)",
@@ -65,7 +67,8 @@ SLOW = (
 )
 SLOW_NAMES = (
     *("call", "latency-relay", "latency-one-core", "stdio-client"),
-    *("capture", "audit", "admin", "tls-clients", "tls-servers", "token", "jwt", "large-memory"),
+    *("capture", "capture-metadata", "audit", "admin", "watched"),
+    *("tls-clients", "tls-servers", "token", "jwt", "large-memory"),
 )
 
 
