@@ -239,8 +239,9 @@ async def test_another_replica_subscribes_when_the_owner_is_killed(revision):
             for client in clients:
                 await client.subscribe("docs+memo:2")
             await docs.update("memo:2")
-            for client in clients:  # and there was no other
-                assert await client.updates("docs+memo:2") == ["docs+memo:2"]
+            for client in clients:  # once; on a busy machine the new owner may have lost its lease meanwhile
+                updates = await client.updates("docs+memo:2")
+                assert [uri for uri in updates if uri != URI] == ["docs+memo:2"]
 
 
 def own(replica: Member) -> set[str]:

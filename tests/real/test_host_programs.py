@@ -28,10 +28,11 @@ CLOCK = f'command = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]'
 LATE_SECONDS = 12  # longer than mcpmux has a client wait for its servers
 TURNS = 60
 TOOL = "mcp__mcpmux__clock__now"
-HOSTS = [
-    pytest.param("claude-code", "claude", {}, id="claude-code"),
-    pytest.param("gemini", "gemini", {"GEMINI_CLI_TRUST_WORKSPACE": "true"}, id="gemini"),
-]
+HOSTS: dict[str, tuple[str, dict[str, str]]] = {
+    "claude-code": ("claude", {}),
+    "gemini": ("gemini", {"GEMINI_CLI_TRUST_WORKSPACE": "true"}),
+}
+"""The name for `mcpmux install` -> the program and its environment."""
 QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -84,10 +85,9 @@ def open_home(folder: Path, upstream: str, **env: str) -> Iterator[Home]:
             home.mcpmux("stop", "mcpmux.toml")
 
 
-@pytest.mark.parametrize(("host", "program", "env"), HOSTS)
-def test_a_host_app_connects_to_the_mcpmux_that_is_installed_in_it(
-    host: str, program: str, env: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_app_connects_to_the_mcpmux_that_is_installed_in_it(host: str, tmp_path: Path) -> None:
+    program, env = HOSTS[host]
     with open_home(tmp_path, CLOCK, **env) as home:
         assert "mcpmux:" not in home.run(program, "mcp", "list")  # which makes its folders, too
         home.mcpmux("install", host, "--yes")
@@ -98,11 +98,10 @@ def test_a_host_app_connects_to_the_mcpmux_that_is_installed_in_it(
 
 
 def test_two_host_apps_share_one_mcpmux(tmp_path: Path) -> None:
-    env = {name: value for host in HOSTS for name, value in host.values[2].items()}
+    env = {name: value for _, variables in HOSTS.values() for name, value in variables.items()}
     with open_home(tmp_path, CLOCK, **env) as home:
         seen = []
-        for host in HOSTS:
-            name, program, _ = host.values
+        for name, (program, _) in HOSTS.items():
             home.run(program, "mcp", "list")  # which makes its folders
             home.mcpmux("install", name, "--yes")
             assert "Connected" in home.run(program, "mcp", "list")
