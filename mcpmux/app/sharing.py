@@ -35,7 +35,6 @@ from trio.abc import Stream
 
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
-from mcpmux.clients.stream_clients import FIRST_SECONDS, StreamClients
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.files import PRIVATE, PRIVATE_FOLDER
 from mcpmux.protocol.principal import ANYONE
@@ -228,6 +227,9 @@ class SharedMux:
         stopping.set()
 
     async def _serve_one(self, serving: Serving, stream: Stream, crowded: str) -> None:
+        # Not at the top: it imports WebSocket, too, and `serve` without --share needs neither.
+        from mcpmux.clients.stream_clients import FIRST_SECONDS, StreamClients
+
         hello = None
         with trio.move_on_after(FIRST_SECONDS), suppress(trio.BrokenResourceError, msgspec.MsgspecError):
             hello = msgspec.json.decode(await read_line(stream), type=Hello)
