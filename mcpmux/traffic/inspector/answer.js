@@ -9,7 +9,7 @@ import { tree } from "./tree.js";
 export function answer({ result, error, ms }, onRead) {
   const parts = error ? [html`<p class="trouble">${error.message}</p>`] : [
     ...list(result.content).map((each) => block(each, onRead)),
-    ...list(result.messages).map((each) => said(each?.role, block(each?.content, onRead))),
+    ...list(result.messages).map((each) => underRole(each?.role, block(each?.content, onRead))),
     ...list(result.contents).map(resource),
     result.structuredContent !== undefined && html`
       <div><h4>Structured content</h4>${tree(result.structuredContent)}</div>`,
@@ -31,8 +31,8 @@ function outcome(result, error) {
   return result.isError === true ? ["tool_error", "Tool error"] : ["ok", "OK"];
 }
 
-/** Return what somebody has said, under their role. */
-export const said = (role, content) => html`<div class="said"><h4>${role ?? ""}</h4>${content}</div>`;
+/** Return content under the role that it comes from. */
+export const underRole = (role, content) => html`<div class="said"><h4>${role ?? ""}</h4>${content}</div>`;
 
 /**
  * Return one block of content: of a tool's result, or of a message.

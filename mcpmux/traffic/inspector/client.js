@@ -309,7 +309,7 @@ export class Client extends Widget {
     this.setState({ wrong: "The form cannot hold all of this." });
   }
 
-  /** Return what the fields say; null when they make no sense, which they then say. `strict`: see `Form.read`. */
+  /** Return the request in the fields; null when it is wrong, with the reason there. `strict`: see `Form.read`. */
   written(strict = true) {
     const { item, of, asJson } = this.state;
     if (!asJson) {

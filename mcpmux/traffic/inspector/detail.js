@@ -28,7 +28,7 @@ export class Detail extends Widget {
     new ResizeObserver(() => this.forceUpdate()).observe(this.box.current);
   }
 
-  /** What only the list is told of draws no exchange anew. */
+  /** Draw nothing anew for a change of the list alone. */
   shouldComponentUpdate(next, state) {
     return state !== this.state || ["number", "row", "own", "refusal"].some((name) => next[name] !== this.props[name]);
   }

@@ -29,7 +29,7 @@ export class Form extends Widget {
     return html`<div ref=${this.box} class="fields">${fields}</div>`;
   }
 
-  /** Return the values; null when some make no sense, which the fields then say. Not `strict`: those that do. */
+  /** Return the values; null when one is wrong, with the reason shown at its field. Not `strict`: return the others. */
   read(strict = true) {
     const values = Object.create(null); // a property may be called __proto__
     const problems = {};

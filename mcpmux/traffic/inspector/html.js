@@ -19,7 +19,7 @@ export const facts = (pairs) => html`
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 
-/** A component whose methods its parent calls: a `ref` is its parent's, which Preact sets for elements only. */
+/** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
 export class Widget extends Component {
   constructor(props) {
     super(props);

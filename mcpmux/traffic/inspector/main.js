@@ -18,7 +18,7 @@ const PAGES = {
 };
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", closed: "Not connected" };
 
-/** What the header says of the connection. */
+/** The connection, in the header. */
 class Status extends Widget {
   /** @type {any} */
   state = { link: "connecting", messages: 0 };

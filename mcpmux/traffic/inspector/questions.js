@@ -1,6 +1,6 @@
 // What a server asks the client during a request: elicitation, sampling, roots. A person answers.
 
-import { block, said } from "./answer.js";
+import { block, underRole } from "./answer.js";
 import { Form } from "./form.js";
 import { html, Widget } from "./html.js";
 import { tree } from "./tree.js";
@@ -26,8 +26,8 @@ const ASKING = {
   "sampling/createMessage": {
     title: "The server asks the model",
     about: ({ messages, systemPrompt, ...rest }) => html`
-      ${systemPrompt && said("system", html`<pre>${String(systemPrompt)}</pre>`)}
-      ${Array.isArray(messages) && messages.map((each) => said(each?.role, block(each?.content)))}
+      ${systemPrompt && underRole("system", html`<pre>${String(systemPrompt)}</pre>`)}
+      ${Array.isArray(messages) && messages.map((each) => underRole(each?.role, block(each?.content)))}
       <details><summary>Settings</summary>${tree(rest)}</details>`,
     schema: () => object(
       { text: text({ description: "What the model says" }), model: text({ default: MODEL }) }, ["text", "model"]),
@@ -115,7 +115,7 @@ class Question extends Widget {
       </fieldset>`;
   }
 
-  /** Return the response; null when something is wrong with it, which the form then says. */
+  /** Return the response; null when it is wrong, with the reason shown in the form. */
   read() {
     const { asking, params, memory } = this.props;
     if (this.action !== "accept") return { action: this.action };

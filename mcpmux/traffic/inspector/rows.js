@@ -151,7 +151,7 @@ export class Rows {
   }
 
   /**
-   * Take what the stream tells.
+   * Take an event of the stream.
    * @param {Part & {gone: number[], skipped?: boolean}} event
    */
   hear(event) {

@@ -17,10 +17,10 @@ const COPIES = ["command", "HTTP", "JSON", "link"];
 export class Toolbar extends Component {
   star = createRef();
   /** @type {any} */
-  state = { said: null }; // what was copied, of which row
+  state = { copied: null }; // what was copied last, and of which row
 
-  render({ row, messages, own, against, onAgainst, onMark }, { said }) {
-    const isSaid = said?.row === row.row && said.own === own;
+  render({ row, messages, own, against, onAgainst, onMark }, { copied }) {
+    const { words, text, round } = copied?.row === row.row && copied.own === own ? copied : {};
     return html`
       <div class="tools">
         <button ref=${this.star} class="button" aria-keyshortcuts="m" aria-pressed=${Boolean(row.marked)}
@@ -36,9 +36,8 @@ export class Toolbar extends Component {
         </button>
         <button class="button" onclick=${() => this.resend()}>Resend …</button>
         <div class="copied" role="status">
-          ${isSaid && html`
-            <p key=${`words ${said.round}`} class="hint">${said.words}</p>
-            ${said.text && html`<pre key=${`text ${said.round}`} tabindex="0" translate="no">${said.text}</pre>`}`}
+          ${words && html`<p key=${`words ${round}`} class="hint">${words}</p>`}
+          ${text && html`<pre key=${`text ${round}`} tabindex="0" translate="no">${text}</pre>`}
         </div>
         <div class="comparison" role="status">
           ${against && (against.row === row.row
@@ -61,12 +60,12 @@ export class Toolbar extends Component {
       const { message } = /** @type {Error} */ (problem);
       words = text ? "Select the text to copy it: the browser lets no page do it here." : message;
     }
-    this.say(words, text);
+    this.report(words, text);
   }
 
-  say(words, text = "") {
+  report(words, text = "") {
     const { row, own } = this.props;
-    this.setState(({ said }) => ({ said: { row: row.row, own, words, text, round: (said?.round ?? 0) + 1 } }));
+    this.setState(({ copied }) => ({ copied: { row: row.row, own, words, text, round: (copied?.round ?? 0) + 1 } }));
   }
 
   /** Return an exchange as text. Throws what cannot be copied, in words. */
@@ -112,7 +111,7 @@ export class Toolbar extends Component {
       onAgainst(true);
       onResend({ ...request, view: (row.view ?? "").split("?")[0] });
     } catch (problem) {
-      this.say(/** @type {Error} */ (problem).message);
+      this.report(/** @type {Error} */ (problem).message);
     }
   }
 }
