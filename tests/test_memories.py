@@ -28,7 +28,7 @@ from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.capture.capture import Levels
 from mcpmux.traffic.capture.line import fingerprint
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import Observation, UnreadMessage
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading import summary
 from mcpmux.traffic.reading.summary import Summarizer, Targets, pair_up
 from mcpmux.transports.http.message import encode_request_head, encode_response_head
@@ -56,7 +56,7 @@ def requests_without_answers() -> object:
     for number in range(2000):
         message = {"jsonrpc": "2.0", "id": long(number), "method": long(number)}
         observe(
-            [UnreadMessage(leg, "in", msgspec.json.encode(message), 0.0, None, 0)],
+            [Observation(leg, "in", msgspec.json.encode(message), 0.0)],
             numbers,
             itertools.count(1),
         )

@@ -34,7 +34,7 @@ from mcpmux.protocol.envelope import (
     split_batch,
 )
 from mcpmux.protocol.raw_json import Id, Raw, repaired
-from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
+from mcpmux.traffic.observer import Observation, PendingRequest
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 
 T = TypeVar("T", Params, Result)
@@ -64,116 +64,109 @@ def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
 
 
 def observe(
-    unread: Iterable[UnreadMessage], exchanges: Iterator[int], numbers: Iterator[int]
+    messages: Iterable[Observation], exchanges: Iterator[int], numbers: Iterator[int]
 ) -> list[Observation]:
-    """Return observations of messages, one for each member of a batch.
+    """Read messages. Return them, with its members in the place of a batch.
 
     `exchanges`: numbers of new exchanges. `numbers`: of the messages.
     """
     observed: list[Observation] = []
-    for message in unread:
-        facts = message.said
+    for message in messages:
+        facts, message.said = message.said, None
         if facts is None:
             try:
-                observed.append(_read(message, exchanges, numbers))
+                _read(message, exchanges, numbers)
             except BadMessage:
                 observed += _read_batch(message, exchanges, numbers)
-        elif facts.kind == "request" and facts.id is not None:
-            request = message, next(numbers), facts.id, facts.method, facts.target
-            observed.append(_request(*request, exchanges))
+                continue
         else:
-            observed.append(_answer(message, next(numbers), facts.id, facts.code, facts.failed))
+            message.number = next(numbers)
+            if facts.kind == "request" and facts.id is not None:
+                _take_request(message, facts.id, facts.method, facts.target, exchanges)
+            else:
+                _take_answer(message, facts.id, facts.code, facts.failed)
+        observed.append(message)
     return observed
 
 
-def _read_batch(unread: UnreadMessage, exchanges: Iterator[int], numbers: Iterator[int]) -> list[Observation]:
+def _read_batch(batch: Observation, exchanges: Iterator[int], numbers: Iterator[int]) -> list[Observation]:
     """Return the members of a batch; one invalid message for anything else."""
-    leg, direction, data, at = unread.leg, unread.direction, unread.data, unread.at
-    exchange, status = unread.exchange, unread.status
+    leg, direction, data, at = batch.leg, batch.direction, batch.data, batch.at
     try:
         parts = split_batch(data) if is_batch(data) else [data]
     except BadMessage:
         parts = [data]
-    observed: list[Observation] = []
+    members: list[Observation] = []
     for part in parts:
+        member = Observation(leg, direction, part, at, "invalid", batch.exchange, status=batch.status)
+        members.append(member)
         try:
-            member = UnreadMessage(leg, direction, part, at, status, exchange)
-            observed.append(_read(member, exchanges, numbers))
+            _read(member, exchanges, numbers)
         except BadMessage as bad:
-            invalid = Observation(leg, direction, part, at, "invalid", exchange, id=bad.id, status=status)
-            invalid.number = next(numbers)
-            observed.append(invalid)
-    return observed
+            member.id, member.number = bad.id, next(numbers)
+    return members
 
 
-def _read(unread: UnreadMessage, exchanges: Iterator[int], numbers: Iterator[int]) -> Observation:
-    """Return the observation of one message. Raises BadMessage."""
-    envelope = _read_at_once(unread.data)
+def _read(message: Observation, exchanges: Iterator[int], numbers: Iterator[int]) -> None:
+    """Read one message. Raises BadMessage, without a change."""
+    envelope = _read_at_once(message.data)
     if envelope is None:
-        envelope = read_by_member(unread.data)
-        unread.data = repaired(unread.data)  # so that the record is valid JSON
-    method, request_id, number = envelope.method, envelope.id, next(numbers)
+        envelope = read_by_member(message.data)
+        message.data = repaired(message.data)  # so that the record is valid JSON
+    method, request_id = envelope.method, envelope.id
+    message.number = next(numbers)
     if method is UNSET:
         code = envelope.error.code if envelope.error is not UNSET else None
         failed = envelope.result is not UNSET and envelope.result.isError is True
-        return _answer(unread, number, None if request_id is UNSET else request_id, code, failed or None)
+        _take_answer(message, None if request_id is UNSET else request_id, code, failed or None)
+        return
     params = envelope.params or NO_PARAMS
     if request_id is UNSET or request_id is None:
-        return _notification(unread, number, method, params)
-    about = params.uri if type(params.uri) is str else params.target
-    return _request(unread, number, request_id, method, about, exchanges)
+        _take_notification(message, method, params)
+    else:
+        about = params.uri if type(params.uri) is str else params.target
+        _take_request(message, request_id, method, about, exchanges)
 
 
-def _notification(unread: UnreadMessage, number: int, method: str, params: Params) -> Observation:
-    leg, direction, exchange = unread.leg, unread.direction, unread.exchange
+def _take_notification(message: Observation, method: str, params: Params) -> None:
+    leg, direction = message.leg, message.direction
+    message.kind, message.method, message.target = "notification", method, params.target
     if method == m.CANCELLED:
-        exchange = _cancelled(leg, direction, params.requestId) or exchange
-    elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+        message.exchange = _cancelled(leg, direction, params.requestId) or message.exchange
+    elif direction == "in" and leg.side == "upstream" and not message.exchange and method in _OF_EXCHANGES:
         token = params.progressToken
-        exchange = exchange_of(leg, "out", _sent_id(token)) if _is_id(token) else _only_exchange(leg)
-    facts = exchange, method, None, params.target, None, None, None, unread.status, number
-    return Observation(leg, direction, unread.data, unread.at, "notification", *facts)
+        known = _is_id(token)
+        message.exchange = exchange_of(leg, "out", _sent_id(token)) if known else _only_exchange(leg)
 
 
-def _request(
-    unread: UnreadMessage,
-    number: int,
-    request_id: Id,
-    method: str,
-    about: str | None,
-    exchanges: Iterator[int],
-) -> Observation:
-    leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
+def _take_request(
+    message: Observation, request_id: Id, method: str, about: str | None, exchanges: Iterator[int]
+) -> None:
+    leg, direction, exchange = message.leg, message.direction, message.exchange
     # A request of a client begins an exchange, unless `Recorder.exchange_of` has begun it already.
-    if direction == "in" and not unread.has_begun:
+    if direction == "in" and not message.has_begun:
         if leg.side == "client":
             exchange = next(exchanges)
         elif not exchange:
             exchange = _only_exchange(leg)
     pending = (leg.notes or _pending(leg))[direction == "out"]
-    pending.keep(request_id, (exchange, method, at, False, number), len(method))
-    facts = exchange, method, request_id, about, None, None, None, unread.status, number
-    return Observation(leg, direction, unread.data, at, "request", *facts)
+    pending.keep(request_id, (exchange, method, message.at, False, message.number), len(method))
+    message.kind, message.exchange, message.method = "request", exchange, method
+    message.id, message.target = request_id, about
 
 
-def _answer(
-    unread: UnreadMessage, number: int, request_id: Id | None, code: int | None, failed: bool | None
-) -> Observation:
-    """Return the observation of an answer. `failed`: whether its result has `isError`."""
-    leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
-    method, ms, answers = None, None, 0
+def _take_answer(message: Observation, request_id: Id | None, code: int | None, failed: bool | None) -> None:
+    """Note what answers say. `failed`: whether its result has `isError`."""
+    leg, direction = message.leg, message.direction
     if request_id is not None:
         requests = (leg.notes or _pending(leg))[direction == "in"]
         pending = requests.pop(_sent_id(request_id) if direction == "in" else request_id)
         if pending is not None:
-            exchange, method, began, _, answers = pending
-            ms = round((at - began) * MICROS) / 1000
-    kind = "result" if code is None else "error"
+            message.exchange, message.method, began, _, message.answers = pending
+            message.ms = round((message.at - began) * MICROS) / 1000
+    message.kind, message.id, message.code = "result" if code is None else "error", request_id, code
     # `isError` has a meaning in the result of a tool call only.
-    if failed and (code is not None or method != m.TOOLS_CALL):
-        failed = None
-    facts = exchange, method, request_id, None, code, failed, ms, unread.status, number, answers
-    return Observation(leg, direction, unread.data, at, kind, *facts)
+    message.failed = failed if failed and code is None and message.method == m.TOOLS_CALL else None
 
 
 def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:

@@ -15,7 +15,9 @@ class Observation:
     """One message that passed, with what is known about it. See `record` for the members.
 
     `number`: of the message in its run, `seq` of its record. `answers`: the number of the request of an
-    answer, 0 when it is unknown. `ms`: of an answer, since its request, to the microsecond.
+    answer, 0 when it is unknown. `ms`: of an answer, since its request, to the microsecond. Until it is read,
+    `exchange` is the one in whose context it passed, or, once it `has_begun` one, its own; `said` are its
+    contents if another part has decoded it. See `correlation.observe`.
     """
 
     __slots__ = (
@@ -26,12 +28,14 @@ class Observation:
         "direction",
         "exchange",
         "failed",
+        "has_begun",
         "id",
         "kind",
         "leg",
         "method",
         "ms",
         "number",
+        "said",
         "status",
         "target",
     )
@@ -42,8 +46,8 @@ class Observation:
         direction: Direction,
         data: bytes,
         at: float,
-        kind: str,
-        exchange: int,
+        kind: str = "",
+        exchange: int = 0,
         method: str | None = None,
         id: Id | None = None,  # noqa: A002 - the field's name
         target: str | None = None,
@@ -53,11 +57,13 @@ class Observation:
         status: int | None = None,
         number: int = 0,
         answers: int = 0,
+        said: Said | None = None,
     ) -> None:
         self.leg, self.direction, self.data, self.at = leg, direction, data, at
         self.number, self.answers = number, answers
         self.kind, self.exchange, self.method, self.id, self.target = kind, exchange, method, id, target
         self.code, self.failed, self.ms, self.status = code, failed, ms, status
+        self.said, self.has_begun = said, False
 
     def __repr__(self) -> str:
         return f"<Observation {self.kind} {self.method} of {self.leg.peer}, {self.direction}>"
@@ -73,29 +79,6 @@ class Observation:
         if self.exchange or self.leg.upstream is None:
             return False
         return self.direction == ("in" if self.kind in ANSWERS else "out")
-
-
-class UnreadMessage:
-    """A message that has not been decoded here. `said`: its contents, if another part has decoded it.
-
-    `exchange`: the one in whose context it passed, or, once it `has_begun` one, its own.
-    """
-
-    __slots__ = ("at", "data", "direction", "exchange", "has_begun", "leg", "said", "status")
-
-    def __init__(
-        self,
-        leg: Leg,
-        direction: Direction,
-        data: bytes,
-        at: float,
-        status: int | None = None,
-        exchange: int = 0,
-        said: Said | None = None,
-    ) -> None:
-        self.leg, self.direction, self.data, self.at = leg, direction, data, at
-        self.status, self.exchange, self.said = status, exchange, said
-        self.has_begun = False
 
 
 PendingRequest: TypeAlias = tuple[int, str, float, bool, int]

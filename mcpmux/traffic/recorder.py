@@ -24,7 +24,7 @@ from mcpmux.traffic.observer import (
     Exchange,
     ExchangeObserver,
     MessageObserver,
-    UnreadMessage,
+    Observation,
 )
 from mcpmux.transports.inline import AT_ONCE, in_task
 
@@ -50,7 +50,7 @@ class Recorder:
         self._most_waiting = 1
         if not message_observers:
             self._most_waiting = min([BATCH, *(observer.most_waiting for observer in batch_observers)])
-        self._waiting: list[UnreadMessage] = []
+        self._waiting: list[Observation] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
@@ -87,7 +87,8 @@ class Recorder:
             for observer in self._batch_observers:
                 observer.expect(self.settle)
         # The context variable holds only now, so the exchange is noted before the message is decoded.
-        waiting.append(UnreadMessage(leg, direction, message, self._clock(), status, EXCHANGE.get(), said))
+        at, exchange = self._clock(), EXCHANGE.get()
+        waiting.append(Observation(leg, direction, message, at, "", exchange, status=status, said=said))
         if len(waiting) >= self._most_waiting or len(message) > LONG_BYTES:
             self.settle()
 

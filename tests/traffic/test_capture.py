@@ -25,7 +25,7 @@ from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_ca
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.capture.line import encode_lines, to_record
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import BATCH, Observation, UnreadMessage
+from mcpmux.traffic.observer import BATCH, Observation
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -45,7 +45,7 @@ def ask(client: Leg, exchanges: Iterator[int], text: str = "", **params: Any) ->
         "params": {"name": "t", **params, "x": text},
     }
     number = next(exchanges)
-    unread = UnreadMessage(client, "in", json.dumps(message).encode(), 101.25)
+    unread = Observation(client, "in", json.dumps(message).encode(), 101.25)
     return observe([unread], iter([number]), iter([number]))[0]
 
 
@@ -58,7 +58,7 @@ def asks() -> Iterator[Observation]:
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
-    unread = UnreadMessage(Leg("client", "c1", "http"), "in", data, 101.25)
+    unread = Observation(Leg("client", "c1", "http"), "in", data, 101.25)
     (seen,) = observe([unread], itertools.count(1), itertools.count(1))
     (line,) = encode_lines(RUN, REDACTOR, body_bytes, level, [seen])
     assert line.count(b"\n") == 1

@@ -10,7 +10,7 @@ from mcpmux.channels.tap import Leg, Said, said_in_answer
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import ErrorReply, Reply, decode_message, decode_reply, decode_request
 from mcpmux.traffic.correlation import PENDING_LIMIT, exchange_of, observe
-from mcpmux.traffic.observer import Observation, UnreadMessage
+from mcpmux.traffic.observer import Observation
 
 
 class Play:
@@ -25,14 +25,14 @@ class Play:
     def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Observation:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        unread = UnreadMessage(leg, direction, data, self.now, None, exchange)
+        unread = Observation(leg, direction, data, self.now, exchange=exchange)
         (seen,) = observe([unread], self.exchanges, self.numbers)
         assert seen.data == data
         return seen
 
 
-def said(client: Leg, data: bytes) -> UnreadMessage:
-    return UnreadMessage(client, "in", data, 0.0)
+def said(client: Leg, data: bytes) -> Observation:
+    return Observation(client, "in", data, 0.0)
 
 
 def test_an_exchange_is_followed_over_both_legs():
@@ -137,7 +137,7 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     play = Play()
     first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
     number = next(play.exchanges)
-    begun = UnreadMessage(play.client, "in", second, 0.0, None, number)
+    begun = Observation(play.client, "in", second, 0.0, exchange=number)
     begun.has_begun = True
     seen = observe([said(play.client, first), begun], play.exchanges, play.numbers)
     assert [(each.exchange, each.number) for each in seen] == [(2, 1), (1, 2)]
@@ -150,7 +150,7 @@ def test_a_message_that_was_repaired_is_recorded_as_it_was_read(request_id: byte
     leg = Leg("upstream", "docs", "stdio", "docs")
     asked = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
     data = b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\\ud83d\xe9","y":NaN}}' % request_id
-    pair = [UnreadMessage(leg, "out", asked, 1.0, None, 4), UnreadMessage(leg, "in", data, 2.0)]
+    pair = [Observation(leg, "out", asked, 1.0, exchange=4), Observation(leg, "in", data, 2.0)]
     _, answered = observe(pair, count(1), count(1))
     assert (answered.kind, answered.exchange, answered.method) == ("result", 4, "tools/call")
     assert json.loads(answered.data)["result"] == {"x": "\ufffd\ufffd", "y": None}
@@ -185,8 +185,8 @@ def test_a_message_that_was_read_already_is_observed_as_if_it_were_read(asked: A
     for said_of in ((None, None), (says, said_in_answer(answer, method))):
         leg = Leg("client", "c1", "http")
         messages = [
-            UnreadMessage(leg, "in", data, 1.0, said=said_of[0]),
-            UnreadMessage(leg, "out", back, 2.0, 200, said=said_of[1]),
+            Observation(leg, "in", data, 1.0, said=said_of[0]),
+            Observation(leg, "out", back, 2.0, status=200, said=said_of[1]),
         ]
         found = observe(messages, count(1), count(1))
         seen.append([(each.data, each.at, each.direction, *each.facts()) for each in found])
@@ -204,6 +204,6 @@ def test_what_is_never_answered_is_forgotten():
 def test_how_long_an_answer_took_is_told_to_the_microsecond():
     exchanges, leg = count(1), Leg("upstream", "docs", "stdio", "docs")
     asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    messages = [UnreadMessage(leg, "out", asked, 7.0), UnreadMessage(leg, "in", answer, 7.01234567)]
+    messages = [Observation(leg, "out", asked, 7.0), Observation(leg, "in", answer, 7.01234567)]
     _, seen = observe(messages, exchanges, count(1))
     assert seen.ms == 12.346

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcpmux.channels.tap import Leg
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import UnreadMessage
+from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, add_up, gauge, render, snapshot
 from tests.traffic.test_prometheus import parse
@@ -22,7 +22,7 @@ def told(answers: int, up: float = 1) -> list[Family]:
         request = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}' % number
         answer = b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number
         for direction, data, at in (("out", request, 0.0), ("in", answer, 0.03)):
-            unread = UnreadMessage(leg, direction, data, at)  # type: ignore[arg-type]
+            unread = Observation(leg, direction, data, at)  # type: ignore[arg-type]
             metrics.take_all(observe([unread], exchanges, numbers))
     gauges = [gauge("upstream_up", "Up.", {"docs": up}), gauge("client_sessions", "Sessions.", answers)]
     return snapshot(metrics, gauges)

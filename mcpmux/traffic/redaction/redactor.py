@@ -280,8 +280,6 @@ class RuleSet:
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """Return the message without secrets, and how many were replaced; the same bytes without any.
 
-        `method`: its own, or that of the request that it answers; None when unknown.
-
         `method`: its own, or that of the request that it answers; None when it is not known.
         """
         whole, cut = data, 0

@@ -17,7 +17,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import Exchange, UnreadMessage
+from mcpmux.traffic.observer import Exchange, Observation
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -35,7 +35,7 @@ class Worker:
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
         """The exchange that it belongs to."""
         now = trio.current_time()
-        unread = UnreadMessage(leg, direction, data, now, None, exchange)  # type: ignore[arg-type]
+        unread = Observation(leg, direction, data, now, exchange=exchange)  # type: ignore[arg-type]
         (seen,) = observe([unread], self._exchanges, self._order)
         self.forwarder.take_all([seen])
         return seen.exchange
