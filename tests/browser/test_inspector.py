@@ -14,6 +14,7 @@ import pytest
 from tests.real.differences import ASKING_TOOLS, unmarked
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env
+from tests.whole import WHOLE
 
 SECONDS = 120
 PROGRAM = Path("@modelcontextprotocol/inspector/clients/launcher/build/index.js")
@@ -26,8 +27,7 @@ REQUESTS = {
     "read": ["--method", "resources/read", "--uri", READ],
 }
 
-ALWAYS = {("tools", "legacy"), ("call", "modern"), ("read", "modern")}
-ALWAYS_STDIO = ("call",)
+ERAS = {"tools": "legacy", "resources": "modern", "prompts": "legacy", "call": "modern", "read": "modern"}
 
 Ask = Callable[[str], Json]
 """Ask one of REQUESTS: what the Inspector printed."""
@@ -72,18 +72,9 @@ def same(printed: Json) -> Json:
     return kept
 
 
-def marked(always: bool) -> tuple[pytest.MarkDecorator, ...]:
-    """What is not always run is slow."""
-    return () if always else (pytest.mark.slow,)
-
-
 @pytest.mark.parametrize(
     ("request_name", "era"),
-    [
-        pytest.param(name, era, marks=marked((name, era) in ALWAYS))
-        for name in REQUESTS
-        for era in ("legacy", "modern")
-    ],
+    [(name, era) for name in REQUESTS for era in ("legacy", "modern") if WHOLE or era == ERAS[name]],
 )
 def test_it_shows_the_same_over_http(url: str, directly: Ask, request_name: str, era: str) -> None:
     target = [url, "--transport", "http", "--protocol-era", era]
@@ -91,9 +82,7 @@ def test_it_shows_the_same_over_http(url: str, directly: Ask, request_name: str,
     assert same(printed) == same(directly(request_name))
 
 
-@pytest.mark.parametrize(
-    "request_name", [pytest.param(name, marks=marked(name in ALWAYS_STDIO)) for name in REQUESTS]
-)
+@pytest.mark.parametrize("request_name", REQUESTS if WHOLE else ["call"])
 def test_it_shows_the_same_over_stdio(config: Path, directly: Ask, request_name: str) -> None:
     mux = [sys.executable, "-m", "mcpmux", "serve", str(config), "--stdio"]
     printed = inspect(mux, REQUESTS[request_name])

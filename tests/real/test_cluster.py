@@ -27,9 +27,11 @@ from tests.real.sdk import CLIENTS
 from tests.real.test_clients import asking_of, assert_same
 from tests.real.walker import WALKERS, see
 from tests.real.web_server import find_free_port, run_web_server
+from tests.whole import WHOLE, when_whole
 
 TEXT = "modern+memo://text"
-ALWAYS = ("typescript-1.32.2",)
+WALKING = ("python-1.9.4", "typescript-1.17.5", "typescript-1.32.2", "python-2", "typescript-2")
+"""One client of each revision, and each SDK that has modern clients."""
 TURN_PAGES_THEMSELVES = ("typescript2.mjs",)  # their SDK gives whole lists
 PAGE_SIZE = 3  # every list has several pages
 WORKING = 4  # clients that are busy while a replica stops
@@ -77,12 +79,7 @@ def sessions_spread(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow)
-        for name, walker in WALKERS.items()
-        if walker.http
-    ],
+    "name", [name for name, walker in WALKERS.items() if walker.http and (WHOLE or name in WALKING)]
 )
 def test_a_client_sees_through_replicas_what_it_sees_directly(
     cluster: Cluster, everything_command: list[str], sdk2_command: list[str], name: str
@@ -128,7 +125,7 @@ def touch(url: str, times: int = 1) -> None:
         assert "touched" in str(client.ask("tools/call", call)[-1]["result"])
 
 
-@pytest.mark.parametrize("name", ["sdk1", "sdk2", pytest.param("sdk2-legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["sdk1", "sdk2", *when_whole("sdk2-legacy")])
 def test_an_update_arrives_whichever_replica_has_caused_it(
     request: pytest.FixtureRequest, cluster: Cluster, name: str
 ) -> None:
@@ -219,9 +216,8 @@ def three(replicas: Cluster) -> Cluster:
     ("name", "number"),
     [
         ("sdk1", signal.SIGKILL),
-        pytest.param("sdk2-legacy", signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("sdk1", signal.SIGTERM, marks=pytest.mark.slow),
         ("sdk2-legacy", signal.SIGTERM),
+        *when_whole(("sdk2-legacy", signal.SIGKILL), ("sdk1", signal.SIGTERM)),
     ],
 )
 def test_the_session_of_an_sdk_goes_on_when_its_replica_ends(
@@ -292,7 +288,6 @@ def working(cluster: Cluster) -> Iterator[list[Worker]]:
             future.result()
 
 
-@pytest.mark.slow
 def test_busy_sessions_lose_nothing_but_what_a_killed_replica_had_in_hand(three: Cluster) -> None:
     before = len(three.balancer.served())
     with working(three) as workers:

@@ -25,6 +25,7 @@ from tests.real.merged import owner_of_name, owner_of_uri, part_of
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.sdk import CLIENTS, Client, see
 from tests.real.web_server import find_free_port, run_web_server
+from tests.whole import WHOLE
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 OFFERED = ("resources", "templates", "tools", "prompts", "contents", "messages")
@@ -38,12 +39,8 @@ ASKING_TOOLS = {
 }
 
 
-ALWAYS = (("sdk1", "stdio"), ("sdk2", "http"))
-VIEWS = [
-    pytest.param(name, door, marks=() if (name, door) in ALWAYS else pytest.mark.slow, id=f"{name}-{door}")
-    for name in CLIENTS
-    for door in ("http", "stdio")
-]
+DOORS = {"sdk1": "stdio", "sdk2": "http", "sdk2-legacy": "http"}
+VIEWS = [(name, door) for name in CLIENTS for door in ("http", "stdio") if WHOLE or door == DOORS[name]]
 through_a_door = pytest.mark.parametrize(("client", "merged"), VIEWS, indirect=True, scope="module")
 
 

@@ -14,19 +14,17 @@ from tests.real.merged import own_name, owner_of_name
 from tests.real.mux import START_SECONDS, Json
 from tests.real.parts import ROOT, npm_env
 from tests.real.walker import WALKERS, see
+from tests.whole import when_whole
 
 README = (ROOT / "README.md").read_text()
 NOWHERE = "http://127.0.0.1:1"  # refuses connections
 
 CLIENTS = [
-    pytest.param("python-1", "mcpServers"),
-    pytest.param("python-2", "servers", marks=pytest.mark.slow),
-    pytest.param("typescript-1.32.2", "mcpServers", marks=pytest.mark.slow),
-    pytest.param("typescript-2", "servers"),
+    ("python-1", "mcpServers"),
+    ("typescript-2", "servers"),
+    *when_whole(("python-2", "servers"), ("typescript-1.32.2", "mcpServers")),
 ]
 """Names in WALKERS, each with a key that host apps have their servers in."""
-
-by_each_client = pytest.mark.parametrize(("client", "place"), CLIENTS)
 
 
 def start(server: Json, directory: Path) -> list[str]:
@@ -41,7 +39,7 @@ def call(name: str, **arguments: object) -> tuple[str, Json]:
     return "tools/call", {"name": name, "arguments": arguments}
 
 
-@pytest.mark.parametrize("client", [pytest.param(*each.values[:1], marks=each.marks) for each in CLIENTS])
+@pytest.mark.parametrize("client", [client for client, _ in CLIENTS])
 def test_the_files_of_the_readme_serve_a_host_app(tmp_path: Path, client: str) -> None:
     (file,) = re.findall(r"^```toml\n(# mcpmux\.toml\n.*?)^```", README, re.DOTALL | re.MULTILINE)
     (host_file,) = re.findall(r"^```json\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
@@ -80,7 +78,7 @@ def stdio_entry(command: list[str]) -> Json:
     return {"command": program, "args": args, "mcpmux": patience}
 
 
-@by_each_client
+@pytest.mark.parametrize(("client", "place"), CLIENTS)
 def test_a_client_sees_the_tools_that_a_host_app_has_selected(
     everything_command: list[str], memory_command: list[str], tmp_path: Path, client: str, place: str
 ) -> None:

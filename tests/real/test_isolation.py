@@ -13,6 +13,7 @@ from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import MODERN
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.sdk import CLIENTS, see
+from tests.whole import when_whole
 
 ONE_SECOND = {"connect_timeout": 1, "list_timeout": 1}
 STUBBORN = (
@@ -65,7 +66,7 @@ def test_a_request_to_a_broken_server_names_it(url: str) -> None:
         assert re.search(f"{name}.*({re.escape(reason)}|still starting)", error["message"])
 
 
-@pytest.mark.parametrize("name", ["sdk1", "sdk2", pytest.param("sdk2-legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["sdk1", "sdk2", *when_whole("sdk2-legacy")])
 def test_real_clients_see_the_healthy_servers_whole(
     request: pytest.FixtureRequest, url: str, name: str
 ) -> None:

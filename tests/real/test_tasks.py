@@ -19,7 +19,7 @@ RESEARCH = "every__simulate-research-query"
 VISIT = "every__trigger-url-elicitation"
 
 
-@pytest.fixture(scope="module", params=["alone", pytest.param("replicas", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
 def url(
     request: pytest.FixtureRequest, everything_command: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -39,8 +39,10 @@ def url(
                 yield mux.url
 
 
-@pytest.mark.parametrize("server", ["every", pytest.param("web", marks=pytest.mark.slow)])
-def test_the_sdks_task_client_works_through_the_mux(url: str, sdk1_python: str, server: str):
+@pytest.mark.parametrize(
+    ("url", "server"), [("alone", "web"), ("replicas", "every")], indirect=["url"], scope="module"
+)
+def test_task_client_of_the_sdk_works_through_the_mux(url: str, server: str, sdk1_python: str):
     tools = [name.replace("every", server, 1) for name in (RESEARCH, VISIT)]
     command = [sdk1_python, str(PROGRAM), url, *tools]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -14,14 +14,14 @@ from tests.real.differences import unmarked
 from tests.real.mux import PAGE_SIZE, HttpMux, Json, stdio
 from tests.real.test_clients import asking_of
 from tests.real.walker import WALKERS, see
+from tests.whole import when_whole
 
 # "everything" samples, elicits, has subscriptions and progress. It asks for roots at a moment of its own: a
 # modern client hears that in the answer to whatever it asks just then, so those meet a modern server here.
 PAIRS = (
     ("python-1", "everything"),
-    pytest.param("typescript-1.32.2", "everything", marks=pytest.mark.slow),
-    pytest.param("python-2", "modern", marks=pytest.mark.slow),
     ("typescript-2", "modern"),
+    *when_whole(("typescript-1.32.2", "everything"), ("python-2", "modern")),
 )
 REPLAY_SECONDS = 120
 
@@ -59,7 +59,7 @@ def test_a_real_session_is_replayed_and_served_again(
         assert mock.stop() == 0, mock.stderr
 
 
-@pytest.mark.parametrize("name", [pytest.param("python-1", marks=pytest.mark.slow), "python-2"])
+@pytest.mark.parametrize("name", ["python-2", *when_whole("python-1")])
 def test_a_server_that_asks_at_a_moment_of_its_own_makes_no_difference(
     tmp_path: Path, everything_command: list[str], name: str
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +31,7 @@ from tests.peers.revision import CAPABILITIES, MODERN, VERSION, Json
 from tests.peers.subscribable import SUBSCRIPTION_ID
 from tests.runtime.world import World, open_world
 from tests.step_watch import StepWatch
+from tests.whole import WHOLE
 
 LEGACY: Final = "2025-11-25"
 URI, NAME, TASK = "file:///a", "t", "task"
@@ -442,7 +442,7 @@ PAIRS: Final = [(LEGACY, LEGACY), (MODERN, MODERN), (LEGACY, MODERN), (MODERN, L
 SAMPLE: Final = 24  # one place of so many is enough to see at once what is wrong everywhere
 SAMPLES = [pytest.param(*pair, SAMPLE, id=f"sample of {pair[0]} to {pair[1]}") for pair in PAIRS[2:]]
 WALKS = [pytest.param(*pair, 1, marks=pytest.mark.slow, id=f"{pair[0]} to {pair[1]}") for pair in PAIRS]
-PART: Final = 1 if os.environ.get("MCPMUX_WHOLE_WALK") else 8  # what is kept takes long to find
+PART: Final = 1 if WHOLE else 8  # what is kept takes long to find
 PARTS = [pytest.param(*pair, PART, marks=pytest.mark.slow, id=f"{pair[0]} to {pair[1]}") for pair in PAIRS]
 pytestmark = pytest.mark.skipif(find_schemas() is None, reason="needs the official schemas")
 
