@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.real.parts import ROOT, npm_env
+from tests.real.official_suite import official_node, run_official_suite
+from tests.real.parts import npm_env
 
 Json = dict[str, Any]
 
@@ -54,7 +53,7 @@ def _describe(check: Json) -> str:
 
 def run_scenario(revision: str, scenario: str, route: str, directory: Path) -> Verdict:
     """Run one scenario over a route of the adapter. `directory` takes the suite's files."""
-    client = [_ADAPTER, route, _node(npm_env("conformance")), str(npm_env("clients"))]
+    client = [_ADAPTER, route, official_node(), str(npm_env("clients"))]
     return _run(revision, scenario, client, directory, SUITE_SECONDS)
 
 
@@ -63,28 +62,12 @@ def run_auth_scenario(revision: str, scenario: str, directory: Path) -> Verdict:
     return _run(revision, scenario, [_AUTH_CLIENT], directory, AUTH_SECONDS)
 
 
-def _node(suite: Path) -> str:
-    return str(suite / ".bin" / "node")
-
-
 def _run(revision: str, scenario: str, module: list[str], directory: Path, seconds: int) -> Verdict:
     """`module`: the client, of ours, and its arguments before the URL. `seconds`: what it may take."""
-    suite = npm_env("conformance")
-    node, client = _node(suite), [sys.executable, "-m", *module]
-    program = suite / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-    command = [node, str(program), "client", "--command", shlex.join(client)]
+    client = shlex.join([sys.executable, "-m", *module])
     options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(directory)]
-    options.append("--force")  # extensions belong to no revision
-    cache = {"NODE_COMPILE_CACHE": str(suite.parent / "compile-cache")}  # a third of the time is compiling
-    done = subprocess.run(
-        [*command, *options, "--timeout", str(seconds * 1000)],
-        cwd=ROOT,
-        env={**os.environ, **cache},
-        capture_output=True,
-        text=True,
-        timeout=seconds + STOP_SECONDS,
-        check=False,
-    )
+    options += ["--force", "--timeout", str(seconds * 1000)]  # extensions belong to no revision
+    done = run_official_suite("client", "--command", client, *options, seconds=seconds + STOP_SECONDS)
     checks = [check for path in directory.rglob("checks.json") for check in json.loads(path.read_text())]
     said = [path.read_text() for path in directory.rglob("std*.txt")]
     return Verdict(done.returncode, checks, "\n".join([done.stdout, done.stderr, *said]))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.real.parts import npm_env
+from tests.real.official_suite import run_official_suite
 
 Json = dict[str, Any]
 
@@ -58,16 +57,8 @@ def run_scenario(scenario: str, url: str, revision: str, directory: Path) -> Rep
 
 
 def _run(which: list[str], url: str, revision: str, directory: Path) -> Report:
-    suite = npm_env("conformance")
-    program = suite / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-    command = [str(suite / ".bin" / "node"), str(program), "server", "--url", url, *which]
-    done = subprocess.run(
-        [*command, "--spec-version", revision, "--output-dir", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=SUITE_SECONDS,
-        check=False,
-    )
+    options = ["--url", url, *which, "--spec-version", revision, "--output-dir", str(directory)]
+    done = run_official_suite("server", *options, seconds=SUITE_SECONDS)
     report = read_report(directory)
     assert report.verdicts, f"the suite has not run:\n{done.stdout}{done.stderr}"
     return report

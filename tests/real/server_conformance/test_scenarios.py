@@ -4,12 +4,16 @@ Through mcpmux every check holds that holds with the server alone: behind it as 
 more beside it, in a view that has all of it and nothing of them, and behind replicas of which each request
 meets the next one. Where client and server have no revision
 in common, all scenarios hold whose tools such a server can have.
+
+Each server with each revision is in one place, so that every place has each server and each revision once:
+what a place changes depends on the kind of a message, not on who wrote it. With `MCPMUX_WHOLE` each is in
+every place.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,9 +22,11 @@ import pytest
 from tests.process.running import demo_command
 from tests.real.cluster import run_cluster
 from tests.real.mux import START_SECONDS, HttpMux, Json, stdio, write_config
+from tests.real.official_suite import official_node
 from tests.real.parts import npm_env, pip_env
 from tests.real.server_conformance.suite import Report, run_suite
 from tests.real.web_server import run_web_server
+from tests.whole import WHOLE
 
 HERE = Path(__file__).parent
 
@@ -35,21 +41,14 @@ SPOKEN = {"sdk1": LEGACY, "sdk2": (*LEGACY, MODERN), "typescript": (*LEGACY, MOD
 BESIDE = ("notes", "clock")  # one of each era
 
 ONLY, BESIDE_OTHERS, IN_A_VIEW, BEHIND_REPLICAS = "only", "beside-others", "in-a-view", "behind-replicas"
-ALWAYS = {
-    ("sdk1", "2025-03-26", ONLY),
-    ("sdk1", "2025-11-25", ONLY),
-    ("sdk2", MODERN, BESIDE_OTHERS),
-    ("typescript", "2025-06-18", ONLY),
-    ("modern", MODERN, ONLY),
-    ("modern", "2025-11-25", ONLY),
-    ("sdk1", MODERN, BESIDE_OTHERS),
-    ("sdk2", MODERN, IN_A_VIEW),
-    ("typescript", "2025-11-25", IN_A_VIEW),
-    ("sdk1", "2025-06-18", IN_A_VIEW),
-    ("sdk1", "2025-11-25", BEHIND_REPLICAS),
-    ("sdk2", MODERN, BEHIND_REPLICAS),
-}
-"""(server, revision, place) of what is not slow: every server, revision, place, and way between the eras."""
+PLACES = (ONLY, BESIDE_OTHERS, IN_A_VIEW, BEHIND_REPLICAS)
+RUNS = [
+    (name, revision, place)
+    for row, name in enumerate(SPOKEN)
+    for column, revision in enumerate(SCENARIOS)
+    for number, place in enumerate(PLACES)
+    if number == (row + column) % len(PLACES) or WHOLE
+]
 
 NOT_IN_SESSIONS = frozenset(
     {
@@ -73,7 +72,7 @@ def everything_command(name: str) -> list[str]:
     if name in ("sdk1", "sdk2"):
         return [str(pip_env(name)), str(HERE / f"everything_{name}.py")]
     era = "modern" if name == "modern" else "both"
-    return [str(npm_env("conformance") / ".bin" / "node"), str(HERE / "everything.cjs"), era]
+    return [official_node(), str(HERE / "everything.cjs"), era]
 
 
 @pytest.fixture(scope="session")
@@ -90,19 +89,6 @@ def everything() -> Iterator[Callable[[str], str]]:
             return urls[name]
 
         yield find
-
-
-@pytest.fixture(scope="session")
-def alone(everything, tmp_path_factory) -> Callable[[str, str], Report]:
-    """What the suite finds in a server without mcpmux."""
-    found: dict[tuple[str, str], Report] = {}
-
-    def find(name: str, revision: str) -> Report:
-        if (name, revision) not in found:
-            found[name, revision] = run_suite(everything(name), revision, tmp_path_factory.mktemp("alone"))
-        return found[name, revision]
-
-    return find
 
 
 @pytest.fixture
@@ -127,22 +113,17 @@ def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
     return find
 
 
-def runs(wanted: Iterable[tuple[str, str]]) -> list[object]:
-    """Each server and revision in every place."""
-    return [
-        pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow, id="-".join((place, *pair)))
-        for place in (ONLY, BESIDE_OTHERS, IN_A_VIEW, BEHIND_REPLICAS)
-        for pair in wanted
-        for run in [(*pair, place)]
-    ]
+def runs(*, spoken: bool) -> pytest.MarkDecorator:
+    """Mark a test with the runs whose server speaks the revision, or does not."""
+    found = [run for run in RUNS if (run[1] in SPOKEN[run[0]]) is spoken]
+    return pytest.mark.parametrize(("name", "revision", "place"), found)
 
 
-@pytest.mark.parametrize(
-    ("name", "revision", "place"),
-    runs([(name, revision) for name, spoken in SPOKEN.items() for revision in spoken]),
-)
-def test_every_check_that_holds_without_mcpmux_holds_through_it(alone, through_mux, name, revision, place):
-    direct = alone(name, revision)
+@runs(spoken=True)
+def test_checks_that_hold_without_mcpmux_hold_through_it(
+    everything, through_mux, tmp_path, name, revision, place
+):
+    direct = run_suite(everything(name), revision, tmp_path / "direct")
     demand_all(direct, revision)
     found = through_mux(name, revision, place)
     demand_all(found, revision)
@@ -150,14 +131,10 @@ def test_every_check_that_holds_without_mcpmux_holds_through_it(alone, through_m
     assert direct.held - found.held <= ONLY_IN_STREAMS
 
 
-@pytest.mark.parametrize(("name", "revision", "place"), runs([("modern", revision) for revision in LEGACY]))
-def test_a_client_of_sessions_has_everything_of_a_modern_server(through_mux, name, revision, place):
-    demand_all(through_mux(name, revision, place), revision)
-
-
-@pytest.mark.parametrize(("name", "revision", "place"), runs([("sdk1", MODERN)]))
-def test_a_modern_client_has_all_that_a_server_of_sessions_can_have(through_mux, name, revision, place):
-    demand_all(through_mux(name, revision, place), MODERN, but=NOT_IN_SESSIONS)
+@runs(spoken=False)
+def test_client_has_all_that_a_server_of_the_other_era_can_have(through_mux, name, revision, place):
+    but = NOT_IN_SESSIONS if revision == MODERN else frozenset()
+    demand_all(through_mux(name, revision, place), revision, but)
 
 
 def demand_all(found: Report, revision: str, but: frozenset[str] = frozenset()) -> None:
