@@ -37,27 +37,24 @@ def server() -> Iterator[str]:
         yield said.split()[-1]
 
 
-@pytest.fixture(scope="module", params=["beside-others", pytest.param("replicas", marks=pytest.mark.slow)])
-def through(
-    request: pytest.FixtureRequest, server: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The same through mcpmux: one process beside another server, or replicas that get requests in turns."""
-    directory = tmp_path_factory.mktemp("tasks")
+@pytest.fixture(scope="module")
+def ways(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Run mcpmux in front of it: one process beside another server, and replicas with requests in turns."""
     upstreams: dict[str, Json] = {"jobs": {"url": server, "prefix": ""}}
-    if request.param == "replicas":
-        with run_cluster(directory, upstreams) as cluster:
-            yield cluster.url
-            assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
-    else:
-        upstreams["notes"] = stdio(shlex.split(demo_command("notes")))
-        with HttpMux(write_config(directory, upstreams)) as mux:
-            yield mux.url
+    beside = {**upstreams, "notes": stdio(shlex.split(demo_command("notes")))}
+    with (
+        HttpMux(write_config(tmp_path_factory.mktemp("one"), beside)) as mux,
+        run_cluster(tmp_path_factory.mktemp("replicas"), upstreams) as cluster,
+    ):
+        yield {"beside others": mux.url, "replicas": cluster.url}
+        assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_check_of_the_extension_holds_through_mcpmux(
-    scenario: str, server: str, through: str, tmp_path: Path
+    scenario: str, server: str, ways: dict[str, str], tmp_path: Path
 ) -> None:
     direct = run_scenario(scenario, server, MODERN, tmp_path / "direct")
     assert direct.successful == {scenario}
-    assert run_scenario(scenario, through, MODERN, tmp_path / "through") == direct
+    for way, url in ways.items():
+        assert run_scenario(scenario, url, MODERN, tmp_path / way) == direct, way
