@@ -1,7 +1,8 @@
 """The official suite's client scenarios, with mcpmux as the client: what its upstream side sends is right.
 
 All of them but `auth/*`, in the revisions that the suite knows. Through mcpmux every check holds that holds
-with the same client alone, whichever era the client speaks to mcpmux.
+with the same client alone, whichever era the client speaks to mcpmux. With `MCPMUX_WHOLE` the client runs
+alone, too, which shows what the suite itself finds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.real.client_conformance.suite import run_scenario
+from tests.whole import WHOLE
 
 SCENARIOS = [
     ("2025-06-18", "initialize", 1),
@@ -45,28 +47,16 @@ Not so `request-metadata` and `http-standard-headers`: to serve a legacy client 
 `initialize`, which these take for a malformed modern request.
 """
 
-
-ALWAYS_DIRECT = {("2025-11-25", "tools_call"), ("2026-07-28", "request-metadata")}
-ALWAYS_CROSSED = {("2025-11-25", "sse-retry"), ("2026-07-28", "sep-2322-client-request-state")}
-"""Through mcpmux every scenario runs always; of what is compared with that, one of each era."""
-
-
-def runs() -> list[object]:
-    """(route, revision, scenario, checks) of every run."""
-    found: list[object] = [("mcpmux", *scenario) for scenario in SCENARIOS]
-    crossed = [scenario for scenario in SCENARIOS if scenario[1] in CROSSED]
-    for route, scenarios, always in (
-        ("direct", SCENARIOS, ALWAYS_DIRECT),
-        ("crossed", crossed, ALWAYS_CROSSED),
-    ):
-        found += [
-            pytest.param(route, *scenario, marks=() if scenario[:2] in always else pytest.mark.slow)
-            for scenario in scenarios
-        ]
-    return found
+RUNS = [
+    (route, *scenario)
+    for route in ("mcpmux", "crossed", *(("direct",) if WHOLE else ()))
+    for scenario in SCENARIOS
+    if route != "crossed" or scenario[1] in CROSSED
+]
+"""(route, revision, scenario, checks) of every run."""
 
 
-@pytest.mark.parametrize(("route", "revision", "scenario", "checks"), runs())
+@pytest.mark.parametrize(("route", "revision", "scenario", "checks"), RUNS)
 def test_scenario(tmp_path: Path, route: str, revision: str, scenario: str, checks: int):
     verdict = run_scenario(revision, scenario, route, tmp_path / "first")
     if verdict.late:  # on a busy machine, which says nothing of the client
