@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,100 +22,66 @@ from tests.real.merged import exposed_params, own_answer, part_of
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env
 from tests.real.walker import WALKERS, Walker, see
+from tests.whole import WHOLE
 
 GRAPH = '{"type":"entity","name":"Moon","entityType":"moon","observations":["bright"]}\n'
-OLDEST, NEWEST = "everything-2024-11-05", "modern"
 
-# Each client with the server of its own revision and with the one that is furthest away.
-NEAR_AND_FAR = {
-    "python-1.6.0": ("everything-2024-11-05", NEWEST),
-    "python-1.9.4": ("everything-2025-03-26", NEWEST),
-    "python-1.16.0": ("everything-2025-06-18", NEWEST),
-    "python-1": ("everything", OLDEST),
-    "python-2-legacy": ("memory", OLDEST),
-    "python-2": ("time", OLDEST),
-    "typescript-1.7.0": ("everything-2024-11-05", NEWEST),
-    "typescript-1.11.5": ("everything-2025-03-26", NEWEST),
-    "typescript-1.17.5": ("everything-2025-06-18", NEWEST),
-    "typescript-1.32.2": ("everything", OLDEST),
-    "typescript-2-legacy": ("memory", OLDEST),
-    "typescript-2": ("modern", OLDEST),
+SEEN: dict[str, tuple[str, ...]] = {
+    "python-1.6.0": ("everything-2024-11-05", "modern", "everything-2025-03-26", "everything"),
+    "typescript-1.7.0": ("everything-2024-11-05", "modern", "everything-2025-06-18", "memory", "time"),
+    "python-1.9.4": ("everything-2025-03-26", "modern", "everything-2024-11-05", "everything"),
+    "typescript-1.11.5": ("everything-2025-03-26", "modern", "everything-2025-06-18", "memory", "time"),
+    "python-1.16.0": ("everything-2025-06-18", "modern", "everything-2025-03-26", "time"),
+    "typescript-1.17.5": ("everything-2025-06-18", "modern", "everything-2024-11-05", "everything", "memory"),
+    "python-1": ("everything", "everything-2024-11-05", "modern", "everything-2025-03-26"),
+    "python-2-legacy": ("memory", "everything-2024-11-05", "time"),
+    "typescript-1.32.2": ("everything", "everything-2024-11-05", "time"),
+    "typescript-2-legacy": ("memory", "everything-2024-11-05", "modern", "everything-2025-06-18"),
+    "python-2": ("time", "everything-2024-11-05", "everything", "everything-2025-06-18"),
+    "typescript-2": ("modern", "everything-2024-11-05", "everything", "everything-2025-03-26", "memory"),
 }
-# Not slow: a client of each revision with these two, and one with all servers at once.
-ALWAYS = (
-    "python-1.6.0",
-    "typescript-1.11.5",
-    "python-1.16.0",
-    "python-1",
-    "typescript-1.32.2",
-    "python-2",
-    "typescript-2",
-)
-ALWAYS_MERGED = ("typescript-2",)
-
-Group = tuple[str, ...]
-"""Servers that one client process visits side by side."""
-
-
-def pairs() -> list[object]:
-    """Every client with every server; what is not always run is slow."""
-    found: list[object] = []
-    for name in WALKERS:
-        near_and_far = NEAR_AND_FAR[name]
-        rest = tuple(server for server in SIGHTS if server not in near_and_far)
-        for group in (near_and_far, rest):
-            marks = () if name in ALWAYS and group is near_and_far else pytest.mark.slow
-            found += [
-                pytest.param(name, group, server, marks=marks, id=f"{name}-{server}") for server in group
-            ]
-    return found
-
-
-def merged_walkers() -> list[object]:
-    return [pytest.param(name, marks=() if name in ALWAYS_MERGED else pytest.mark.slow) for name in WALKERS]
+"""Each client with a server of its own revision and the one that is furthest away. The clients of a revision,
+in Python and TypeScript, see all servers between them: mcpmux does not know which SDK a client has.
+"""
+if WHOLE:
+    SEEN = dict.fromkeys(SEEN, tuple(SIGHTS))
 
 
 class Stage:
-    """The servers, the muxes in front of them as far as needed, and what has been seen so far."""
+    """The servers, and the muxes in front of them as far as needed."""
 
     def __init__(self, commands: dict[str, list[str]], directory: Path, muxes: ExitStack) -> None:
         self._commands = commands
         self._directory = directory
         self._muxes = muxes
         self._urls: dict[Path, str] = {}
-        self._seen: dict[tuple[str, str, Group], dict[str, Json]] = {}
 
-    def directly(self, name: str, group: Group) -> dict[str, Json]:
-        """The documents of a group of servers, seen without mcpmux."""
-        return self._see("directly", name, group)
+    def directly(self, name: str) -> dict[str, Json]:
+        """Return the documents of the servers that a client sees, without mcpmux."""
+        return self._see(name, lambda _walker, server: {"command": self._commands[server]})
 
-    def alone(self, name: str, group: Group) -> dict[str, Json]:
-        """The documents of these servers, each unprefixed behind an mcpmux of its own."""
-        return self._see("alone", name, group)
+    def alone(self, name: str) -> dict[str, Json]:
+        """Return the documents of these servers, each unprefixed behind an mcpmux of its own."""
+        return self._see(name, self._own_target)
 
     def merged(self, name: str) -> Json:
-        """The document of all servers at once, behind one mcpmux that its clients share."""
+        """Return the document of all servers at once, behind one mcpmux that its clients share."""
         walker = WALKERS[name]
         config = self._config("all", {server: stdio(command) for server, command in self._commands.items()})
         asking = [
             (method, exposed_params(method, params, server))
-            for server, sight in SIGHTS.items()
-            for method, params in sight.asking
+            for server in SEEN[name]
+            for method, params in SIGHTS[server].asking
         ]
         return see(walker, {"all": {**self._target(walker, config), "read": True, "asking": asking}})["all"]
 
-    def _see(self, how: str, name: str, group: Group) -> dict[str, Json]:
+    def _see(self, name: str, find_target: Callable[[Walker, str], Json]) -> dict[str, Json]:
         walker = WALKERS[name]
-        if (how, name, group) not in self._seen:
-            targets = {}
-            for server in group:
-                target = self._own_target(walker, server) if how == "alone" else self._direct_target(server)
-                targets[server] = {**target, "read": True, "asking": asking_of(walker, server)}
-            self._seen[how, name, group] = see(walker, targets)
-        return self._seen[how, name, group]
-
-    def _direct_target(self, server: str) -> Json:
-        return {"command": self._commands[server]}
+        targets = {
+            server: {**find_target(walker, server), "read": True, "asking": asking_of(walker, server)}
+            for server in SEEN[name]
+        }
+        return see(walker, targets)
 
     def _own_target(self, walker: Walker, server: str) -> Json:
         upstream = stdio(self._commands[server], prefix="", session="per-client")
@@ -181,10 +147,34 @@ def assert_same(seen: Json, direct: Json, walker: Walker, server: str) -> None:
         assert mine[key] == value, key
 
 
-@pytest.mark.parametrize(("name", "group", "server"), pairs())
-def test_a_client_sees_a_server_alone_as_it_is(stage: Stage, name: str, group: Group, server: str) -> None:
+def test_clients_of_each_revision_see_all_servers() -> None:
+    seen: dict[str, set[str]] = {}
+    for name, servers in SEEN.items():
+        seen.setdefault(WALKERS[name].revision, set()).update(servers)
+    assert all(servers == SIGHTS.keys() for servers in seen.values())
+
+
+@pytest.mark.parametrize("name", WALKERS)
+def test_client_sees_servers_through_mcpmux_as_they_are(
+    stage: Stage, subtests: pytest.Subtests, name: str
+) -> None:
     walker = WALKERS[name]
-    direct, seen = stage.directly(name, group)[server], stage.alone(name, group)[server]
+    direct, alone, merged = stage.directly(name), stage.alone(name), stage.merged(name)
+    assert (merged["server"], merged["revision"]) == ("mcpmux", walker.revision)
+    answers = iter(merged["answers"])
+    for server in SEEN[name]:
+        with subtests.test(server):
+            assert_seen_alone(alone[server], direct[server], walker, server)
+        asked = SIGHTS[server].asking
+        seen = part_of(merged, server)
+        seen["answers"] = [own_answer(method, next(answers)) for method, _ in asked]
+        with subtests.test(f"{server} among all"):
+            expected = {**direct[server], "answers": direct[server]["answers"][: len(asked)]}
+            assert_same(seen, expected, walker, server)
+    assert next(answers, None) is None
+
+
+def assert_seen_alone(seen: Json, direct: Json, walker: Walker, server: str) -> None:
     assert (seen["server"], seen["revision"]) == ("mcpmux", walker.revision)
     assert direct["revision"] == min(walker.revision, SIGHTS[server].revision)
     assert_same(seen, direct, walker, server)
@@ -194,27 +184,3 @@ def test_a_client_sees_a_server_alone_as_it_is(stage: Stage, name: str, group: G
         assert seen["ping"] == {}
         assert seen["pages"] == direct["pages"]
         assert same_tools(seen, direct)
-
-
-@pytest.mark.parametrize("name", merged_walkers())
-def test_a_client_sees_each_of_many_servers_as_it_is(stage: Stage, name: str) -> None:
-    walker = WALKERS[name]
-    merged = stage.merged(name)
-    assert (merged["server"], merged["revision"]) == ("mcpmux", walker.revision)
-    answers = iter(merged["answers"])
-    for server, sight in SIGHTS.items():
-        seen = part_of(merged, server)
-        seen["answers"] = [own_answer(method, next(answers)) for method, _ in sight.asking]
-        direct = stage.directly(name, group_of(name, server))[server]
-        assert_same(seen, {**direct, "answers": direct["answers"][: len(sight.asking)]}, walker, server)
-    assert next(answers, None) is None
-
-
-def group_of(name: str, server: str) -> Group:
-    """The group in which a client visits a server directly."""
-    near_and_far = NEAR_AND_FAR[name]
-    return (
-        near_and_far
-        if server in near_and_far
-        else tuple(other for other in SIGHTS if other not in near_and_far)
-    )
