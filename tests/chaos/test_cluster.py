@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 import trio
 
 from tests.chaos.cluster_clients import SHARED, LegacyClient, ModernClient
@@ -28,6 +27,7 @@ from tests.chaos.cluster_world import (
     open_cluster,
 )
 from tests.chaos.waiting import count_descriptors, until
+from tests.whole import WHOLE
 
 SEED = os.environ.get("MCPMUX_CHAOS_SEED", "7")
 LEGACY_CLIENTS, MODERN_CLIENTS = 8, 4
@@ -159,14 +159,8 @@ async def judge_what_stays(cluster: Cluster, laws: Laws) -> None:
 
 
 async def test_replicas_harmed_at_random_are_one_mcpmux(tmp_path: Path) -> None:
-    await run_chaos(tmp_path, rounds=1, seconds=10, kinds=KINDS, wipes=0)
+    await run_chaos(tmp_path, rounds=4 if WHOLE else 3, seconds=12, kinds=KINDS, wipes=2)
 
 
-@pytest.mark.slow
-async def test_replicas_harmed_for_a_minute_are_one_mcpmux(tmp_path: Path) -> None:
-    await run_chaos(tmp_path, rounds=4, seconds=12, kinds=KINDS, wipes=2)
-
-
-@pytest.mark.slow
 async def test_replicas_whose_store_fails_over_are_one_mcpmux(tmp_path: Path) -> None:
-    await run_chaos(tmp_path, rounds=3, seconds=12, kinds=FAIL_OVERS, wipes=0, paired=True)
+    await run_chaos(tmp_path, rounds=3 if WHOLE else 2, seconds=12, kinds=FAIL_OVERS, wipes=0, paired=True)
