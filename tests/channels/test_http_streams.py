@@ -175,6 +175,7 @@ async def test_a_quiet_call_of_an_older_client_is_answered_without_events(monkey
         assert answer.headers["content-type"] == "application/json"
 
 
+@pytest.mark.interpreted  # compiled, a constant cannot be replaced: it would wait for half a minute
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 @pytest.mark.parametrize("revision", ["2025-06-18", LEGACY, MODERN])
 async def test_an_answer_that_is_long_in_coming_becomes_a_stream(revision, method, monkeypatch):
