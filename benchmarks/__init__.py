@@ -1,1 +1,1 @@
-"""What mcpmux costs, measured beside what it stands in front of."""
+"""Measurements of the cost of mcpmux, beside the servers behind it."""

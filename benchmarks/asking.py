@@ -1,4 +1,4 @@
-"""What benchmarks ask, in both eras, and a client that asks one request at a time and checks each answer."""
+"""Requests of benchmarks in both eras, and a client that sends one at a time and checks each answer."""
 
 from __future__ import annotations
 

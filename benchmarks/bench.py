@@ -31,12 +31,12 @@ class Used(Protocol):
     """A process whose CPU time can be read."""
 
     def cpu_seconds(self) -> float:
-        """What it has used so far."""
+        """Return the CPU seconds that it has used so far."""
         ...
 
 
 class Effort(NamedTuple):
-    """How much is measured: `runs` pairs of `seconds` each.
+    """Extent of a measurement: `runs` pairs of `seconds` each.
 
     `long_seconds`: of a run that has to be longer than what the measured one buffers.
     """
@@ -52,7 +52,7 @@ def mux_command(*more: str) -> list[str]:
 
 
 class Bench:
-    """Starts what is measured, and measures it. `note` hears what is being done."""
+    """Starts what is measured, and measures it. `note` is called with the name of each row."""
 
     def __init__(self, effort: Effort, note: Note, hurry_seconds: float = math.inf) -> None:
         """Rows that begin later than `hurry_seconds` from now are measured once only."""
@@ -68,12 +68,12 @@ class Bench:
 
     @property
     def hurried(self) -> bool:
-        """Whether there is no time left for more than one run of what begins now."""
+        """True if no time is left for more than one run."""
         return time.monotonic() >= self._hurry_at
 
     @property
     def effort(self) -> Effort:
-        """How much is measured of what begins now."""
+        """Effort for a row that begins now."""
         return self._effort._replace(runs=1) if self.hurried else self._effort
 
     def lasting(self) -> Bench:

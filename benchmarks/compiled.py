@@ -66,7 +66,7 @@ def _copy(name: str) -> None:
 
 
 def measure_compiled() -> None:
-    """From now on children of this process that are mcpmux are compiled. Raises as `compiled_copy`."""
+    """Have children of this process run a compiled mcpmux. Raises RuntimeError."""
     os.environ[MEASURED] = str(compiled_copy())
 
 
@@ -80,12 +80,14 @@ def _has_compiled(folder: Path) -> bool:
 
 
 def _digest() -> str:
-    found = hashlib.sha256(repr((sys.version, sorted(_environment().items()), os.environ.get("CC"))).encode())
+    digest = hashlib.sha256(
+        repr((sys.version, sorted(_environment().items()), os.environ.get("CC"))).encode()
+    )
     for name in COMPILED:
         for path in sorted([PROJECT / name, *(PROJECT / name).rglob("*")]):
             if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
-                found.update(str(path).encode() + path.read_bytes())
-    return found.hexdigest()
+                digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _compile() -> None:
@@ -114,7 +116,7 @@ def _compile() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """What wheels for Linux are built with, behind what the environment has for the same."""
+    """Return the environment in which wheels for Linux are built, added to this one."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     wheels: dict[str, str] = project["tool"]["cibuildwheel"]["linux"]["environment"]
     return {name: f"{os.environ.get(name, '')} {value}".strip() for name, value in wheels.items()}

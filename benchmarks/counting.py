@@ -1,4 +1,4 @@
-"""What a process does, counted instead of timed: its instructions (Callgrind) and its system calls (strace).
+"""Counts, not times, of the work of a process: its instructions (Callgrind) and its system calls (strace).
 
 Promises: only what happens while the given work is done counts. The numbers do not depend on how fast the
 machine is or what else runs on it; they do depend on the Python that runs and on its libraries. Both tools
@@ -45,10 +45,10 @@ def count_instructions(arguments: Sequence[str], core: int, stdin: str | None, p
             _instrument(child, "on")
             work()
             _instrument(child, "off")
-        found = _COLLECTED.search(log.read_text())
-        if found is None:
+        match = _COLLECTED.search(log.read_text())
+        if match is None:
             raise MeasurementFailed(f"Callgrind has counted nothing: {log.read_text()[-500:]!r}")
-        return int(found[1])
+        return int(match[1])
 
 
 def _instrument(child: Child, state: str) -> None:
@@ -66,13 +66,13 @@ def count_calls(arguments: Sequence[str], core: int, stdin: str | None, prepare:
         # -D: strace is a process on the side, so that the child is the one that gets our signals.
         tool = ["strace", "-D", "-f", "-qq", "--signal=none", f"--output={log}"]
         with Child(arguments, core, stdin, tool, STABLE) as child, prepare(child) as work:
-            before = _calls(child, log)
+            start = _calls(child, log)
             work()
-            return _calls(child, log) - before
+            return _calls(child, log) - start
 
 
 def _calls(child: Child, log: Path) -> Counter[str]:
-    """What its threads have called so far; processes that it has started are in the log, too."""
+    """Count the calls of its threads so far. The log has those of its children, too."""
     threads = {task.name for task in Path(f"/proc/{child.pid}/task").iterdir()}
     return Counter(name for thread, name in _CALL.findall(log.read_text()) if thread in threads)
 

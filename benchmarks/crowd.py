@@ -28,7 +28,7 @@ def rows(bench: Bench) -> list[Row]:
     """The processor time of mcpmux for a list, beside that for FEWEST times as much larger as the list is."""
     _allow_files(FILES * max(MORE))
     fewest = _seconds(bench, FEWEST)
-    found = []
+    table_rows = []
     for count in MORE:
         measure = (
             f"list {count:,} × {ITEMS} resources, processor time, "
@@ -38,8 +38,8 @@ def rows(bench: Bench) -> list[Row]:
         expected = median(fewest) * count / FEWEST
         direct = [expected] * len(through)
         shares = [each / expected for each in through]
-        found.append(time_row(measure, direct, through).judged(LINEAR, shares))
-    return found
+        table_rows.append(time_row(measure, direct, through).judged(LINEAR, shares))
+    return table_rows
 
 
 def counted(bench: Bench) -> list[Row]:
@@ -49,14 +49,14 @@ def counted(bench: Bench) -> list[Row]:
     times = count / FEWEST
     measure = f"list {count:,} × {ITEMS} resources, instructions, beside {times:g} × those of {FEWEST}"
     bench.note(measure)
-    expected, found = _instructions(bench, FEWEST) * times, _instructions(bench, count)
-    share = found / expected
-    row = Row(measure, f"{expected / MEGA:,.0f} M", f"{found / MEGA:,.0f} M", f"{share:.2f} × as many")
+    expected, actual = _instructions(bench, FEWEST) * times, _instructions(bench, count)
+    share = actual / expected
+    row = Row(measure, f"{expected / MEGA:,.0f} M", f"{actual / MEGA:,.0f} M", f"{share:.2f} × as many")
     return [row.judged(EXACT, [share])]
 
 
 def _instructions(bench: Bench, count: int) -> int:
-    """Of mcpmux for one whole list, the third."""
+    """Count the instructions of mcpmux for one whole list, the third."""
 
     @contextmanager
     def prepare(mux: Child) -> Iterator[Callable[[], object]]:
@@ -80,9 +80,9 @@ def _seconds(bench: Bench, count: int) -> list[float]:
             (url,) = mux.lines(1, READY_SECONDS)
             timed_walk(url, ITEMS * count)
             for _ in range(bench.effort.runs):
-                before = mux.cpu_seconds()
+                start = mux.cpu_seconds()
                 timed_walk(url, ITEMS * count)
-                seconds.append(mux.cpu_seconds() - before)
+                seconds.append(mux.cpu_seconds() - start)
     return seconds
 
 

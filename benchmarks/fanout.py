@@ -45,7 +45,7 @@ class Fanout:
         return f"<Fanout cores {self.mux_core} and {self.load_core}>"
 
     def delivery_rows(self, era: str, subscribers: int, runs: int, changes: int) -> list[Row]:
-        """How long one change takes to the last subscriber, and how many notifications a second go out."""
+        """Measure the time of a change until the last subscriber has it, and the rate of notifications."""
         measured = [self._deliver(era, subscribers, changes) for _ in range(runs)]
         who = f"{subscribers:,} {KINDS[era]}"
         cpu = spread([cpu * MICRO for _, cpu in measured], " µs", 1)
@@ -72,23 +72,23 @@ class Fanout:
                 arguments += [f"--count={subscribers}", f"--changes={changes}"]
                 with Child(["benchmarks.subscribers", *arguments], self.load_core) as load:
                     load.lines(1, GRACE_SECONDS)
-                    before = mux.cpu_seconds()
+                    start = mux.cpu_seconds()
                     report = msgspec.json.decode(load.output(GRACE_SECONDS), type=Delivery)
-                    used = mux.cpu_seconds() - before
+                    used = mux.cpu_seconds() - start
         return report, used / (subscribers * changes)
 
     def memory_row(self, era: str, sessions: int) -> Row:
-        """What an idle client with an open stream adds to the resident memory of mcpmux."""
+        """Measure the resident memory that an idle client with an open stream takes in mcpmux."""
         with Child(["benchmarks.notifier"], self.load_core) as upstream:
             url = upstream.lines(1)[0]
             with self._mux(url, sessions) as mux:
                 address = mux.lines(1)[0]
-                before = self._settled(mux, address, era)
+                start = self._settled(mux, address, era)
                 arguments = [address, f"--era={era}", f"--count={sessions}", "--idle"]
                 with Child(["benchmarks.subscribers", *arguments], self.load_core) as load:
                     load.lines(1, GRACE_SECONDS)
                     time.sleep(SETTLE_SECONDS)
-                    grown = mux.resident_bytes() - before
+                    grown = mux.resident_bytes() - start
                     used = mux.cpu_seconds()
                     time.sleep(SETTLE_SECONDS)
                     idle = (mux.cpu_seconds() - used) / SETTLE_SECONDS
@@ -127,12 +127,12 @@ def _percentile(seconds: Sequence[float], percent: float) -> float:
 def rows(bench: Bench) -> list[Row]:
     """Everything at its usual size."""
     fanout = Fanout()
-    found: list[Row] = []
+    table_rows: list[Row] = []
     for era, who in KINDS.items():
         bench.note(f"one update to {SUBSCRIBERS:,} {who}; {SESSIONS:,} idle {who}")
-        found += fanout.delivery_rows(era, SUBSCRIBERS, RUNS, CHANGES)
-        found.append(fanout.memory_row(era, SESSIONS))
-    return found
+        table_rows += fanout.delivery_rows(era, SUBSCRIBERS, RUNS, CHANGES)
+        table_rows.append(fanout.memory_row(era, SESSIONS))
+    return table_rows
 
 
 @click.command()

@@ -28,7 +28,7 @@ def start(bench: Bench) -> list[Row]:
     direct, through = [], []
     with bench.upstream(UPSTREAMS) as upstream:
         urls = upstream.lines(UPSTREAMS)
-        with bench.mux(http_config(urls)) as child:  # whatever has no bytecode yet gets it here
+        with bench.mux(http_config(urls)) as child:  # missing bytecode is compiled here
             first_answer(child.lines(1)[0], exposed_uri(0))
         for _ in range(bench.effort.runs):
             with bench.upstream(1) as child:
@@ -58,7 +58,7 @@ def memory(bench: Bench) -> list[Row]:
 
 
 def large(bench: Bench) -> list[Row]:
-    """What the process has grown at its largest, shared among the reads that were in flight."""
+    """Divide the largest growth of the process by the number of reads in flight."""
     measure = f"memory of each of {LARGE_IN_FLIGHT} reads of 2 MB in flight (direct: the payload)"
     bench.note(measure)
     load = LARGE._replace(connections=LARGE_IN_FLIGHT)
@@ -70,9 +70,9 @@ def large(bench: Bench) -> list[Row]:
                 (url,) = mux.lines(1)
                 for number in range(UPSTREAMS):
                     first_answer(url, exposed_uri(number))
-                before = mux.resident_bytes()
+                start = mux.resident_bytes()
                 bench.load(load, [url], exposed_subjects(load, UPSTREAMS))
-                sizes.append((mux.peak_bytes() - before) / LARGE_IN_FLIGHT)
+                sizes.append((mux.peak_bytes() - start) / LARGE_IN_FLIGHT)
     payloads = [size / LARGE_BYTES for size in sizes]
     own = spread([size / MEGA for size in sizes], " MB", 1)
     row = Row(measure, f"{LARGE_BYTES / MEGA:.1f} MB", own, spread(payloads, " × the payload", 2))

@@ -37,7 +37,7 @@ URI = item_uri(0)
 
 
 class Pair(NamedTuple):
-    """What the two tools saw, one right after the other."""
+    """Results of the two tools, one right after the other."""
 
     wrk: Tally
     bench: Tally
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 def agreement_rows(pairs: Sequence[Pair]) -> list[Row]:
-    """Whether they see the same."""
+    """Compare rate and latency where the server decides both."""
     load = f"{AGREED_CONNECTIONS} connections, {READ_MS} ms for an answer"
     return [
         _row(f"throughput, {load}", pairs, lambda seen: seen.rate, "{:,.0f} /s"),
@@ -62,7 +62,7 @@ def agreement_rows(pairs: Sequence[Pair]) -> list[Row]:
 
 
 def most_rows(pairs: Sequence[Pair], server: str) -> list[Row]:
-    """How much one core generates."""
+    """Compare the load that one core generates."""
     load = f"{CONNECTIONS} connections, {server}"
     return [
         _row(f"most load of one core, {load}", pairs, lambda seen: seen.rate, "{:,.0f} /s"),
@@ -100,9 +100,9 @@ def measure_pairs(url: str, connections: int, seconds: float, runs: int) -> list
 
 
 def cores() -> tuple[int, int]:
-    """Of the tools, of the server; the same where there is only one."""
-    found = sorted(os.sched_getaffinity(0))
-    return found[0], found[-1]
+    """Return the core of the tools and that of the server, which may be the same."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed[0], allowed[-1]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a measurement has to reach, and whether it did. Pure."""
+"""Goals of measurements, and judgements by them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_PROPORTION = "not met, but in proportion"
 
 
 class Spread(NamedTuple):
-    """What several runs have shown of one number."""
+    """Median, least and most of one number in several runs."""
 
     median: float
     least: float
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 class Goal(NamedTuple):
     """A bound of a median, in words that a person reads next to the value: `≥ 0.33`.
 
-    `absolute`: it is a time or a rate by itself, which a slower machine reaches later.
+    `absolute`: it is a time or a rate and no ratio, so a slower machine reaches it later.
     """
 
     words: str
@@ -36,7 +36,7 @@ class Goal(NamedTuple):
         return NOT_MET if self.distance(values) > 1 else MET
 
     def distance(self, values: Sequence[float]) -> float:
-        """By what factor the median is on the wrong side of the bound; 1 or less when the goal is met."""
+        """Return the factor by which the median misses the bound; 1 or less if the goal is met."""
         value = median(values)
         short = 0.0 if self.least is None else self.least / value if value > 0 else math.inf
         over = value / self.most if self.most is not None else 0.0

@@ -116,7 +116,7 @@ SCENARIOS = (
 
 
 class Cost(NamedTuple):
-    """What one exchange costs: instructions, and system calls by name."""
+    """Cost of one exchange: instructions, and system calls by name."""
 
     scenario: Scenario
     instructions: float

@@ -28,7 +28,7 @@ def one_core(bench: Bench) -> list[Row]:
 
 
 def relayed(bench: Bench) -> list[Row]:
-    """What nothing in that place can do without."""
+    """Measure the part that every program in that place takes."""
     bench.note("latency of a relay of bytes")
     load = READ._replace(connections=1)
     with bench.upstream(1, "--era", load.era) as upstream:

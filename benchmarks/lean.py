@@ -1,8 +1,8 @@
 """`python -m benchmarks.lean`: the quickest server that Python has, on uvloop and httptools.
 
 It shares nothing of mcpmux's transports, and its heads vary as those of real servers do: the date, and an id
-of each answer. What it answers is a Site's, encoded before the first request. One process; prints one URL for
-each port.
+of each answer. Its answers are those of a Site, encoded before the first request. One process; prints one URL
+for each port.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Heads:
-    """What is new in each head: the date, by the second, and a number."""
+    """The changing fields of a head: the date, by the second, and a number."""
 
     def __init__(self) -> None:
         self._date = b""

@@ -60,7 +60,7 @@ end
 
 
 class Tally(NamedTuple):
-    """What one run has shown. Times in seconds; `cpu_seconds` are those of the load generator."""
+    """Result of one run. Times in seconds; `cpu_seconds` are those of the load generator."""
 
     exchanges: int
     seconds: float
@@ -169,7 +169,7 @@ def run_bench(target: str, clients: int, seconds: float, cores: set[int], *optio
 
 def _run(command: Sequence[str], seconds: float, cores: set[int]) -> tuple[bytes, float]:
     """Run a tool; return what it prints and the CPU seconds that it uses. Raises MeasurementFailed."""
-    before = os.times()
+    start = os.times()
     try:
         done = subprocess.run(
             command,
@@ -182,7 +182,7 @@ def _run(command: Sequence[str], seconds: float, cores: set[int]) -> tuple[bytes
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MeasurementFailed(str(error)) from None
-    after = os.times()
+    end = os.times()
     if done.returncode:
         raise MeasurementFailed(f"{command[0]} failed: {done.stderr.decode()}")
-    return done.stdout, sum(after[2:4]) - sum(before[2:4])
+    return done.stdout, sum(end[2:4]) - sum(start[2:4])

@@ -1,4 +1,4 @@
-"""How mcpmux is configured for the benchmark's upstreams, and what it calls what they have. Pure."""
+"""Configurations of mcpmux for the upstreams, and its names for their resources and tools. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_ITEMS = 1000  # many, for what a proxy remembers of one URI must not be wha
 
 
 class Load(NamedTuple):
-    """What is asked in both runs of a pair. `size`: of an answer's text."""
+    """Requests of both runs of a pair. `size`: of an answer's text."""
 
     era: str
     method: str
@@ -39,7 +39,7 @@ def exposed_uri(number: int) -> str:
 
 
 def exposed_subjects(load: Load, upstreams: int) -> list[str]:
-    """What `load` asks for, from every upstream in turn, as clients of mcpmux see it."""
+    """Return the subjects of `load`, those of all upstreams in turn, as clients of mcpmux name them."""
     joint = "__" if load.method == m.TOOLS_CALL else "+"
     count = max(len(load.subjects), upstreams)
     return [

@@ -1,6 +1,6 @@
-"""An upstream whose resources change when it is told to: a POST to `/change` is one change.
+"""An upstream whose resource changes on demand: a POST to `/change` is one change.
 
-Promises: every listen hears of a change with one write; the answer to `/change` says when that began, in
+Promises: each listen is notified by one write; the answer to `/change` is the time when that began, in
 nanoseconds of the machine's monotonic clock, which all its processes share. It speaks the modern era alone,
 and keeps no more of the protocol than a subscriber of one resource needs.
 """

@@ -25,8 +25,8 @@ def processor(described: str | None = None) -> str:
     `described` is the text of `/proc/cpuinfo`, which is read when it is None.
     """
     text = Path("/proc/cpuinfo").read_text() if described is None else described
-    found = re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+    match = re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
 
 
 def machine_name(model: str) -> str:

@@ -25,13 +25,13 @@ SERVE = b"serve"  # in the command line of mcpmux
 
 
 def upstream_command(bench: Bench, era: str = MODERN) -> list[str]:
-    """How the reference server is started on the core of the load."""
+    """Return the command line of the reference server on the core of the load."""
     arguments = ["benchmarks.upstream", "--stdio", f"--era={era}", f"--core={bench.load_core}"]
     return [sys.executable, "-m", *arguments]
 
 
 def stdio(bench: Bench) -> list[Row]:
-    """Many clients over HTTP. Directly, a pipe has no second client to compare with."""
+    """Measure many clients over HTTP. A pipe without mcpmux has one client, so there is no direct side."""
     measure = "read 1 KB from a stdio upstream, 64 at a time, modern"
     bench.note(measure)
     rates, costs = [], []
@@ -47,7 +47,7 @@ def stdio(bench: Bench) -> list[Row]:
 
 
 def client(bench: Bench) -> list[Row]:
-    """What a host application has that starts mcpmux: a pipe on either side of it.
+    """Measure mcpmux as a host application starts it: with a pipe on either side.
 
     `mcpmux bench` is the client, directly and through mcpmux. It is slower than the pipes, so what a core of
     mcpmux does in a second is judged.

@@ -91,12 +91,12 @@ class Child:
         while data.count(b"\n") < count:
             chunk = self.receive(deadline - time.monotonic())
             if not chunk:
-                raise MeasurementFailed(f"{self!r} did not get ready; it said {data!r}")
+                raise MeasurementFailed(f"{self!r} did not get ready; it printed {data!r}")
             data += chunk
         return data.decode().split()
 
     def receive(self, seconds: float) -> bytes:
-        """What it prints next; nothing when it has ended, or says nothing for so long."""
+        """Return its next output; nothing at its end, or when there is none for so long."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         ready, _, _ = select.select([fd], [], [], max(seconds, 0))
@@ -119,7 +119,7 @@ class Child:
         return data
 
     def cpu_seconds(self) -> float:
-        """What it has used of its core so far, in user and kernel mode."""
+        """Return the CPU seconds that it has used so far, in user and kernel mode."""
         return cpu_seconds_of(self.pid)
 
     def resident_bytes(self) -> int:
@@ -134,25 +134,25 @@ class Child:
 
 
 def measured_folder() -> Path:
-    """Where `python -m mcpmux` starts what is measured."""
+    """Return the folder in which `python -m mcpmux` starts the measured version."""
     return Path(os.environ.get(MEASURED, PROJECT))
 
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
     """This process runs there meanwhile, and what it starts; then where it ran before."""
-    before = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, allowed)
 
 
 def cpu_seconds_of(process_id: int) -> float:
-    """What a process has used so far, in user and kernel mode. Raises OSError when there is none.
+    """Return the CPU seconds that a process has used so far. Raises OSError if it has ended.
 
-    The clock is the one that clock_getcpuclockid(3) tells: `/proc/ID/stat` counts in steps of 10 ms.
+    The clock is that of clock_getcpuclockid(3): `/proc/ID/stat` counts in steps of 10 ms.
     """
     return time.clock_gettime(~process_id << 3 | _CPU_CLOCK_OF_PROCESS)
 

@@ -126,7 +126,7 @@ class Target(NamedTuple):
 
 
 class Servers(NamedTuple):
-    """What is asked directly: its URLs, and the process that serves them."""
+    """Servers that are asked directly: URLs, and the process that serves them."""
 
     urls: Sequence[str]
     process: Used
@@ -175,21 +175,21 @@ def read_of_sdk(bench: Bench) -> list[Row]:
 def latency(bench: Bench) -> list[Row]:
     """One exchange at a time."""
     measure = "latency of a 1 KB read, 1 connection, lean servers, p50"
-    found = _rounds(bench, measure, READ._replace(connections=1), _lean)
+    rounds = _rounds(bench, measure, READ._replace(connections=1), _lean)
     goals = {MUX: at_most(90, " µs", absolute=True)} if is_compiled() else {}
     rows = [
         latency_row(_through(measure, name), pairs, lambda tally: tally.p50, goals.get(name))
-        for name, pairs in found.pairs.items()
+        for name, pairs in rounds.pairs.items()
     ]
-    return [*rows, *found.failed, *_compared(measure, found, lambda tally: 1 / tally.p50, at_least(1))]
+    return [*rows, *rounds.failed, *_compared(measure, rounds, lambda tally: 1 / tally.p50, at_least(1))]
 
 
 def _rates(bench: Bench, measure: str, load: Load, start: Start) -> list[Row]:
-    found = _rounds(bench, measure, load, start)
+    rounds = _rounds(bench, measure, load, start)
     goals = {MUX: at_least(0.65 if is_compiled() else 0.45)}
-    rows = [rate_row(_through(measure, name), each, goals.get(name)) for name, each in found.pairs.items()]
+    rows = [rate_row(_through(measure, name), each, goals.get(name)) for name, each in rounds.pairs.items()]
     goal = at_least(0.7) if is_compiled() else None
-    return [*rows, *found.failed, *_compared(measure, found, lambda tally: tally.rate, goal)]
+    return [*rows, *rounds.failed, *_compared(measure, rounds, lambda tally: tally.rate, goal)]
 
 
 def _through(measure: str, name: str) -> str:
@@ -197,17 +197,17 @@ def _through(measure: str, name: str) -> str:
 
 
 class Found(NamedTuple):
-    """What the rounds have shown of each target, and a row for what could not run."""
+    """Pairs of each target, and a row for each that could not run."""
 
     pairs: Mapping[str, list[Pair]]
     failed: Sequence[Row]
 
 
-def _compared(measure: str, found: Found, of: Callable[[Tally], float], goal: Goal | None) -> list[Row]:
+def _compared(measure: str, rounds: Found, of: Callable[[Tally], float], goal: Goal | None) -> list[Row]:
     """mcpmux beside nginx, round by round: `of` is more when it is better."""
-    if "nginx" not in found.pairs:
+    if "nginx" not in rounds.pairs:
         return []
-    nginx, mux = ([of(pair.through) for pair in found.pairs[name]] for name in ("nginx", MUX))
+    nginx, mux = ([of(pair.through) for pair in rounds.pairs[name]] for name in ("nginx", MUX))
     ratios = shares(nginx, mux)
     row = Row(
         f"{measure}: mcpmux beside nginx", "", "", spread(ratios, " × as good", 2), ratio=spread_of(ratios)

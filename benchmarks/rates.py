@@ -23,7 +23,7 @@ def read_modern(bench: Bench) -> list[Row]:
 
 
 def read_legacy(bench: Bench) -> list[Row]:
-    """The same with sessions on both sides."""
+    """Measure small resources with sessions on both sides."""
     return _rate(bench, "read 1 KB, 64 connections, legacy", READ._replace(era=LEGACY), at_least(0.33))
 
 
@@ -33,12 +33,12 @@ def call(bench: Bench) -> list[Row]:
 
 
 def call_legacy(bench: Bench) -> list[Row]:
-    """The same in sessions, where a call outlives its connection."""
+    """Measure calls in sessions, where a call outlives its connection."""
     return _rate(bench, "call a tool, 64 connections, legacy", CALL._replace(era=LEGACY), None)
 
 
 def call_streamed(bench: Bench) -> list[Row]:
-    """The same of servers that answer in event streams, as most do."""
+    """Measure calls to servers that answer in event streams, as most do."""
     measure = "call a tool, 64 connections, legacy, answers in event streams"
     return _rate(bench, measure, CALL._replace(era=LEGACY), None, "--streams")
 
@@ -49,7 +49,7 @@ def read_large(bench: Bench) -> list[Row]:
 
 
 def read_slow(bench: Bench) -> list[Row]:
-    """What is public and fresh is asked for once, whatever the server takes for it."""
+    """Measure contents that are public and fresh, which are asked for once."""
     measure = "read 1 KB, 64 connections, modern, 100 public URIs of a server that takes 20 ms"
     bench.note(measure)
     pairs = bench.pairs(READ._replace(subjects=READ.subjects[:SLOW_ITEMS]), FRESH, SLOW_READ)

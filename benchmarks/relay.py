@@ -39,7 +39,7 @@ def relay(listener: socket.socket, server: tuple[str, int]) -> None:
 
 
 def _pass_on(one: socket.socket, other: socket.socket) -> bool:
-    """What has come; False at the end."""
+    """Pass on a piece of bytes. Return False at the end of the stream."""
     with suppress(ConnectionError):
         data = one.recv(CHUNK)
         other.sendall(data)

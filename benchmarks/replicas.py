@@ -71,15 +71,15 @@ def two_replicas(bench: Bench) -> list[Row]:
 
 def _compare(bench: Bench, measure: str, goal: Goal, load: Load, direct: Muxes, through: Muxes) -> Row:
     bench.note(measure)
-    before, after = [], []
+    direct_rates, through_rates = [], []
     for _ in range(bench.effort.runs):
-        before.append(_run(bench, load, direct))
-        after.append(_run(bench, load, through))
-    ratios = shares(before, after)
+        direct_rates.append(_run(bench, load, direct))
+        through_rates.append(_run(bench, load, through))
+    ratios = shares(direct_rates, through_rates)
     row = Row(
         measure,
-        f"{median(before):,.0f} /s of its cores",
-        f"{median(after):,.0f} /s of its cores",
+        f"{median(direct_rates):,.0f} /s of its cores",
+        f"{median(through_rates):,.0f} /s of its cores",
         spread(ratios, "", 2),
         "",
         ratio=spread_of(ratios),
@@ -105,7 +105,7 @@ def _run(bench: Bench, load: Load, wanted: Muxes) -> float:
         urls = [url for mux in muxes for url in mux.lines(1)]
         if wanted.is_cluster:
             time.sleep(LEASE_SECONDS + 1)
-        before = [cpu_seconds_of(mux.pid) for mux in muxes]
+        start = [cpu_seconds_of(mux.pid) for mux in muxes]
         tally = bench.load(load, urls, exposed_subjects(load, UPSTREAMS), cores=set(cores))
-        used = [cpu_seconds_of(mux.pid) - first for mux, first in zip(muxes, before, strict=True)]
+        used = [cpu_seconds_of(mux.pid) - first for mux, first in zip(muxes, start, strict=True)]
     return tally.exchanges / max(used)

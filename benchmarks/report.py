@@ -1,4 +1,4 @@
-"""What was measured, as a Markdown table.
+"""Measurements as a Markdown table.
 
 Ratios are taken pair by pair, so that a slow minute of the machine hurts both sides.
 """
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of the table, in words. `ratio` is what the picture shows: a share of what it stands beside.
+    """One line of the table, in words. `ratio` is what the picture shows: a share of the value beside it.
 
     `goal` and `met` are empty where nothing was promised.
     """
@@ -146,18 +146,18 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def scorecard(rows: Sequence[Row]) -> str:
-    """How many goals were reached, and which were not, in one sentence."""
+    """Count the goals that were reached and name the others, in one sentence."""
     judged = [row for row in rows if row.met]
-    found = [f"{sum(row.met == MET for row in judged)} of {len(judged)} goals were met in this run"]
+    parts = [f"{sum(row.met == MET for row in judged)} of {len(judged)} goals were met in this run"]
     for verdict in (IN_PROPORTION, NOT_MET, NOT_MEASURED):
         missed = [row.measure for row in judged if row.met == verdict]
         if missed:
-            found.append(f"{verdict}: {'; '.join(missed)}")
-    return f"{'; '.join(found)}."
+            parts.append(f"{verdict}: {'; '.join(missed)}")
+    return f"{'; '.join(parts)}."
 
 
 def bystanders(measure: str, pairs: Sequence[Pair]) -> str:
-    """What the other processes used: they share a core, which bounds what can be seen through mcpmux."""
+    """Describe the CPU time of the other processes, whose core bounds the rate through mcpmux."""
     load = [pair.direct.cpu * MICRO for pair in pairs]
     upstream = [pair.upstream_cpu * MICRO for pair in pairs]
     return (

@@ -33,13 +33,13 @@ MACHINE = (
 
 
 def chosen(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> list[str]:
-    """What is measured, in order. `only` wins over `quick`."""
+    """Return the names of the measurements in order. `only` wins over `quick`."""
     usual = [name for name, each in SCENARIOS.items() if each.quick] if quick else NAMES
     return [name for name in NAMES if name in (only or usual) and name not in without]
 
 
 def default_output(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> Path:
-    """Return where the report is written unless a user says so."""
+    """Return the default path of the report."""
     return result_path(PART) if quick or only or without else result_path()
 
 

@@ -77,9 +77,9 @@ SCENARIOS = {
 
 def measure(bench: Bench, names: Iterable[str]) -> list[Row]:
     """The rows of these scenarios, in the order of the table. One that fails has a row that says why."""
-    wanted = set(names)
+    selection = set(names)
     with on_core(bench.load_core):  # this process asks too
-        return [row for name in SCENARIOS if name in wanted for row in _measured(bench, name)]
+        return [row for name in SCENARIOS if name in selection for row in _measured(bench, name)]
 
 
 def _measured(bench: Bench, name: str) -> list[Row]:

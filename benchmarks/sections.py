@@ -1,4 +1,4 @@
-"""What is measured besides the rows of `scenario`: each a section of the report with a table of its own.
+"""Measurements besides the rows of `scenario`: sections of the report, each with a table.
 
 A new section is a function of a `Bench` that gives a `Section`, and a line in the table below.
 """
@@ -35,7 +35,7 @@ def peers(bench: Bench) -> Section:
 
 
 def peer_panels(results: list[Result]) -> tuple[Panel, ...]:
-    """How many times the peers' rate mcpmux has."""
+    """Show the rate of mcpmux, divided by that of each peer."""
     marks = [
         Mark(f"{named(result)}, {result.shape}", result.times, result.goal.least, result.met)
         for result in results

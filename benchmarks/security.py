@@ -105,7 +105,7 @@ def _certified() -> Iterator[tuple[Path, Path]]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """Many subscribers of one resource in one process: an open stream each, and no task for any of them.
 
 Promises: every stream is open before anything is measured, and every change is counted at every subscriber
-before the next one is caused, so that nothing is told together. Modern ones listen with
+before the next one is caused, so no notifications are combined. Modern ones listen with
 `subscriptions/listen`; legacy ones have a session, subscribe in it, and open its GET stream. Prints `ready`
 once all streams are open, then one JSON object; with `--idle` nothing more happens until it is ended.
 
-`mcpmux bench --push` takes many times as long for a notification as mcpmux, so it would be what is measured.
+`mcpmux bench --push` takes many times as long for a notification as mcpmux: its time would be measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SESSION = re.compile(rb"\r\nmcp-session-id: *([^\r]+)\r\n", re.IGNORECASE)
 
 
 class Delivery(msgspec.Struct):
-    """What the changes have shown, in seconds: each until the last subscriber had it, in order of time.
+    """Times of changes in seconds, in order: each until the last subscriber had it.
 
     `seconds` is how long all of them took, one after the other.
     """
@@ -77,10 +77,10 @@ class Subscriber:
         if not data:
             raise MeasurementFailed("a stream has ended")
         data = self._tail + data
-        found = data.count(self._needle)
-        self.heard += found
+        count = data.count(self._needle)
+        self.heard += count
         self._tail = data[data.rfind(b"\n") + 1 :]
-        return found
+        return count
 
     def _listen(self, path: str, host: str, uri: str) -> None:
         params = {
@@ -95,10 +95,10 @@ class Subscriber:
     def _open_session(self, path: str, host: str, uri: str) -> None:
         params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         self._post(path, host, encode_request(0, m.INITIALIZE, params))
-        found = _SESSION.search(self._await(b'"result"'))
-        if found is None:
+        match = _SESSION.search(self._await(b'"result"'))
+        if match is None:
             raise MeasurementFailed("no session was opened")
-        session = f"MCP-Protocol-Version: {NEWEST_LEGACY}\r\nMcp-Session-Id: {found[1].decode()}\r\n"
+        session = f"MCP-Protocol-Version: {NEWEST_LEGACY}\r\nMcp-Session-Id: {match[1].decode()}\r\n"
         self._post(path, host + session, encode_notification(m.INITIALIZED))
         self._await(b" 202 ")
         if uri:

@@ -87,11 +87,11 @@ class Site:
     def answer(self, body: bytes) -> tuple[str, bytes | None]:
         """(method, encoded answer) of a message; None is the answer to a notification."""
         try:
-            asked = self._decode(body)
+            request = self._decode(body)
         except msgspec.DecodeError:
             return "", _error(b"null", PARSE_ERROR, "Parse error")
-        request_id = bytes(asked.id)
-        return asked.method, self._reply(asked, request_id) if request_id else None
+        request_id = bytes(request.id)
+        return request.method, self._reply(request, request_id) if request_id else None
 
     def _reply(self, asked: Asked, request_id: bytes) -> bytes:
         if asked.method == m.RESOURCES_READ:
@@ -123,7 +123,7 @@ class Site:
         return pages
 
     def _opened_in(self, revision: str) -> bytes:
-        """The answer to `initialize`: whoever asks for an old revision gets it."""
+        """Return the answer to `initialize` in the revision that was asked for."""
         return self._finish({"protocolVersion": revision, "serverInfo": SERVER, **OFFERED})
 
     def _fixed_answers(self, era: str) -> dict[str, bytes]:
@@ -149,7 +149,7 @@ def _as_legacy(result: Mapping[str, Any]) -> bytes:
 
 
 def _text(size: int, begin: str = "") -> str:
-    """`begin` makes it one of its own: what is the same everywhere is looked at once by a capture."""
+    """Return a text that begins with `begin`: a capture scans equal texts once only."""
     return (begin + _WORDS * (size // len(_WORDS) + 1))[:size]
 
 
@@ -214,7 +214,7 @@ async def serve_sites(
 
 
 async def serve_stdio(site: Site) -> None:
-    """Serve whoever started this process, until it closes our standard input."""
+    """Serve the parent process until it closes our standard input."""
     async with open_stdio_stream(MESSAGE_BYTES) as pipe:
         with suppress(TransportClosed):
             while True:

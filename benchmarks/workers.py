@@ -71,10 +71,10 @@ def _run(bench: Bench, workers: int) -> tuple[float, float]:
             weights = [_halves_weight(each) for each in processes]
             if not all(weights) and UNWEIGHED not in bench.remarks:
                 bench.remarks.append(UNWEIGHED)
-            before = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
+            start = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
             tally = bench.load(READ, [url], exposed_subjects(READ, UPSTREAMS), cores=set(cores))
             used = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
-    keeper, *busy = (after - first for after, first in zip(used, before, strict=True))
+    keeper, *busy = (after - first for after, first in zip(used, start, strict=True))
     return tally.exchanges / (keeper + max(busy, default=0.0)), (keeper + sum(busy)) / tally.exchanges
 
 

@@ -1,8 +1,9 @@
-"""How fast this machine is: the processor time that a thin loop of trio over httptools takes for an exchange.
+"""Speed of this machine: the processor time of an exchange with a thin loop of trio and httptools.
 
 The goals that are times or rates by themselves were set on a machine where such a loop served 60,000 requests
-a second on one core (64 connections kept alive, requests of 200 bytes, answers of 1 KB). `pace_of` says how
-many times as long this one takes. `python -m benchmarks.yardstick` is the loop; it never changes.
+a second on one core (64 connections kept alive, requests of 200 bytes, answers of 1 KB). `pace_of`
+returns how many times as long this one takes. `python -m benchmarks.yardstick` is the loop; it never
+changes.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ RUNS = 3
 
 
 def pace_of(bench: Bench) -> float:
-    """How many times as long this machine takes as the one of the goals; the least of some runs."""
+    """Return how many times as long this machine takes as that of the goals; the least of some runs."""
     bench.note("the machine's pace")
     with Child(["benchmarks.yardstick"], bench.mux_core) as server:
-        urls, found = server.lines(1), []
+        urls, costs = server.lines(1), []
         for _ in range(RUNS):
-            before = server.cpu_seconds()
+            start = server.cpu_seconds()
             tally = run_wrk(urls, [REQUEST], 1024, CONNECTIONS, bench.effort.seconds, {bench.load_core})
-            found.append((server.cpu_seconds() - before) / tally.exchanges)
-        return min(found) / GOAL_SECONDS
+            costs.append((server.cpu_seconds() - start) / tally.exchanges)
+        return min(costs) / GOAL_SECONDS
 
 
 class _Requests:

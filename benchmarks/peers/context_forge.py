@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 def start(site: Site) -> Launch:
-    """A database of its own; whoever asks may ask, and as often as it can."""
+    """Return how it starts, with a database, and without authentication or a limit of the rate."""
     options = {"host": "127.0.0.1", "port": site.port, "workers": 1, "loop": "uvloop", "http": "httptools"}
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return Launch(

@@ -33,7 +33,7 @@ class CannotRun(Exception):
 
 
 class Environment(NamedTuple):
-    """What is installed for a peer. `package` is the one whose version counts."""
+    """Packages of a peer. `package` is the one whose version counts."""
 
     kind: str
     package: str
@@ -58,7 +58,7 @@ class Installed(NamedTuple):
 
     @property
     def modules(self) -> Path:
-        """Where an `npm` environment keeps its packages."""
+        """Folder in which an `npm` environment keeps its packages."""
         return self.directory / "node_modules"
 
     def version(self, package: str) -> str:
@@ -88,7 +88,7 @@ def install(name: str, wanted: Environment) -> Installed:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """What a command prints. Raises CannotRun with what it complained about when it fails."""
+    """Run a command and return its output. Raises CannotRun with its complaint."""
     try:
         done = subprocess.run(
             command,
@@ -107,7 +107,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def complaint(output: str) -> str:
-    """The lines of an installer's or a server's output that say what is wrong, in one line."""
+    """The lines of an installer's or a server's output with errors, in one line."""
     lines = [_ADDRESS.sub("…", line).strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()] or lines
     return " / ".join(line[:200] for line in errors[:SHOWN_LINES])

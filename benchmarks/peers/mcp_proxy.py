@@ -8,7 +8,7 @@ from benchmarks.process import PROJECT
 
 
 def start(site: Site) -> Launch:
-    """Only what is measured is switched on."""
+    """Return how it starts, with one transport and no event store."""
     program = str(site.installed.modules / "mcp-proxy" / "dist" / "bin" / "mcp-proxy.mjs")
     options = [f"--port={site.port}", "--host=127.0.0.1", "--server=stream", "--no-eventStore", "--no-modern"]
     command = [site.installed.node, program, *options, "--", *site.command]

@@ -29,7 +29,7 @@ MUX_CONNECTIONS = 64  # with which mcpmux is measured everywhere else, if it is 
 
 
 class Result(NamedTuple):
-    """What one peer has shown. `trouble`: why it could not run, and then there is nothing else.
+    """Result of one peer. `trouble`: why it could not run, and then there is nothing else.
 
     Rates are medians, CPU times medians in µs per exchange; `times` is mcpmux's rate divided by the peer's.
     """
@@ -47,14 +47,14 @@ class Result(NamedTuple):
 
     @property
     def goal(self) -> Goal:
-        """What the comparison has to reach."""
+        """Goal of the comparison."""
         if self.peer.compiled:
             return COMPILED_GOAL
         return BRIDGE_GOAL if self.peer.bridge else AGGREGATOR_GOAL
 
 
 def compare(bench: Bench, peer: Peer) -> Result:
-    """Install the peer, run it and measure it; whatever is wrong with it becomes words."""
+    """Install the peer, run it and measure it. Its errors become a part of the result."""
     bench.note(f"{peer.name}: installing")
     version = ""
     try:
@@ -177,7 +177,7 @@ def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape)
 
 
 def _stdio_upstream(bench: Bench) -> list[str]:
-    """What a bridge stands in front of. It sets its own core."""
+    """Return the command line of the server behind a bridge. It sets its own core."""
     return [
         *(sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--era={LEGACY}"),
         *(f"--items={READ_ITEMS}", f"--core={bench.load_core}"),

@@ -1,4 +1,4 @@
-"""What is known of a peer: how it is installed and started, its settings, and how it names things."""
+"""Facts about a peer: how to install and start it, its settings, and its names for things."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEGACY_READ = READ._replace(era=LEGACY, subjects=[item_uri(number) for number in
 
 
 class Shape(NamedTuple):
-    """How the load comes: connections, and the sessions that they share; 0: each has its own."""
+    """Shape of the load: connections, and the sessions that they share; 0: each has its own."""
 
     connections: int
     sessions: int = 0
@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a peer is started for. An aggregator gets `urls`, a bridge the `command` of its one server."""
+    """Place and task of a peer. An aggregator gets `urls`, a bridge the `command` of its one server."""
 
     installed: Installed
     folder: Path  # for its files; empty, and removed afterwards
@@ -38,7 +38,7 @@ class Site(NamedTuple):
     command: Sequence[str] = ()
 
     def write(self, name: str, text: str) -> str:
-        """Write a file into the folder, and say where it is."""
+        """Write a file into the folder and return its path."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -54,7 +54,7 @@ class Launch(NamedTuple):
 
 
 def nothing(_site: Site) -> None:
-    """There is nothing to do once the process listens."""
+    """Do nothing once the process listens."""
 
 
 class Peer(NamedTuple):
@@ -80,11 +80,11 @@ class Peer(NamedTuple):
     start_seconds: float = START_SECONDS
 
     def url(self, site: Site) -> str:
-        """What its clients ask."""
+        """Return the URL for its clients."""
         return f"http://127.0.0.1:{site.port}{self.path}"
 
     def subjects(self, upstreams: int) -> list[str]:
-        """What is asked for, from every upstream in turn."""
+        """Return the names to ask for, those of all upstreams in turn."""
         own = self.load.subjects
         turns = range(max(len(own), upstreams))
         return [self.expose(name_of(turn % upstreams), own[turn % len(own)]) for turn in turns]

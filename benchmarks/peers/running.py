@@ -24,7 +24,7 @@ LOG_BYTES = 64 * 1024  # of the end of what it printed
 
 
 class Running:
-    """The process. What it prints is kept in a file of `folder`."""
+    """The process. Its output is kept in a file of `folder`."""
 
     def __init__(self, launch: Launch, core: int, folder: Path) -> None:
         """Raises CannotRun."""
@@ -69,7 +69,7 @@ class Running:
                 return
             except CannotRun:
                 raise
-            except Exception as error:  # whatever is wrong with it, it is no reason to stop the others
+            except Exception as error:  # its errors are no reason to stop the others
                 if self._process.poll() is not None:
                     raise CannotRun(f"it ended with {self._process.returncode}: {self.said()}") from None
                 if time.monotonic() > deadline:
@@ -78,13 +78,13 @@ class Running:
             time.sleep(PROBE_SECONDS)
 
     def said(self) -> str:
-        """What it complained about, in one line."""
+        """Return its complaint in one line."""
         with self._log.open("rb") as file:
             file.seek(max(self._log.stat().st_size - LOG_BYTES, 0))
             return complaint(file.read().decode(errors="replace")) or "it said nothing"
 
     def settle(self) -> None:
-        """Return once it does nothing: what it has to do after a load is not part of the next one.
+        """Return once it is idle: what it has to do after a load is not part of the next one.
 
         One that is never idle is not waited for longer than QUIET_WAIT_SECONDS.
         """
@@ -105,11 +105,11 @@ class Running:
             self._signal(signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
-        """What its first process has used so far; none of the peers does its work in another."""
+        """Return the CPU seconds of its first process, in which every peer does its work."""
         return cpu_seconds_of(self._process.pid)
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # nobody is left
+        with suppress(ProcessLookupError):  # all have ended
             os.killpg(self._process.pid, number)
 
 
@@ -124,11 +124,11 @@ def paused(process_id: int) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def listening(port: int) -> None:
-    """Raises OSError unless somebody accepts connections there."""
+    """Raise OSError unless connections to the port are accepted."""
     socket.create_connection(("127.0.0.1", port), 5).close()

@@ -12,7 +12,7 @@ A condition is `[PART.]MEASURE COMPARISON VALUE`, blanks allowed between them.
                 generator                           CPU share of the load generator: %
     COMPARISON  <  <=  >  >=
 
-What cannot hold, or cannot fail, is refused when it is read: it would say nothing about the server.
+A condition that cannot hold, or cannot fail, is refused: it would not depend on the server.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def percent(self) -> float | None:
-        """Which percentile it is about, or None."""
+        """Percentile that it is about, or None."""
         match = _PERCENTILE.match(self.measure)
         return float(match[1]) if match else None
 
@@ -174,7 +174,7 @@ def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> N
 
 
 def unknown_part(part: str, known: Iterable[str]) -> str:
-    """The text that there is no such operation, and what there is."""
+    """Return a sentence that names the missing operation and those that exist."""
     names = sorted(known)
     near = closest(part, names)
     guess = f"; did you mean {near!r}?" if near else ""
@@ -185,7 +185,7 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one condition and one target. `value`: what was measured, None when nothing was."""
+    """Of one condition and one target. `value`: the measured one, or None."""
 
     held: bool
     value: float | None
@@ -193,7 +193,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(assertion: Assertion, results: Results) -> Judgement:
-    """Whether results meet a condition. They do not if it was not measured."""
+    """Judge results by a condition. They do not meet it if it was not measured."""
     value, count, why = None, 0, "nothing of it was measured"
     part, parts = assertion.part, [*results.operations, *ONLY_TIMES]
     if assertion.measure in OF_RUN:
@@ -238,7 +238,7 @@ def judge_operations(results: Iterable[Results]) -> list[Judgement]:
 def value_of(
     assertion: Assertion, times: Distribution, count: int, failed: int, rate: float | None
 ) -> float | None:
-    """What a condition is about, of `count` requests; None when it was not measured."""
+    """Return the value for a condition, of `count` requests; None if it was not measured."""
     if assertion.measure == "requests":
         return count
     if assertion.measure == "rate":

@@ -46,7 +46,7 @@ sent, when it ended (on the clock of trio), outcome, bytes sent and received."""
 
 @define(eq=False, repr=False)
 class Work:
-    """What a run does until it has `ended`. `stopped`: why that was before its time.
+    """Work of a run until it has `ended`. `stopped`: the reason if that was before its time.
 
     `unfinished`: requests without an answer by then; `late`: those that left late by the generator's fault.
     """
@@ -59,7 +59,7 @@ class Work:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests that wait for their answers."""
         return 0
 
     def stop(self, reason: str) -> None:

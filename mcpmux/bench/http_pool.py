@@ -88,7 +88,7 @@ class HttpConnection:
     """One keep-alive connection. An exchange that fits into them takes one send, one receive and one wake-up.
 
     `begun`: the last response has begun to arrive. `used`: one has come before. `result`: of the last one if
-    it is good. Else it is `body`, and `parser` has its head, unless that is `known` to be good.
+    it is good. If not, `body` has it, and `parser` its head, unless that is `known` to be good.
     """
 
     _connector: Connector
@@ -150,9 +150,9 @@ class HttpConnection:
             self._task = None
 
     def _receive(self) -> None:
-        """Receive once. The poller calls this, so it must not raise: who waits is told."""
+        """Receive once. The poller calls this, so an error goes to the waiting task."""
         if self._over:
-            self.close()  # nobody asked: the end, or something without meaning
+            self.close()  # not asked for: the end, or bytes without meaning
             return
         try:
             data = self._byte_stream.receive_nowait()
@@ -259,9 +259,9 @@ class HttpPool:
 
     def _encode(self, ask: Ask) -> _Encoded:
         call, key = ask.call, (ask.call.method, ask.subject)
-        found = self._encoded.get(key)
-        if found is not None:
-            return found
+        encoded = self._encoded.get(key)
+        if encoded is not None:
+            return encoded
         if self._client_info is not None:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
@@ -307,7 +307,7 @@ class HttpPool:
 
 @asynccontextmanager
 async def open_connector(upstream: Upstream, at_once: int) -> AsyncIterator[Connector | None]:
-    """For the pools of all sessions; None where that is not plain HTTP without a proxy."""
+    """Open a connector for all sessions; None unless the target is plain HTTP without a proxy."""
     target = upstream.target
     if isinstance(target, Http):
         origin = HttpOrigin.from_url(target.url)

@@ -1,8 +1,8 @@
-"""What one request of the load is: from words to calls. Pure; chance comes in as an argument.
+"""Requests of the load: from words to calls. Pure; chance comes in as an argument.
 
 The words are those that the help of `mcpmux bench` lists: a `read` is of a resource of the server's own
 list, a `list` is all pages, `template` reads a URI that the template makes of the arguments, and `subscribe`
-asks to be told of a resource's changes and takes that back. They may have a weight in front, see `workload`.
+subscribes to a resource and unsubscribes. They may have a weight in front, see `workload`.
 """
 
 from __future__ import annotations

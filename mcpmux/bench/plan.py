@@ -1,4 +1,4 @@
-"""What a benchmark is to do, with all defaults; and whether its parts go together. Pure.
+"""The plan of a benchmark, with all defaults, whose parts go together. Pure.
 
 A session is one conversation (a process, a socket, an HTTP session), a connection one socket. Over HTTP each
 request in flight takes a connection; all other transports carry any number of requests over the one
@@ -23,12 +23,12 @@ from mcpmux.config.model import transport_of
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.handshake import ServerFacts
 
-SEARCH_SECONDS = 3600.0  # a search has no end of its own, but some 20 rates
+SEARCH_SECONDS = 3600.0  # a search has no fixed end, but some 20 rates
 
 CLIENTS = 8  # of the closed model
 IN_FLIGHT = 256  # of the open model
 SECONDS = 10.0
-COUNT = 1_000_000  # turns: a limit that nobody set should not be reached in a short run
+COUNT = 1_000_000  # turns: the default limit should not be reached in a short run
 PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
@@ -146,7 +146,7 @@ class Plan:
         return -(-connections // sessions)
 
     def settings(self) -> dict[str, object]:
-        """What has to be equal in two runs that are compared."""
+        """Return the settings that have to be equal in two runs to compare."""
         same = ("rate", "think", "sessions", "connections", "check")
         return {
             "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
@@ -161,7 +161,7 @@ class Plan:
         }
 
     def describe(self) -> str:
-        """The load in one line, for people."""
+        """Return the load in one line, for people."""
         places = f"at most {self.workers} in flight"
         if self.find_max:
             model = f"the highest rate with {' and '.join(condition.text for condition in self.find_max)}"
@@ -179,7 +179,7 @@ class Plan:
         return f"{model}, {places}"
 
     def operation_names(self) -> list[str]:
-        """The names of all operations that the results may have."""
+        """Return the names of all operations that the results may have."""
         if self.captured is not None:
             return self.captured.names
         if self.push is not None:
@@ -190,7 +190,7 @@ class Plan:
 
 
 def default_flows(push: Operation | None, facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
-    """What is asked of a server by default: reads, or else a list. Raises InvalidValue."""
+    """Return the default requests for a server: reads, or else a list. Raises InvalidValue."""
     if push is not None:
         return (parse_flow("subscribe"),)
     if uris:
@@ -204,10 +204,10 @@ def default_flows(push: Operation | None, facts: ServerFacts, uris: tuple[str, .
 def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tuple[str, ...]:
     """The first `count` resources that the `subscribe` of the flows is about. Raises InvalidValue."""
     globs = [step.subject or "*" for flow in flows for step in flow.steps]
-    found = [uri for uri in uris if any(matches(glob, uri) for glob in globs)]
-    if len(found) < count:
-        raise InvalidValue(f"the server lists {len(found)} such resources, not {count}")
-    return tuple(found[:count])
+    matching = [uri for uri in uris if any(matches(glob, uri) for glob in globs)]
+    if len(matching) < count:
+        raise InvalidValue(f"the server lists {len(matching)} such resources, not {count}")
+    return tuple(matching[:count])
 
 
 def is_remote(upstream: Upstream) -> bool:

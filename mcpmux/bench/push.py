@@ -1,7 +1,7 @@
-"""Changes resources and measures how long it takes until every subscriber is told.
+"""Changes resources and measures the time until every subscriber is notified.
 
-One change at a time: the next comes when all have heard of the last one, or `patience` is over. The call that
-changes a resource is counted like every other request.
+One change at a time: the next comes when all are notified of the last one, or `patience` is over. The call
+that changes a resource is counted like every other request.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription
 FAILURES = 10  # changes in a row that may fail before it is given up
-CHANGES = 100  # of resources, if nobody said otherwise
+CHANGES = 100  # of resources by default
 PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
 
 
 @define(eq=False, repr=False)
 class Push(Work):
-    """One measurement of fan-out: the first session makes the changes, the others are to hear of them."""
+    """One measurement of fan-out: the first session makes the changes, the others subscribe."""
 
     _plan: Plan
     _sessions: Sequence[Session]
@@ -116,9 +116,9 @@ class Push(Work):
 class Deliveries:
     """Which of `subscribers`, numbered from 0, has heard of which change of `resources`, and when.
 
-    A change of a resource is open until the next change of the same resource: what a subscriber hears
-    meanwhile is about it. The first time is its delivery, every further time a duplicate. What is heard of a
-    resource before its first change is about something else, and not counted.
+    A change of a resource is open until the next change of the same resource: a notification meanwhile is
+    about it. The first one is its delivery, every further one a duplicate. Notifications before the first
+    change of a resource are not counted.
     """
 
     _subscribers: int
@@ -134,7 +134,7 @@ class Deliveries:
         self._open[uri] = now, set()
 
     def withdraw(self, uri: str) -> None:
-        """The change did not happen: nobody has to hear of it."""
+        """Take back a change that did not happen."""
         self._changes -= 1
         del self._open[uri]
 
@@ -142,11 +142,11 @@ class Deliveries:
         """A subscriber has heard of a resource."""
         if uri not in self._open:
             return
-        changed, heard = self._open[uri]
-        if subscriber in heard:
+        changed, receivers = self._open[uri]
+        if subscriber in receivers:
             self._duplicates += 1
         else:
-            heard.add(subscriber)
+            receivers.add(subscriber)
             self._delay.record(now - changed)
 
     def complete(self, uri: str) -> bool:

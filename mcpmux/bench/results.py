@@ -1,4 +1,4 @@
-"""What a benchmark found, as frozen values that JSON can hold; several runs as one; and the file of them.
+"""Results of a benchmark as frozen values that JSON can hold; several runs as one; their file.
 
 Times are seconds, sizes bytes, rates per second, shares 0 to 1. `latency` counts from the time at which a
 request was meant to be sent, so that a stalled server cannot hide; `service` from when it was sent.
@@ -36,14 +36,14 @@ NO_TIMES = merged(())
 
 
 class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. `text`: for people; `settings`: what has to be equal to compare two results."""
+    """The load of a run. `text`: for people; `settings`: what has to be equal to compare two results."""
 
     text: str
     settings: dict[str, Any] = {}
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured. `when`: the start as RFC 3339 in UTC. `name`: its name among several targets."""
+    """A target and its load. `when`: the start as RFC 3339 in UTC. `name`: its name among several targets."""
 
     name: str
     target: str
@@ -75,7 +75,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("the rows of a series last no time")
 
     def widths(self) -> list[float]:
-        """How many seconds each row is long."""
+        """Return the length of each row in seconds."""
         rows = len(self.count)
         return [self.seconds] * (rows - 1) + [self.last_seconds] * min(rows, 1)
 
@@ -105,7 +105,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> int:
-        """How many ended in an error."""
+        """Number of requests that ended in an error."""
         return sum(self.errors.values())
 
     @property
@@ -115,7 +115,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were opened, how long it took, and why some failed. `lost`: those that broke off in use."""
+    """Connections that were opened: count, times, and errors. `lost`: those that broke off in use."""
 
     count: int
     errors: dict[str, int]
@@ -124,7 +124,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator itself used. `cpu_share`: of one core. `warning`: when it was the limit."""
+    """CPU time of the load generator. `cpu_share`: of one core. `warning`: when it was the limit."""
 
     cpu_share: float
     warning: str | None = None
@@ -135,8 +135,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     `offered`: requests per second asked for, or None. `count`, `errors` and `latency`: of the requests meant
     to be sent in the step. `arrived`: answers without error that came while it lasted, whenever they were
-    asked for: a server that falls behind shows it here. `held`: whether the load held, None when nobody
-    asked; `why`: what broke first.
+    asked for: a server that falls behind shows it here. `held`: whether the load held, None without
+    conditions; `why`: the first that broke.
     """
 
     name: str
@@ -217,7 +217,7 @@ def _sum(parts: Sequence[S], *names: str) -> S:
 
 
 def _sum_values(values: Sequence[Any]) -> Any:
-    """Of counts by kind, the most frequent come first; series of runs follow one another."""
+    """Sum values. Of counts by kind, the most frequent come first; series follow one another."""
     if isinstance(values[0], Distribution):
         return merged(values)
     if isinstance(values[0], dict):
@@ -233,7 +233,7 @@ def _sum_values(values: Sequence[Any]) -> Any:
 def generator_of(
     cpu_seconds: float, seconds: float, waited_seconds: float = 0.0, late: int = 0, requests: int = 0
 ) -> Generator:
-    """What it used in `seconds` of one core, for which it has waited; and it sent so many requests late."""
+    """Judge whether the load generator was the limit, by CPU time, waits and late requests."""
     share, waited = (spent / seconds if seconds > 0 else 0.0 for spent in (cpu_seconds, waited_seconds))
     warning = None
     if share >= BUSY_SHARE:
@@ -273,7 +273,7 @@ def pooled(results: Iterable[Results]) -> list[Results]:
 
 
 def pool(runs: Sequence[Results]) -> Results:
-    """All runs of one target as one; a single run as it is."""
+    """Combine all runs of one target."""
     if len(runs) == 1:
         return runs[0]
     operations: dict[str, list[OperationResult]] = {}
@@ -357,7 +357,7 @@ def decode_report(data: bytes, source: str) -> Report:
 
 
 def machine_facts() -> dict[str, str | int | float]:
-    """What matters for speed: system, processor, how many of them this process may use, Python."""
+    """Return facts that matter for speed: system, processors that this process may use, Python."""
     processors = os.cpu_count() or 1
     if sys.platform == "linux":
         processors = len(os.sched_getaffinity(0))

@@ -34,7 +34,7 @@ NO_PING = "`ping`: revision 2026-07-28 has none; ask for an older one with --rev
 
 
 def waited_seconds() -> float:
-    """How long this process's first thread was ready to run and had no processor. 0 where nobody counts."""
+    """Return the seconds for which this process's first thread waited for a processor. 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     return 0.0
@@ -87,7 +87,7 @@ class Run:
             self.work.hear(session, notification)
 
     async def _prepare(self, sessions: list[Session], tally: Tally) -> Drive | Push | Search:
-        """What is to be done, from the server's own lists where that is needed. Raises InvalidValue."""
+        """Prepare the work, by the server's lists where they are needed. Raises InvalidValue."""
         plan, first = self._plan, sessions[0]
         if plan.captured is not None:
             mix = in_turn(plan.captured)

@@ -45,7 +45,7 @@ class Ramp(NamedTuple):
 
     @property
     def arrivals(self) -> float:
-        """How many are expected in it."""
+        """Expected number of arrivals in it."""
         return (self.first + self.last) / 2 * self.seconds
 
     def moment(self, number: float) -> float:

@@ -18,14 +18,14 @@ from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
 from mcpmux.format import rate_text, share_text
 
-FIRST_RATE = 50.0  # if nobody said otherwise; nearly every server bears it
+FIRST_RATE = 50.0  # by default; nearly every server bears it
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
 CLOSE = 0.05  # of the rate: where bisection ends
 HIGHEST = 1_000_000.0  # a second; no further doubling
 LOWEST = 1.0  # a second; a server that cannot do this is not measured
 REACHED = 0.95  # of the requests that were offered have to be answered within the step
 ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
-PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
+PROBE_SECONDS = 5.0  # of one try by default
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
@@ -92,7 +92,7 @@ class Knee:
 
 
 def find_break(step: Step, conditions: Sequence[Assertion]) -> str | None:
-    """What broke in a step, None when it held: conditions are checked first, then errors, then throughput."""
+    """Return what broke in a step, None if it held. Checks conditions, then errors, then throughput."""
     failed = sum(step.errors.values())
     worst = max(step.errors, key=lambda name: step.errors[name], default="")
     also = f" ({step.errors[worst]} × {worst})" if worst else ""

@@ -52,7 +52,7 @@ OpenChannel = Callable[[Upstream, Hear], AbstractAsyncContextManager[Channel]]
 async def open_sessions(
     make: Callable[..., Session], upstream: Upstream, plan: Plan
 ) -> AsyncIterator[list[Session]]:
-    """Those of a plan, in the order of their numbers; leaving ends them. `make` is told number, limit and
+    """Open the sessions of a plan; leaving ends them. `make` gets number, limit and
     connector. Raises McpmuxError when one cannot be opened the first time.
     """
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
@@ -79,8 +79,8 @@ class Session:
         being opened --> open -- lost --> being opened, or given up
         `end`: it is over, from wherever it is
 
-    `hear` is told its number and what belongs to no request. `_connection` is there while it is open; `_pool`
-    has its own connections for single requests.
+    `hear` gets its number and each notification that belongs to no request. `_connection` is there while it
+    is open; `_pool` has its own connections for single requests.
     """
 
     _open_channel: OpenChannel
@@ -110,7 +110,7 @@ class Session:
         return await self._connection.exchange(call, notify)
 
     async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
-        """Make one request of the load, and those that `follow`; whatever comes of the last is an answer."""
+        """Make one request of the load and those that `follow`. Return the outcome of the last."""
         chain = Chain(ask, self._judge, follow)
         answer = await self._perform(chain)
         while chain.pending:

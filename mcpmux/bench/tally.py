@@ -106,12 +106,12 @@ class Sums:
         self.service.merge(self.latency)
 
     def row(self) -> Row:
-        """What a series keeps of them."""
+        """Return the row of a series."""
         p50, p99, most = self.latency.percentiles((50, 99, 100))
         return self.count, sum(self.errors.values()), p50, p99, most
 
     def freeze(self, series: Series) -> OperationResult:
-        """What is kept of an operation."""
+        """Return the result of an operation."""
         counts = {name: getattr(self, name) for name in ("count", "sent_bytes", "received_bytes")}
         latency = self.latency.freeze()
         service = latency if self.service is self.latency else self.service.freeze()
@@ -140,7 +140,7 @@ class OpenStep:
         self.ended = min(self.ended, now)
 
     def freeze(self, ended: float) -> Step:
-        """What is kept of it. `ended`: of the run."""
+        """Return the result of the step. `ended`: of the run."""
         same = {name: getattr(self, name) for name in ("name", "offered", "arrived", "held", "why")}
         seconds = max((ended if math.isinf(self.ended) else self.ended) - self.began, 0.0)
         count, errors, latency = self.sums.count, dict(self.sums.errors), self.sums.latency.freeze()
@@ -148,7 +148,7 @@ class OpenStep:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """How far a run is. `seen`: requests that have ended, with those of the warm-up; `times`: see TIMES."""
+    """State of a run. `seen`: requests that have ended, with those of the warm-up; `times`: see TIMES."""
 
     elapsed: float  # seconds since load began
     warming: bool
@@ -231,14 +231,14 @@ class Tally:
         self._lost += 1
 
     def explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
-        """What was said of the first error of a kind; `words` is asked then only."""
+        """Keep the description of the first error of a kind, for which `words` is called."""
         key = f"{operation}: {kind}"
         if key not in self._examples and len(self._examples) < MOST_EXAMPLES:
             text, _ = REDACTOR.redact_text(" ".join(words().split()))
             self._examples[key] = text[:EXAMPLE_CHARACTERS]
 
     def begin_step(self, now: float, name: str, offered: float | None = None) -> OpenStep:
-        """For what is meant to be sent from now on, `offered` a second. Raises ValueError for too many."""
+        """Begin a step of requests from now on, `offered` a second. Raises ValueError for too many."""
         if len(self._steps) >= MOST_STEPS:
             raise ValueError(f"a run has at most {MOST_STEPS} steps")
         if self._steps:
@@ -247,7 +247,7 @@ class Tally:
         return step
 
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
-        """What a live view shows. Costs more than counting: for a few times a second."""
+        """Return the values of a live view. Costs more than counting: call it a few times a second."""
         whole = Sums((*self._wholes.values(), *self._closing.values(), *self._open.values()))
         elapsed, warming, times = now - self.started, now < self.begun, whole.latency.percentiles(TIMES)
         step, errors = self._steps[-1].name if self._steps else None, sum(whole.errors.values())
@@ -298,7 +298,7 @@ class Tally:
         return next((step for step in reversed(self._steps) if step.began <= time), self._steps[0])
 
     def _close_rows(self, now: float) -> None:
-        """Close every row that is over; nothing arrived in those after the first."""
+        """Close every row that is over; those after the first are empty."""
         while now >= self._row_ends and self._number < MOST_ROWS:
             self._sum_up(len(self._closing))
             self._closing, self._open = self._open, {}

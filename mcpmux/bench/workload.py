@@ -1,4 +1,4 @@
-"""What the load asks: flows of operations drawn by weight, or the requests of a capture. Pure.
+"""Requests of the load: flows of operations drawn by weight, or those of a capture. Pure.
 
 A flow is a sequence of steps that one client takes in turn, with a pause between them; most have a single
 step. The same seed makes the same sequence of asks.
@@ -74,7 +74,7 @@ class BoundFlow(NamedTuple):
 
 
 class Turns:
-    """What is asked, turn after turn, for ever. `single`: a turn is one ask. `random` belongs to it."""
+    """Requests of turn after turn, for ever. `single`: a turn is one ask. `random` belongs to it."""
 
     def __init__(self, flows: Sequence[BoundFlow], choose: Callable[[], BoundFlow], random: Random) -> None:
         self.single = all(len(flow.makers) == 1 for flow in flows)
@@ -104,7 +104,7 @@ def bind_mix(flows: Sequence[Flow], uris: Sequence[str], random: Random) -> Turn
 
 # The requests of a capture as load: one after another in their captured order, again and again.
 #
-# What ties a request to the time of its capture is mapped or left out, and what is left out is counted.
+# References to the time of the capture are mapped or left out. Omissions are counted.
 #
 # | captured | as load |
 # | --- | --- |

@@ -500,10 +500,10 @@ class Recorded(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click."""
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
         words = ctx.meta[WRITTEN] = []
         for parameter in self.params:
-            values = given.get(parameter.name or "", []) if parameter.name not in HIDDEN else []
+            values = parsed.get(parameter.name or "", []) if parameter.name not in HIDDEN else []
             for value in values if isinstance(values, list) else [values]:
                 words += [max(parameter.opts, key=len), *([] if value is True else [value])]
         return super().parse_args(ctx, args)
@@ -679,6 +679,6 @@ def read_scenario(file: str) -> dict[str, Any]:
             [problem._replace(text=problem.text.partition("\n")[0]) for problem in problems], origin
         )
     source_of = click.get_current_context().get_parameter_source
-    given = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
-    options = {PARAMETERS.get(key, key): value for key, value in given.items() if value is not None}
+    values = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
+    options = {PARAMETERS.get(key, key): value for key, value in values.items() if value is not None}
     return {name: options[name] for name in options if source_of(name) is ParameterSource.DEFAULT}

@@ -52,17 +52,17 @@ OPEN = ["--rate", f"{RATE}/{COUNT // RATE}s", "--even"]
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """By nearest rank."""
+    """Return a percentile by nearest rank."""
     return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
 
 
 def durations(times: Times) -> list[float]:
-    """What the server's reads took."""
+    """Return the times of the server's reads."""
     return [sent - received for received, sent in times]
 
 
 def waits(times: Times) -> list[float]:
-    """What they took from when they were due, at RATE, in the order due.
+    """Return their times from when they were due, at RATE, in the order due.
 
     The first was due at the latest when each came in less the time that it was due after the first.
     """
@@ -80,7 +80,7 @@ CASES = [
 
 
 class Round(NamedTuple):
-    """What the benchmark reported, in seconds; the server's times; what the probe saw beyond these."""
+    """Times that the benchmark reported, in seconds; the server's times; what the probe saw beyond these."""
 
     reported: dict[str, float]
     times: Times

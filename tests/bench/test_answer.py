@@ -1,4 +1,4 @@
-"""What came of a request, whether a read brought what it always did, and what is asked next."""
+"""The outcome of a request, whether a read brought what it always did, and what is asked next."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_result_says_itself_whether_it_is_one(members: dict[str, Any], outcome
 
 
 @pytest.mark.parametrize("mode", ["hash", "length"])
-def test_the_first_answer_is_right_and_the_others_have_to_be_like_it(mode: str) -> None:
+def test_later_answers_have_to_equal_the_first_one(mode: str) -> None:
     checker = Checker(mode)
     answers = [(words, checker.judge(ask(), text(words))) for words in ("abc", "abc", "abd", "ab", "abc")]
     same_length = OK if mode == "length" else WRONG

@@ -90,7 +90,7 @@ def mix_of(count: int) -> object:
 
 
 def template_of(count: int) -> object:
-    """What makes the arguments keeps none of them."""
+    """Check that no made arguments are kept."""
     template = parse_arguments('{"a": "{{n}}", "b": {{1..9}}}')
     flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], (), Random(1))
     for _ in range(count):

@@ -49,7 +49,7 @@ async def test_stall_shows_in_the_open_model(autojump_clock) -> None:
 
 
 async def test_stall_shows_although_only_one_request_fits(autojump_clock) -> None:
-    """What could not leave in time is measured from when it was due."""
+    """Check that late requests are measured from when they were due."""
     recording, _, _ = await drive(
         DelayedServer(lambda now, _: max(stall(now, 0) - 0.005, 0)), open_load(workers=1)
     )
@@ -124,7 +124,7 @@ async def test_request_without_answer_times_out_and_the_next_goes_on(autojump_cl
 
 
 async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(autojump_clock) -> None:
-    """Nothing is answered from second 5 on, and ten fit: the others could not even leave."""
+    """Check requests that could not leave: no answer comes from second 5 on, and ten fit."""
     server = DelayedServer(lambda now, _: 0.01 if now < 5 else 1000)
     recording, ending, started = await drive(server, open_load(workers=10, patience=60))
     unfinished = [record for record in recording.records if record.outcome == "unfinished"]

@@ -273,7 +273,7 @@ async def test_known_answers_are_followed_on_the_same_connection() -> None:
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_answer_in_the_middle_ends_a_chain_at_its_own_ask(bad: str) -> None:
+async def test_a_bad_answer_in_the_middle_ends_a_chain_there(bad: str) -> None:
     answer, kind, words = BAD[bad]
 
     def at_third(message: dict[str, Any]) -> bytes | None:

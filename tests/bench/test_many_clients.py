@@ -77,7 +77,7 @@ def test_every_one_of_a_thousand_clients_gets_its_share(tmp_path: Path) -> None:
         assert "the load generator used" in shown
 
 
-def test_a_thousand_sessions_keep_an_open_rate_or_it_is_told_why_not(tmp_path: Path) -> None:
+def test_a_thousand_sessions_keep_an_open_rate_or_a_warning_appears(tmp_path: Path) -> None:
     with counting_server() as (url, server):
         load = ["--rate", "300", "--even", "--in-flight", str(CLIENTS), "--warm-up", "1s", "--duration", "4s"]
         results, shown = measure(url, tmp_path / "results.json", *load)

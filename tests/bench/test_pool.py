@@ -1,4 +1,4 @@
-"""Several runs of one target told as one: nothing is lost, nothing counted twice."""
+"""Several runs of one target told as one: each request is counted once."""
 
 from __future__ import annotations
 

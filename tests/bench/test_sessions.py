@@ -83,7 +83,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock) ->
     assert good(results) > 3 * 20 * REOPENINGS
 
 
-async def test_a_server_that_holds_for_a_while_is_opened_as_often_as_it_takes(autojump_clock) -> None:
+async def test_a_server_that_holds_for_a_while_is_opened_without_limit(autojump_clock) -> None:
     place = Mortal(LEGACY, life=STEADY_SECONDS + 1, deaths=1000, answer=0.2)
     results = await measure(place, clients=1, seconds=10 * (STEADY_SECONDS + 1))
     assert results.stopped is None

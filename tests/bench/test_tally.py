@@ -1,4 +1,4 @@
-"""What is counted where, by script."""
+"""Places where requests are counted, by script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ask(
     tally.record(operation, at, at + late, at + took, outcome, 10, 100)
 
 
-def test_what_was_meant_for_the_warm_up_is_not_counted_whenever_it_ends():
+def test_requests_of_the_warm_up_are_never_counted():
     tally = Tally(100.0, warm_up=5.0)
     ask(tally, 101.0, 0.1)
     ask(tally, 104.9, 3.0)
@@ -126,7 +126,7 @@ def test_every_request_is_in_one_operation_and_one_row(requests: list, warm_up: 
     assert sum(results.series.widths()) == pytest.approx(results.seconds)
 
 
-def test_a_request_belongs_to_the_step_in_which_it_was_meant_to_be_sent():
+def test_a_request_belongs_to_the_step_in_which_it_was_due():
     tally = Tally(0.0)
     tally.begin_step(0.0, "slow", offered=2.0)
     ask(tally, 0.5, 0.1)

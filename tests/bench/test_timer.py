@@ -53,7 +53,7 @@ async def _note(ran: list[bool]) -> None:
 
 
 def timers() -> int:
-    """How many timers of the kernel this process has."""
+    """Count the timers of the kernel that this process has."""
     files = Path("/proc/self/fd").iterdir()
     return sum(file.is_symlink() and str(file.readlink()).endswith("[timerfd]") for file in files)
 

@@ -66,7 +66,7 @@ def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
 
 @pytest.mark.parametrize("glob", ["docs+file:///*.md", "file:///*.md"])
 @pytest.mark.parametrize("prefix", ["", "docs+"])
-def test_a_glob_is_about_the_same_at_a_server_and_at_a_mux_in_front_of_it(glob: str, prefix: str) -> None:
+def test_a_glob_matches_the_same_with_and_without_a_mux(glob: str, prefix: str) -> None:
     make = bind(parse_operation(f"read {glob}"), [prefix + uri for uri in URIS])
     found = {make(turn, Random(turn)).subject for turn in range(50)}
     assert found == {f"{prefix}file:///a.md", f"{prefix}file:///dir/d.md"}

@@ -2,8 +2,8 @@
 
 Usage: timed_server SCRIPT. SCRIPT is one of SCRIPTS. Prints its URL; when its standard input ends, a JSON
 object: for each URI a list of [received, sent], in seconds, one pair for a read in the order received.
-`received` is taken after the request has come in whole, `sent` just before the answer goes out, so whoever
-waits for the answer waits at least that long. Needs nothing but Python's own library.
+`received` is taken after the request has come in whole, `sent` just before the answer goes out, so a client
+waits for the answer at least that long. Needs nothing but Python's own library.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ SCRIPTS: dict[str, Callable[[int, float], float]] = {
 
 
 class Script:
-    """How long each read takes, and how long it did take."""
+    """Planned and real times of each read."""
 
     def __init__(self, name: str) -> None:
         self.delay = SCRIPTS[name]

@@ -1,4 +1,4 @@
-"""The measurement of many subscribers runs from end to end. What it measures is not judged here."""
+"""The measurement of many subscribers runs from end to end. Its values are not judged here."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_exchange_takes_no_more_system_calls(scenario: Scenario, most: dict[froz
     costs: list[Cost] = []
     for _ in range(ATTEMPTS):
         costs.append(Cost(scenario, 0, calls_of(scenario, ROUNDS), ROUNDS))
-        del costs[-1].calls["sched_yield"]  # as many as fit in a moment, for whoever wants the processor
+        del costs[-1].calls["sched_yield"]  # as many as fit in a moment, for others that want the processor
         if is_within(costs[-1], most, others):
             return
     raise AssertionError(costs)

@@ -43,7 +43,7 @@ def test_a_processor_has_a_short_name_in_lower_case(model, name):
     assert machine_name(model) == name
 
 
-def test_a_processor_is_named_as_the_kernel_names_it_or_by_its_architecture():
+def test_a_processor_has_its_model_or_its_architecture_as_name():
     assert processor("processor\t: 0\nmodel name\t: AMD EPYC\nflags\t: fpu\n") == "AMD EPYC"
     assert processor("processor\t: 0\nmodel name\t:\nflags\t: fpu\n") == platform.machine()
     assert processor("processor\t: 0\nBogoMIPS\t: 50.00\n") == platform.machine()

@@ -133,7 +133,7 @@ def tallies(peer: int, mux: int) -> Pair:
     return Pair(direct, through, 50e-6, 500e-6)
 
 
-def test_table_has_a_line_for_each_peer_and_says_why_one_could_not_run():
+def test_table_has_a_line_for_each_peer_or_the_reason():
     results = [
         summed_up(supergateway.PEER, "4.0.0", str(Shape(8, 4)), [tallies(100, 1234)]),
         Result(one_mcp.PEER, trouble="npm error 404 | not found"),

@@ -1,4 +1,4 @@
-"""The benchmark runs from end to end. What it measures is not judged here."""
+"""The benchmark runs from end to end. Its values are not judged here."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_bench_puts_load_on_servers_of_the_oldest_transport() -> None:
             assert run_bench(url, 8, 1, {core}, *options).exchanges >= 1
 
 
-def test_what_is_measured_on_one_core_leaves_the_others_to_what_comes_after(monkeypatch) -> None:
+def test_a_measurement_on_one_core_leaves_the_others_free(monkeypatch) -> None:
     seen: list[set[int]] = []
 
     def look(_bench: Bench) -> list[Row]:

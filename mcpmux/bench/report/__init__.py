@@ -1,1 +1,1 @@
-"""What is shown of a benchmark: while it runs, on a terminal, in files; and compared with another one."""
+"""Reports of a benchmark: while it runs, on a terminal, in files; and compared with another one."""

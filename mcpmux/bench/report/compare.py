@@ -44,7 +44,7 @@ class Range(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The change of one measure. `old`, `new`: medians of the runs, in seconds, per second, or a share.
 
-    `range` is None when an old value is 0, which nothing is a share of.
+    `range` is None when an old value is 0.
     """
 
     part: str | None
@@ -96,8 +96,10 @@ MEASURES = {
 
 def compare_reports(old: Report, new: Report) -> list[Comparison]:
     """Compare every target that both have, by name; when each has but one, those two."""
-    before, after = _matched(old, new)
-    comparisons = [compare_runs(name, before[name], runs) for name, runs in after.items() if name in before]
+    old_runs, new_runs = _matched(old, new)
+    comparisons = [
+        compare_runs(name, old_runs[name], runs) for name, runs in new_runs.items() if name in old_runs
+    ]
     if old.machine == new.machine:
         return comparisons
     note = "the two were not measured on the same kind of machine"
@@ -118,15 +120,15 @@ def compare_targets(results: Iterable[Results]) -> list[Comparison]:
 
 def unmatched(old: Report, new: Report) -> list[str]:
     """Return the names of targets that only one of the two has, when targets are matched by name."""
-    before, after = _matched(old, new)
-    return sorted(before.keys() ^ after.keys())
+    old_runs, new_runs = _matched(old, new)
+    return sorted(old_runs.keys() ^ new_runs.keys())
 
 
 def _matched(old: Report, new: Report) -> tuple[dict[str, list[Results]], dict[str, list[Results]]]:
-    before, after = by_name(old.results), by_name(new.results)
-    if len(before) == len(after) == 1:
-        before = dict(zip(after, before.values(), strict=True))
-    return before, after
+    old_runs, new_runs = by_name(old.results), by_name(new.results)
+    if len(old_runs) == len(new_runs) == 1:
+        old_runs = dict(zip(new_runs, old_runs.values(), strict=True))
+    return old_runs, new_runs
 
 
 def compare_runs(name: str, old: Runs, new: Runs, sides: Sides = OLD_NEW) -> Comparison:
@@ -136,9 +138,9 @@ def compare_runs(name: str, old: Runs, new: Runs, sides: Sides = OLD_NEW) -> Com
     parts: list[str | None] = [None, *(common if len(common) > 1 else ())]
     changes = []
     for part, measure in product(parts, MEASURES):
-        before, after = (_values(measure, part, runs) for runs in (old, new))
-        if before and after:
-            changes.append(_change(measure, part, before, after, paired))
+        old_values, new_values = (_values(measure, part, runs) for runs in (old, new))
+        if old_values and new_values:
+            changes.append(_change(measure, part, old_values, new_values, paired))
     notes = tuple(_notes(old, new, sides))
     return Comparison(name, _basis(old, new, sides, paired), tuple(changes), notes, sides)
 

@@ -147,7 +147,7 @@ def _judgements(judgements: Sequence[Judgement]) -> Iterator[Markup]:
 
 
 def _plots(targets: Mapping[str, Sequence[Results]], whole: Sequence[Results]) -> Iterator[Markup]:
-    """All targets in one plot if there are several, then each by itself, its runs as one."""
+    """Plot all targets together if there are several, then each alone, its runs as one."""
     if len(whole) > 1:
         yield from _distribution({result.about.name: result.overall().latency for result in whole})
     for result in whole:
@@ -205,7 +205,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def even_ticks(high: float, count: int, text: Callable[[float], str]) -> Ticks:
-    """From 0 to `high` or just above, at round numbers, about `count` of them."""
+    """Return about `count` ticks at round numbers, from 0 to `high` or just above."""
     if high <= 0:
         return [(0.0, text(0.0)), (1.0, text(1.0))]
     power = 10.0 ** math.floor(math.log10(high / count))
@@ -226,7 +226,7 @@ def log_ticks(low: float, high: float, text: Callable[[float], str]) -> Ticks:
 
 
 def latency_axis(values: Sequence[float], size: tuple[float, float] = WIDE) -> Scale:
-    """From the least to the most, apart enough to draw."""
+    """Return an axis from the least to the most, apart enough to draw."""
     low, high = (min(values), max(values)) if values else (1e-3, 1e-2)
     if high <= low * 1.2:
         low, high = low / 1.2, high * 1.2
@@ -252,9 +252,9 @@ def chart(
     marks: Iterable[Markup] = (),
     legend: Legend = (),
 ) -> Markup:
-    """A plot of lines, each in a colour of its own, the first on top, and broken where there is no value.
+    """Plot lines in different colours, the first on top, broken where there is no value.
 
-    `marks` are on top of them, with a `legend` of their own. Values outside of the axes lie on their edges.
+    `marks` are on top of them, described by `legend`. Values outside of the axes lie on their edges.
     """
     named = [(f"c{place % COLOURS}", name) for place, name in enumerate(lines)]
     drawn: list[Markup] = []
@@ -276,7 +276,7 @@ def chart(
 
 
 def grid(x: Scale, y: Scale) -> Iterator[Markup]:
-    """Both axes with their texts, and a line at each tick."""
+    """Draw both axes with their texts, and a line at each tick."""
     for value, text in y.ticks:
         place = y.at(value)
         yield element("path", class_="grid", d=f"M{x.start:.0f} {place:.1f}H{x.end:.0f}")
@@ -300,7 +300,7 @@ def _path(points: Sequence[tuple[float, float]], style: str, stairs: bool) -> Ma
 
 
 def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Without the points that nobody could see; the least and the most of each pixel stay."""
+    """Leave out points that cannot be seen; the least and the most of each pixel stay."""
     for _, group in groupby(places, lambda place: place[0] // CLOSE):
         points = list(group)
         if len(points) > 4:

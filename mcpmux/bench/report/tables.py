@@ -1,4 +1,4 @@
-"""The tables of a report, and its CSV: what is shown of results, in which order and words. Pure.
+"""The tables of a report, and its CSV: the contents, order and words of a report. Pure.
 
 A terminal and an HTML page show the same tables, each in its own way. Texts may hold what strangers wrote.
 """
@@ -46,7 +46,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tables_of(results: Sequence[Results]) -> list[Table]:
-    """Everything about every target, side by side; several runs of one are told as one, and in a table."""
+    """Everything about every target, side by side; several runs of one are combined and listed."""
     targets = by_name(results)
     whole = [pool(runs) for runs in targets.values()]
     tables = [_throughput(whole), _latencies(whole)]
@@ -65,7 +65,7 @@ def tables_of(results: Sequence[Results]) -> list[Table]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """What has changed, and what has not been shown to change."""
+    """Return a table of all changes with their verdicts."""
     tones: dict[str, Tone] = {"better": "good", "worse": "bad"}
     rows = []
     for change in comparison.changes:
@@ -77,7 +77,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def headline(one: Results) -> str:
-    """What was measured."""
+    """Return the target in one line."""
     about = one.about
     name = "" if about.name == about.target else f"{about.name}: "
     return f"{name}{about.target}  {about.transport}, {about.revision}"
@@ -92,7 +92,7 @@ def circumstances(runs: Sequence[Results]) -> str:
 
 
 def notes_on(results: Sequence[Results]) -> list[str]:
-    """What to know before trusting the numbers, a sentence each."""
+    """Return reasons to doubt the numbers, a sentence each."""
     notes = []
     for result in pooled(results):
         name, whole = result.about.name, result.overall()
@@ -138,7 +138,7 @@ def _throughput(results: Sequence[Results]) -> Table:
 
 
 def _latencies(results: Sequence[Results]) -> Table:
-    """By operation, then of all of them, then from the actual send where that differs."""
+    """List operations, then all together, then from the actual send where that differs."""
     names = sorted({name for result in results for name in result.operations})
     every = names[0] if len(names) == 1 else "all"
     parts = [
@@ -213,7 +213,7 @@ def _fan_out(title: str, pushes: FanOut) -> Table:
 
 
 def _errors(title: str, one: Results) -> Table:
-    """By operation and kind, the most frequent first."""
+    """List errors by operation and kind, the most frequent first."""
     connections = one.connections
     failures = {**connections.errors, **({"lost while in use": connections.lost} if connections.lost else {})}
     parts = [(name, part.count, part.errors) for name, part in one.operations.items()]

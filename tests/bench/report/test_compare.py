@@ -112,7 +112,7 @@ def test_runs_taken_in_turns_are_compared_pair_by_pair():
     assert verdicts(old, later)["p50"] == "no difference shown"
 
 
-def test_targets_are_matched_by_name_and_a_single_one_by_being_the_only_one():
+def test_targets_are_matched_by_name_or_because_there_is_only_one():
     a, b = made(seed=1, seconds=6), made(seed=2, seconds=6, name="other")
     (comparison,) = compare_reports(report(a), report(b))
     assert comparison.name == "other"

@@ -1,4 +1,4 @@
-"""Results as a page and as CSV: everything is told, and nothing of strangers does harm."""
+"""Results as a page and as CSV: they are complete, and strangers' texts do no harm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its tags, attributes and texts."""
+    """A page as a browser reads it: its tags, attributes and texts."""
 
     VOID = frozenset({"meta"})
 
