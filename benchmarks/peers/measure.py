@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -141,18 +142,13 @@ def _answers(peer: Peer, site: Site) -> None:
     url = peer.url(site)
     subjects = peer.subjects(UPSTREAMS)[: 1 if peer.bridge else UPSTREAMS]
     if peer.sse:
-        run_bench(url, 1, 1, set(), *_reading(subjects))
+        run_bench(url, 1, 1, os.sched_getaffinity(0), "--do", "read")
         return
     client = Client(url, LEGACY).open()
     for subject in subjects:
         client.send(peer.load.method, subject)
         check_text(client.receive(), peer.load.size)
     client.close()
-
-
-def _reading(subjects: Sequence[str]) -> list[str]:
-    """Return options of `mcpmux bench`."""
-    return [option for subject in subjects for option in ("--do", f"read {subject}")]
 
 
 def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape) -> Tally:
@@ -162,15 +158,8 @@ def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape)
     load = peer.load._replace(connections=shape.connections)
     try:
         if peer.sse:  # which wrk does not speak
-            seconds, clients = bench.effort.seconds, str(shape.connections)
-            return run_bench(
-                url,
-                load.connections,
-                seconds,
-                {bench.load_core},
-                f"--sessions={clients}",
-                *_reading(subjects),
-            )
+            options = (f"--sessions={load.connections}", "--do", "read")
+            return run_bench(url, load.connections, bench.effort.seconds, {bench.load_core}, *options)
         return bench.load(load, [url], subjects, sessions=shape.sessions)
     except MeasurementFailed as error:
         raise CannotRun(f"it does not hold {shape}: {error}; its last words: {process.said()}") from None
