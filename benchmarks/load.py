@@ -137,7 +137,7 @@ def run_wrk(
 def bench_command(target: str, clients: int, seconds: float, file: Path, *options: str) -> list[str]:
     """Return the arguments of a closed loop of `mcpmux bench`."""
     model = ["--clients", str(clients), "--duration", f"{seconds}s", "--count", "1000000000"]
-    return ["mcpmux", "bench", target, *model, "--warm-up", "0.3", "--json", str(file), *options]
+    return ["mcpmux", "bench", target, *model, "--warm-up", "0", "--json", str(file), *options]
 
 
 def results_in(file: Path) -> Results:
