@@ -30,8 +30,8 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
 
 URI = "bench:///changing"

@@ -26,8 +26,8 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
 from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.tls import CurrentContext, server_context

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from mcpmux.config import Limits
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import ServerState
 
 
 class Sending(Protocol):
@@ -19,6 +20,6 @@ class Sending(Protocol):
 def reply_on(connection: Sending, request: HttpRequest) -> HttpReply:
     """Return a reply to `request` that writes to `connection`."""
     unused: Any = None  # what handles requests and refuses them
-    state = ServerState(unused, unused, Limits(), 0.0, b"", BodyBudget(0))
+    state = ServerState(unused, unused, Limits(), 0.0, b"", BodyBudget(0), unused)
     stand_in: Any = connection
-    return HttpReply(request, stand_in, state)
+    return HttpReply(request, stand_in, state, unused)

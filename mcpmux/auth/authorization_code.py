@@ -34,8 +34,8 @@ from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1

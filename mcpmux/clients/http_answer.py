@@ -38,7 +38,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
-from mcpmux.transports.http.server_connection import NEW, HttpReply
+from mcpmux.transports.http.reply import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 

@@ -88,7 +88,8 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import Handler, HttpReply
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import DeadlineSweeper
 

@@ -57,7 +57,7 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.body_budget import Holding
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
 from mcpmux.transports.waiting import DeadlineSweeper

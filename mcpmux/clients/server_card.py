@@ -22,7 +22,7 @@ from mcpmux.config import Config, HttpListener
 from mcpmux.config.listener import CARD, HOST_PATTERN
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 NAMESPACE: Final = "dev.mcpmux"  # for names without a namespace

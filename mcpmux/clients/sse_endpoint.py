@@ -35,7 +35,7 @@ from mcpmux.protocol.headers import SESSION_KEY
 from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.transports.body_budget import BodyBudget, budget_client
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 from mcpmux.transports.inline import in_task
 

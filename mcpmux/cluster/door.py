@@ -49,7 +49,7 @@ from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import encode_event
 

@@ -32,7 +32,7 @@ from mcpmux.protocol.envelope import encode_notification, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
 from mcpmux.upstreams.registry import UpstreamRegistry, is_one_for_all

@@ -52,8 +52,8 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.body_budget import SMALL_BODY
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.http.sse_streams import EventStream
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts

@@ -43,8 +43,9 @@ from mcpmux.mux.cache import Generations
 from mcpmux.mux.rate import Counted, Exceeded
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.transports.body_budget import BodyBudget
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import Handler, HttpReply
+from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import CurrentContext, TlsContexts

@@ -13,7 +13,7 @@ from mcpmux import app
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.framing import BATCH_LIMIT
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
 from tests.peers.http_server import EVENT_STREAM, JSON, HttpFace, open_http_face

@@ -10,7 +10,7 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import FINISHED
+from mcpmux.transports.http.reply import FINISHED
 from tests.bare_reply import reply_on
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})

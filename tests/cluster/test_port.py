@@ -23,7 +23,7 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
 

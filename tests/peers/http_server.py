@@ -13,8 +13,9 @@ import trio
 
 from mcpmux.clients.http_answer import refuse
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import Handler, HttpReply
+from mcpmux.transports.http.server_connection import Handler
 from tests.peers.revision import Json
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import SUBSCRIPTION_ID

@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from tests.peers.http_server import open_http
 from tests.peers.server import ScriptedServer
 

@@ -18,7 +18,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.message_stream import MessageStream
 from tests.bare_reply import reply_on
 from tests.peers.revision import MODERN

@@ -22,7 +22,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry import tracing
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from tests.peers.http_server import open_http
 from tests.runtime.test_flows import docs
 from tests.traffic.test_spans import MODERN, URI, modern

@@ -21,8 +21,8 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server_connection import HttpReply
 from tests.peers.http_client import HttpClient
 from tests.peers.http_server import HttpFace, open_http_face
 from tests.peers.server import ScriptedServer

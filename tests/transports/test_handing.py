@@ -17,8 +17,8 @@ from mcpmux.errors import TransportClosed
 from mcpmux.mux.share import origin_of
 from mcpmux.transports.handing import ConnectionChannel, HandedListener, connection_channel_pair
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
 
 NUMBER = 300
 """Of a listener."""

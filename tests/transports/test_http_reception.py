@@ -48,15 +48,14 @@ class Clerk:
         self.connections: set[Any] = set()
         self.awoken = 0
         self.waiting = False
-        receive = ServerConnection._receive
+        sleep = ServerConnection._sleep
 
         async def count(connection):
             self.connections.add(connection)
-            data = await receive(connection)
+            await sleep(connection)
             self.awoken += 1
-            return data
 
-        monkeypatch.setattr(ServerConnection, "_receive", count)
+        monkeypatch.setattr(ServerConnection, "_sleep", count)
 
     async def handle(self, request, reply):
         if request.body == b"crash":
@@ -140,7 +139,7 @@ async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(cle
 
     def hear_and_stop(connection):
         hear(connection)
-        connection._state.draining = True
+        connection._server.draining = True
         connection.sweep()
 
     monkeypatch.setattr(ServerConnection, "_hear", hear_and_stop)

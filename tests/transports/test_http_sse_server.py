@@ -11,7 +11,7 @@ import trio.testing
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 from mcpmux.transports.send_queue import FLUSH_SECONDS, QUEUE_BYTES
 from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, SseDecoder, SseEvent

@@ -37,7 +37,7 @@ from mcpmux.traffic.admin.route import Handle, HttpExchange
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.handing import ConnectionChannel, HandedListener
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of

@@ -25,8 +25,8 @@ from mcpmux.traffic.admin.route import SECURITY, TEXT, HttpExchange, Route, read
 from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import cannot_listen
 from mcpmux.transports.tls import TlsContexts
 

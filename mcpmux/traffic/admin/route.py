@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.reply import HttpReply
 
 SECURITY: HeaderFields = (
     (

@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -21,16 +22,17 @@ from mcpmux.config import Limits
 from mcpmux.mux.share import CONNECTIONS_SETTING, origin_of
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_connection import (
     GiveBack,
     Grants,
     Handler,
-    HttpReply,
     Refuse,
     ServerConnection,
     ServerState,
 )
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.tls import CurrentContext
 from mcpmux.transports.waiting import ReadinessPoller
 
@@ -65,17 +67,20 @@ async def serve_http(
     connection ends. `bodies`: a budget for such bodies of several servers. `refuse(status, sentence, limit)`
     returns fields and body of the errors that are answered here, see Refusal. `tls` makes it https.
     `give_back`: takes idle connections when this stops, for another process. `poller` runs as long as this
-    does, and receives for the connections' tasks. Cancelling is the hard stop: all connections are closed at
-    once.
+    does; without it there is one for this server alone. Cancelling is the hard stop: all connections are
+    closed at once.
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
     limits = limits or Limits()
     bodies = bodies or BodyBudget(limits.max_body_bytes_in_flight)
-    parts = tls, give_back, poller
-    state = ServerState(handler, refuse, limits, now, date, bodies, *parts, grants=grants, judge=judge)
-    server = _Server(state)
-    async with trio.open_nursery() as background:
+    async with AsyncExitStack() as stack:
+        if poller is None:
+            poller = await stack.enter_async_context(open_readiness_poller())
+        parts = bodies, poller, tls, give_back
+        state = ServerState(handler, refuse, limits, now, date, *parts, grants=grants, judge=judge)
+        server = _Server(state)
+        background = await stack.enter_async_context(trio.open_nursery())
         background.start_soon(server.sweep_forever, name="http sweeper")
         # Left only after the last connection; the sweeper serves their deadlines until then.
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
@@ -155,7 +160,7 @@ class _Server:
             refusal = Refusal(503, "too many connections")
         if resting is None:
             return refusal
-        resting.make_room()
+        resting.end("another client gets its place")
         return None
 
     async def _refuse(self, connection: ServerConnection, refusal: Refusal) -> None:

@@ -29,8 +29,8 @@ from mcpmux.printable import QUOTED_BYTES, excerpt
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import HeaderFields
+from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream, sending
 from mcpmux.transports.send_queue import BROKEN, FLUSH_SECONDS, SendQueue
 from mcpmux.transports.sse import (
