@@ -76,7 +76,7 @@ def test_any_value_is_shown_on_one_line(capsys, value):
     assert said(capsys, "console", told=value).count("\n") == 1
 
 
-def test_a_terminal_shows_the_time_of_day_the_server_and_the_reason_first(capsys):
+def test_a_terminal_shows_time_of_day_server_and_reason_first(capsys):
     text = said(capsys, "terminal", state="down", reason="it has gone", upstream="docs", port=None)
     time, rest = text[:8], text[8:]
     assert re.fullmatch(r"\d\d:\d\d:\d\d", time)

@@ -310,7 +310,7 @@ async def test_resources_templates_and_prompts_are_read_completed_and_followed(b
             await desk.is_free()
 
 
-async def test_an_answer_is_shown_as_what_it_is_and_its_text_is_only_text(browser: Browser):
+async def test_answers_are_shown_by_their_types_and_text_stays_text(browser: Browser):
     async with client_page(browser, docs=Desk(), more=Worker()) as (page, _):
         await pick(page, "tools", "docs__show")
         await page.run(f"{SEND}.click()")
@@ -360,7 +360,7 @@ async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):
         assert await send(page) == "memo:9/%7B%7D"
 
 
-async def test_it_is_readable_in_both_colours_in_a_narrow_window_and_by_keyboard(browser: Browser):
+async def test_it_is_readable_in_both_colours_narrow_windows_and_by_keyboard(browser: Browser):
     async with client_page(browser, docs=Desk(), more=Worker()) as (page, _):
         await page.run(f"{inside('.item')}.focus()")
         await page.key("ArrowDown")

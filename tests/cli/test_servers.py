@@ -287,7 +287,7 @@ def test_a_running_mcpmux_is_added_by_its_server_card(home: Path, invoke: Invoke
     assert (home / "work/mcpmux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'
 
 
-def test_a_header_of_the_user_takes_the_place_of_one_of_the_document(home: Path, invoke: Invoke) -> None:
+def test_a_header_of_the_user_replaces_one_of_the_document(home: Path, invoke: Invoke) -> None:
     header = {"name": "Authorization", "value": "Bearer theirs"}
     remote = {"type": "streamable-http", "url": "https://x.example/mcp", "headers": [header]}
     write_document(home, "a/notes", remotes=[remote])
@@ -302,7 +302,7 @@ def test_a_header_of_the_user_takes_the_place_of_one_of_the_document(home: Path,
     assert entry["headers"] == {"Authorization": "Bearer ${MINE}"}
 
 
-def test_a_secret_that_is_set_already_goes_to_no_stranger_without_a_word(home: Path, invoke: Invoke) -> None:
+def test_a_secret_that_is_set_goes_to_a_stranger_only_by_consent(home: Path, invoke: Invoke) -> None:
     token = {"isRequired": True, "isSecret": True}
     header = {"name": "Authorization", "value": "{secret_access_key}"}
     header["variables"] = {"secret_access_key": token}  # type: ignore[assignment]

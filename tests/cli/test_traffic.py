@@ -200,7 +200,7 @@ def test_stats_have_a_row_for_each_leg_and_method(invoke: Invoke, folder: str):
     assert any("█" in line for line in lines)
 
 
-def test_stats_by_name_have_a_row_for_each_name_with_its_slowest_exchange(invoke: Invoke, folder: str):
+def test_stats_by_name_have_rows_of_names_with_their_slowest_exchanges(invoke: Invoke, folder: str):
     lines = invoke("traffic", "stats", "--by", "name", folder).stdout.splitlines()
     assert lines[2].split()[:3] == ["UPSTREAM", "NAME", "ANSWERS"]
     slowest = lines[3].split()

@@ -75,7 +75,7 @@ def test_what_cannot_be_finished_leaves_what_was_there(invoke: Invoke, capture: 
 
 @pytest.mark.parametrize("command", [["export", "--csv", "-"], ["grep", ""], ["stats"], ["stats", "--json"]])
 @pytest.mark.parametrize("content", [b"\x1f\x8b and no more", b"\x00\x01\n\xff\n", None])
-def test_a_file_that_cannot_be_read_is_a_failure_and_the_rest_is_done(
+def test_an_unreadable_file_is_a_failure_and_the_rest_is_exported(
     invoke: Invoke, capture: str, tmp_path: Path, command: list[str], content: bytes | None
 ):
     damaged = tmp_path / "damaged.jsonl"

@@ -78,7 +78,7 @@ def test_traceback_is_shown_at_debug_level_only(level: str, traced: bool) -> Non
     assert result.stderr.splitlines()[-1].startswith("Error: ValueError: oops; ")
 
 
-def test_ctrl_c_interrupts_a_command_where_it_waits_and_no_step_of_it() -> None:
+def test_ctrl_c_interrupts_a_command_only_where_it_waits() -> None:
     steps: list[str] = []
 
     async def work() -> None:

@@ -68,7 +68,7 @@ def test_a_client_of_the_command_line_shows_its_token(
         assert mux.stop() == 0
 
 
-def test_a_token_that_is_taken_out_of_the_file_opens_nothing_any_more(tmp_path: Path) -> None:
+def test_a_token_that_was_removed_from_the_file_is_refused(tmp_path: Path) -> None:
     head = "[upstreams.clock]\ncommand = 'true'\n[listeners]\nhttp = ['127.0.0.1:0']\n"
     (_, ann, anns), (_, ben, bens) = run("new-token", "ann"), run("new-token", "ben")
     tables = [table[table.index("[auth") :] for table in (anns, bens)]

@@ -200,7 +200,7 @@ def test_a_server_on_a_plain_socket_is_measured(
     }
 
 
-def test_an_operation_that_always_fails_is_a_failure_with_what_the_server_says_of_it(invoke: Invoke) -> None:
+def test_an_operation_that_always_fails_is_a_failure_with_the_servers_words(invoke: Invoke) -> None:
     result = invoke(
         "bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco", "--seed", "7"
     )
@@ -234,7 +234,9 @@ def captured(directory: Path) -> Path:
     return write(directory / "capture.jsonl", play.records)
 
 
-def test_a_capture_is_replayed_as_load_and_what_is_left_out_is_told(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_capture_is_replayed_as_load_with_a_count_of_skipped_requests(
+    invoke: Invoke, tmp_path: Path
+) -> None:
     file = tmp_path / "results.json"
     args = ["--capture", str(captured(tmp_path)), "--capture-upstream", "notes", "--json", str(file)]
     result = invoke("bench", demo_command("notes"), *QUICK, *args, "--assert", "read.p99<10s")

@@ -39,8 +39,6 @@ def test_unknown_tool_is_a_failure_that_says_where_to_look(invoke: Invoke, demo_
     assert near.endswith(f"mean `clock__now`? `mcpmux ls {demo_url} tools` shows what there is\n")
 
 
-def test_a_url_without_a_path_that_leads_nowhere_is_told_the_likely_one(
-    invoke: Invoke, demo_url: str
-) -> None:
+def test_an_error_at_a_url_without_a_path_suggests_one(invoke: Invoke, demo_url: str) -> None:
     refused = invoke("call", demo_url.removesuffix("/mcp"), "clock__now")
     assert (refused.exit_code, f"such as {demo_url}" in refused.stderr) == (1, True), refused.stderr

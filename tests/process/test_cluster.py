@@ -112,7 +112,7 @@ def test_mcpmux_that_is_alone_says_so(invoke: Invoke, tmp_path: Path) -> None:
     assert "is alone: there is no [cluster] in its configuration" in done.stderr
 
 
-def test_replicas_on_one_disk_keep_a_chain_each_and_go_on_with_it(
+def test_replicas_on_one_disk_continue_a_chain_each(
     invoke: Invoke, tmp_path: Path, redis: RedisServer
 ) -> None:
     log = tmp_path / "new" / "log"

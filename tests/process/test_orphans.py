@@ -79,7 +79,7 @@ async def test_no_child_nor_grandchild_outlives_an_owner_that_is_killed(stubborn
             await ended(pid)
 
 
-async def test_the_reaper_runs_as_long_as_there_is_a_child_and_is_shared(stubborn):
+async def test_one_reaper_runs_as_long_as_there_is_a_child(stubborn):
     guard = OrphanGuard()
     assert guard.pid is None
     with trio.fail_after(10):

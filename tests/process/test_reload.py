@@ -96,9 +96,7 @@ def load(url: str, clients: int = 4) -> Iterator[Counter[str]]:
             thread.join(WAIT_SECONDS)
 
 
-def test_only_what_changed_is_restarted_and_no_exchange_of_the_rest_is_lost(
-    tmp_path: Path, invoke: Invoke
-) -> None:
+def test_only_changed_servers_restart_and_no_other_exchange_is_lost(tmp_path: Path, invoke: Invoke) -> None:
     file = File(tmp_path)
     with Running("serve", str(file.path)) as mux:
         url = mux.line().strip()
@@ -190,7 +188,7 @@ def test_a_configuration_from_standard_input_is_not_read_again(tmp_path: Path) -
         assert mux.wait() == -signal.SIGHUP
 
 
-def test_a_terminal_that_is_closed_is_no_wish_to_read_the_file_again(tmp_path: Path) -> None:
+def test_closing_the_terminal_does_not_reload_the_file(tmp_path: Path) -> None:
     file = File(tmp_path)
     pid, terminal = pty.fork()
     if pid == 0:

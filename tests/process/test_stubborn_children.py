@@ -136,7 +136,7 @@ async def read_once(mux: app.Mux) -> int:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_server_that_ends_after_each_call_is_started_when_it_is_needed(tmp_path, revision):
+async def test_a_server_that_ends_after_each_call_starts_when_needed(tmp_path, revision):
     async with open_once(tmp_path, revision, 0) as mux:
         upstream = mux.upstreams["x"]
         pids = [await read_once(mux)]

@@ -109,7 +109,7 @@ def test_a_full_disk_pauses_the_capture_and_every_answer_comes(tmp_path: Path):
     assert len(kept) + lost >= len(OPENING) + len(READ) * READS  # a busy machine may open a second session
 
 
-def test_a_full_disk_lets_nothing_be_answered_that_is_not_in_the_audit_log(tmp_path: Path):
+def test_with_a_full_disk_no_answer_lacks_its_audit_record(tmp_path: Path):
     log = tmp_path / "audit"
     with Limited(write_config(tmp_path, audit={"directory": str(log)}), AUDIT_BYTES) as mux:
         answers = ask(mux.url, 40)

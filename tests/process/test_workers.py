@@ -750,7 +750,7 @@ def test_each_worker_keeps_a_chain_and_all_are_read(invoke: Invoke, tmp_path: Pa
     assert len({each["run"] for each in requests}) == 2
 
 
-def test_a_question_that_several_calls_can_have_caused_reaches_none_of_their_clients(served: Served) -> None:
+def test_a_question_that_several_calls_may_have_caused_reaches_no_client(served: Served) -> None:
     name = "counting__ask"
     able = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
     params = {"name": name, "arguments": {}, "_meta": able}
@@ -781,7 +781,7 @@ def test_a_worker_that_does_nothing_is_given_nothing(served: Served) -> None:
     assert served.mux.stop() == 0, served.mux.stderr
 
 
-def test_a_connection_that_waits_goes_on_when_its_worker_is_asked_to_end(served: Served) -> None:
+def test_a_waiting_connection_goes_on_when_its_worker_is_to_end(served: Served) -> None:
     before = served.workers()
     used = [served.connect() for _ in range(4)]
     for connection in used:

@@ -53,7 +53,7 @@ def test_what_a_server_asks_in_a_subscription_is_for_its_client(tmp_path: Path, 
         assert "sampling/createMessage" not in bystander.asked
 
 
-def test_a_server_that_is_started_before_any_client_has_the_roots_of_the_first(tmp_path: Path) -> None:
+def test_a_server_started_before_any_client_gets_the_roots_of_the_first(tmp_path: Path) -> None:
     program = str(npm_env("everything-2025-06-18") / ".bin" / "mcp-server-everything")
     with HttpMux(write_config(tmp_path, {"everything": stdio([program, "stdio"])})) as mux:
         tools = HttpClient(mux.url, MODERN).ask("tools/list")[-1]["result"]["tools"]

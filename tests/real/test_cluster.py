@@ -156,7 +156,7 @@ def open_session(url: str, revision: str = LEGACY_REVISIONS[-1]) -> HttpClient:
     return client
 
 
-def test_what_a_client_has_missed_on_its_own_stream_is_told_at_another_replica(cluster: Cluster) -> None:
+def test_a_client_gets_missed_events_of_its_own_stream_at_another_replica(cluster: Cluster) -> None:
     client = open_session(cluster.url)
     assert client.ask("resources/subscribe", {"uri": TEXT})[-1]["result"] == {}
     updated = {"jsonrpc": "2.0", "method": UPDATED, "params": {"uri": TEXT}}

@@ -101,7 +101,7 @@ def test_the_commands_are_in_the_readme():
         assert name in install
 
 
-def test_a_session_is_answered_by_all_replicas_and_goes_on_when_its_own_is_killed(place: Place):
+def test_all_replicas_answer_a_session_which_survives_the_death_of_its_own(place: Place):
     with httpx.Client(timeout=START_SECONDS) as http:
         client, before = Client(place, http), len(asked(place))
         client.open()

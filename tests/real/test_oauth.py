@@ -178,7 +178,7 @@ def test_what_the_authority_really_issues_comes_in_and_nothing_else(
         assert good not in mux.stderr
 
 
-def test_rotated_keys_are_found_and_a_dead_authority_stops_nobody_who_is_in(
+def test_rotated_keys_are_found_and_known_ones_outlive_their_authority(
     authority: Authority, tmp_path: Path
 ) -> None:
     with Protected(tmp_path, authority.issuer) as mux:

@@ -47,7 +47,7 @@ anyio.run(call)
 """
 
 
-def test_a_missing_resource_of_the_python_sdk_is_told_in_the_clients_words(
+def test_an_error_of_the_python_sdk_names_the_resource_as_clients_do(
     tmp_path: Path, sdk1_python: str
 ) -> None:
     script = tmp_path / "notes.py"

@@ -60,7 +60,7 @@ def test_a_real_session_is_replayed_and_served_again(
 
 
 @pytest.mark.parametrize("name", ["python-2", *when_whole("python-1")])
-def test_a_server_that_asks_at_a_moment_of_its_own_makes_no_difference(
+def test_the_moment_of_a_servers_question_makes_no_difference(
     tmp_path: Path, everything_command: list[str], name: str
 ) -> None:
     """As fast as it goes the question for roots comes elsewhere, or not at all: that is told as such."""

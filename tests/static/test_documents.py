@@ -149,7 +149,7 @@ def test_every_constant_has_the_value_that_is_stated() -> None:
     }
 
 
-def test_every_cost_has_a_limit_which_is_a_constant_with_its_value_or_a_setting_of_the_other_table() -> None:
+def test_every_cost_has_a_constant_or_a_setting_as_its_limit() -> None:
     settings = {f"{group}.{name}" for group, name, _, _ in SETTINGS} | {PER_PRINCIPAL.split("`")[1]}
     constants = {f"{module}.{name}" for module, name, _, _ in CONSTANTS}
     for row in rows("costs"):

@@ -71,7 +71,7 @@ async def test_without_the_token_nobody_sees_anything(subtests: pytest.Subtests)
                 assert (await ask(here, f"{path}?token=wrong"))[0] == 401
 
 
-async def test_the_token_opens_as_a_bearer_and_only_at_the_page_in_the_url():
+async def test_the_token_is_valid_as_bearer_and_in_the_pages_url_only():
     async with listening() as here:
         assert (await ask(here, "/api/upstreams", token=here.token))[0] == 200
         assert (await ask(here, f"/api/upstreams?token={here.token}"))[0] == 401
@@ -484,7 +484,7 @@ async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():
 
 
 @pytest.mark.parametrize(("kept", "most", "seconds"), [(100, 9, 60), (2, 9, 10), (100, 2, 10)])
-async def test_stats_say_how_long_they_are_of_when_not_all_exchanges_are_seen(kept, most, seconds):
+async def test_stats_show_their_span_when_not_all_exchanges_are_kept(kept, most, seconds):
     traffic = Traffic(rows=kept)
     for at in (-50, -10, -5):
         traffic.now = at

@@ -66,7 +66,7 @@ async def test_what_cannot_be_done_is_told_with_its_reason(path, status, word):
         assert word in json.loads(body)["error"]
 
 
-async def test_the_file_is_read_again_and_its_mistakes_are_told_one_by_one():
+async def test_a_reload_reports_each_mistake_of_the_file():
     class File:
         says: Any = None
 

@@ -164,7 +164,7 @@ async def test_a_request_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
             await worker.cancelled.wait()
 
 
-async def test_it_can_be_turned_off_and_is_off_where_others_may_come_from():
+async def test_it_can_be_turned_off_and_is_off_on_the_network():
     assert Admin(port=1).may_call
     assert not Admin(port=1, calls=False).may_call
     outside = partial(Admin, host="0.0.0.0", port=1, token=Secret("0123456789abcdef"))

@@ -129,7 +129,7 @@ async def test_too_much_is_refused_and_takes_no_place(monkeypatch: pytest.Monkey
         assert (await start(here, "text~one"))["requests"] == 1
 
 
-async def test_a_mock_that_is_still_being_made_cannot_be_stopped_and_is_not_lost(
+async def test_a_mock_cannot_be_stopped_or_lost_while_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ):
     reading, may_go_on = threading.Event(), threading.Event()

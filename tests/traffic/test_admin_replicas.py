@@ -45,7 +45,7 @@ async def test_all_replicas_are_told_this_one_first():
         assert "connection refused" in a["trouble"]
 
 
-async def test_a_replica_is_ready_without_its_store_but_not_when_it_has_left():
+async def test_a_replica_is_ready_without_its_store_but_not_after_leaving():
     async with (
         open_replicas(a=server(), b=server()) as replicas,
         listening(replicas=replicas["a"].node, ready="listening") as here,

@@ -65,7 +65,7 @@ async def test_what_is_no_mark_is_refused_with_its_reason(row, said, status, wor
         assert await rows(here, "marked") == []
 
 
-async def test_notes_are_counted_in_the_memory_of_the_ring_and_forgotten_with_their_exchange():
+async def test_notes_count_in_the_rings_memory_and_go_with_their_exchange():
     traffic = Traffic(rows=2)
     traffic.exchange()
     ring = traffic.ring
@@ -108,7 +108,7 @@ async def test_two_exchanges_differ_by_path_in_what_was_asked_and_answered():
         assert (await ask(here, "/api/exchanges/2/differences/4", token=here.token))[0] == 404
 
 
-async def test_what_was_too_large_to_be_kept_is_not_compared_and_that_is_said():
+async def test_messages_too_large_to_be_kept_are_reported_as_not_compared():
     traffic = Traffic(size=2**20)
     for _ in range(2):
         traffic.exchange(answer={"result": {"content": [{"type": "text", "text": "x" * 2**17}]}})

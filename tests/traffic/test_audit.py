@@ -317,7 +317,7 @@ async def test_what_has_no_answer_waits_for_nothing(autojump_clock, end):
     assert [record["error"] for record in world.disk.of_kind("exchange")] == ["TransportClosed"] * 2
 
 
-async def test_a_listen_has_a_record_at_its_beginning_and_one_at_its_end(autojump_clock):
+async def test_a_listen_has_records_of_its_beginning_and_its_end(autojump_clock):
     async with open_world() as world, trio.open_nursery() as nursery:
         nursery.start_soon(world.exchange, 1, m.LISTEN, 86_400.0)
         await trio.sleep(1)
@@ -423,7 +423,7 @@ async def test_a_listen_that_cannot_be_noted_is_refused_and_told(autojump_clock)
     assert world.disk.records[1]["rule"] == "audit"
 
 
-async def test_files_hold_what_was_answered_and_end_with_the_head_that_is_told(tmp_path, monkeypatch):
+async def test_files_hold_all_answers_and_end_with_the_reported_head(tmp_path, monkeypatch):
     settings = AuditSettings(directory=str(tmp_path / "deep" / "log"))
     monkeypatch.setattr(opening, "log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger))
     with capture_logs() as logs:

@@ -98,7 +98,7 @@ def test_a_log_cut_anywhere_holds_and_is_gone_on_with(tmp_path):
         assert opened.get("file") == (None if verdict.records else 1)
 
 
-def test_a_log_killed_right_after_it_has_begun_a_file_is_gone_on_with(tmp_path):
+def test_a_log_killed_just_after_beginning_a_file_is_continued(tmp_path):
     write(tmp_path, 3)
     (tmp_path / "audit-000002.jsonl").write_bytes(b'{"v":1,"se')
     assert check(tmp_path).torn == 10
@@ -127,7 +127,7 @@ BAD_ENDS = {
 
 
 @pytest.mark.parametrize(("change", "key", "words"), BAD_ENDS.values(), ids=BAD_ENDS)
-def test_a_log_that_does_not_end_as_it_was_written_is_not_gone_on_with(tmp_path, change, key, words):
+def test_a_log_with_a_changed_end_is_not_continued(tmp_path, change, key, words):
     write(tmp_path, 3)
     path = tmp_path / "audit-000001.jsonl"
     path.write_bytes(change(path.read_bytes()))
@@ -137,7 +137,7 @@ def test_a_log_that_does_not_end_as_it_was_written_is_not_gone_on_with(tmp_path,
     assert path.read_bytes() == before
 
 
-def test_a_log_without_records_in_its_last_file_but_one_is_not_gone_on_with(tmp_path):
+def test_a_log_with_an_empty_file_before_the_last_is_not_continued(tmp_path):
     for number in (1, 2):
         (tmp_path / f"audit-00000{number}.jsonl").write_bytes(b"")
     with pytest.raises(AuditUnusable, match=r"audit-000001.jsonl: there is no record in it"):
@@ -210,7 +210,7 @@ def test_removed_files_are_missed(tmp_path):
     assert "one of the two was replaced" in fault_of(tmp_path, after="0" * 64)
 
 
-def test_the_first_records_of_a_file_are_missed_even_when_the_file_is_alone(tmp_path):
+def test_missing_first_records_are_noticed_even_in_a_lone_file(tmp_path):
     write(tmp_path, 3)
     write(tmp_path, 3)
     path = tmp_path / "audit-000001.jsonl"

@@ -247,7 +247,7 @@ async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: P
     ]
 
 
-async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_without_its_secrets(tmp_path: Path):
+async def test_many_messages_are_captured_in_order_without_their_secrets(tmp_path: Path):
     large = 300
 
     async def use(sink: CaptureSink) -> None:
@@ -376,7 +376,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     assert records[-1].seq == 91
 
 
-async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(tmp_path: Path, monkeypatch):
+async def test_a_full_disk_does_not_delay_the_end_and_is_reported_once(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)  # so that there are several
     sinks = []
 

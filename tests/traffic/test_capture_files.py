@@ -102,7 +102,7 @@ def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path:
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: Path):
+def test_a_file_begins_with_a_start_record_and_is_private(tmp_path: Path):
     directory = tmp_path / "a" / "b"
     one = writer(directory)
     assert one.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
@@ -172,7 +172,7 @@ def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypat
     assert read(tmp_path) == ([0, 1, 2, 3, 4, 5], [])
 
 
-def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
+def test_a_broken_line_that_cannot_be_removed_begins_a_new_file(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
     one.write(line(1), 100)
     lines = [line(2), line(3)]
@@ -328,7 +328,7 @@ def test_damaged_lines_are_reported_with_their_place_and_the_rest_is_read(tmp_pa
     assert str(bad[4]).endswith("missing.jsonl: cannot read the file: no such file or directory")
 
 
-def test_a_compressed_file_is_read_up_to_where_it_was_cut_or_damaged(tmp_path: Path):
+def test_a_compressed_file_is_read_up_to_its_cut_or_damage(tmp_path: Path):
     whole = gzip.compress(b"".join(line(n, 40) for n in range(1, 2001)), mtime=0)
     cut, broken = tmp_path / "cut.jsonl.gz", tmp_path / "broken.jsonl.gz"
     cut.write_bytes(whole[: len(whole) // 2])

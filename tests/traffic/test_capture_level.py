@@ -47,7 +47,7 @@ def test_a_rule_may_name_upstream_and_method():
     assert rules.level(seen(HR, "out", "request", "tools/call")) == "full"
 
 
-def test_what_is_left_out_on_the_upstreams_leg_does_not_come_in_by_the_clients():
+def test_a_message_left_out_on_one_leg_is_not_kept():
     rules = levels(CaptureRule(upstream="hr", level="off"))
     asked = seen(CLIENT, "in", "request", "resources/read", 1, "people+file:///salaries")
     assert rules.level(asked) == "off"

@@ -13,9 +13,7 @@ from tests.traffic.replay_world import LEGACY, MODERN, Tape, Varied, call, clien
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_private_session_belongs_to_the_exchange_that_opened_it_only_while_it_is_opened(
-    revision: str, autojump_clock
-):
+async def test_a_private_session_belongs_to_its_exchange_only_while_it_opens(revision: str, autojump_clock):
     world, tape = World({"x": Varied(LEGACY)}), Tape()
     recorder = Recorder([tape], [], trio.current_time)
     config = Config(upstreams=(upstream("x", era="newest", session="per-client"),))

@@ -210,5 +210,5 @@ def test_a_later_version_is_told_from_a_changed_record():
         follow(line_of(f'{{"v":2,"seq":1,"prev":"{ZEROS}"'), START, None)
 
 
-def test_any_record_can_be_the_first_when_nothing_is_known_of_those_before():
+def test_any_record_can_be_the_first_if_none_before_is_known():
     assert follow(line_of('{"v":1,"seq":9,"prev":"x"'), None, None).seq == 9

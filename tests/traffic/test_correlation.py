@@ -66,7 +66,7 @@ def test_exchanges_have_numbers_of_their_own_and_ids_belong_to_their_leg():
     assert play.pass_(play.client, "out", id=1, result={}).exchange == 1
 
 
-def test_a_question_of_the_server_belongs_to_the_only_request_it_works_on():
+def test_a_servers_question_belongs_to_its_only_request_in_flight():
     play = Play()
     play.pass_(play.upstream, "out", 0, id=3, method="ping")
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
@@ -77,7 +77,7 @@ def test_a_question_of_the_server_belongs_to_the_only_request_it_works_on():
     assert play.pass_(play.upstream, "in", id=1, method="roots/list").exchange == 0
 
 
-def test_a_change_belongs_to_no_exchange_and_a_log_message_to_the_only_one():
+def test_changes_belong_to_no_exchange_and_logs_to_the_only_one():
     play = Play()
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
     changed = play.pass_(play.upstream, "in", method="notifications/tools/list_changed")
@@ -94,7 +94,7 @@ def test_a_cancellation_belongs_to_what_it_cancels():
     assert cancelled.exchange == 1
 
 
-def test_what_was_taken_back_is_not_worked_on_and_its_late_answer_is_known_all_the_same():
+def test_a_cancelled_request_is_not_in_flight_but_matches_its_answer():
     play = Play()
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
     play.pass_(play.upstream, "out", 2, id=2, method="tools/call", params={"name": "t"})
@@ -118,7 +118,7 @@ def test_failures_are_told_apart():
         assert (seen.kind, seen.code, seen.failed) == expected
 
 
-def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
+def test_members_of_a_batch_are_observed_singly_and_nonsense_as_nonsense():
     exchanges, leg = count(1), Leg("client", "c1", "stdio")
     batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
     assert [seen.exchange for seen in observe([said(leg, batch)], exchanges, count(1))] == [1, 2]
@@ -173,7 +173,7 @@ ANSWERED: list[Any] = [
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
 @pytest.mark.parametrize("answered", ANSWERED)
-def test_a_message_that_was_read_already_is_observed_as_if_it_were_read(asked: Any, answered: Any):
+def test_a_decoded_message_is_observed_like_its_bytes(asked: Any, answered: Any):
     (method, params), seen = asked, []
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
     back = json.dumps({"jsonrpc": "2.0", "id": 7, **answered}).encode()

@@ -41,7 +41,7 @@ def test_runs_and_clients_are_kept_apart():
     assert [t.answer is not None for d in reading.dialogues() for t in d.requests()].count(True) == 2
 
 
-def test_modern_requests_of_one_client_over_http_are_one_dialogue_whatever_connection_they_took():
+def test_modern_requests_of_one_client_are_one_dialogue_over_any_connections():
     play = Play()
     meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
     for peer, client in (("c1", "a"), ("c2", "a"), ("c1", "a"), ("c3", "b")):

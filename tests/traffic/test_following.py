@@ -107,7 +107,7 @@ def test_files_that_come_and_go_are_followed(world: World):
         assert not follower.growing
 
 
-def test_a_file_that_is_unlinked_before_it_is_read_is_read_to_its_end(world: World):
+def test_a_file_that_is_unlinked_while_open_is_read_to_its_end(world: World):
     world.add(world.file(1), 1)
     with world.follow() as follower:
         assert seqs(follower) == [1]

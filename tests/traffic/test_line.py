@@ -163,7 +163,7 @@ PLACES = st.integers(HEAD - 20, HEAD)  # around the place where a body is cut th
     st.booleans(),
     st.booleans(),
 )
-def test_a_secret_is_seen_wherever_two_answers_begin_or_cease_to_be_the_same(
+def test_secrets_are_found_wherever_two_answers_begin_or_cease_to_differ(
     place: int, word: str, beside: str, name: str, is_first: bool, in_tail: bool
 ):
     before, after = (TEXT + beside, TEXT[:place]) if in_tail else (TEXT[:place], beside + TEXT)

@@ -187,7 +187,7 @@ def check(ring, most_rows, most_bytes):
     assert {key for key in ring._growing if key > 0} == {row.exchange for row in kept if row.exchange}
 
 
-def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
+def test_a_reader_gets_each_message_once_and_a_count_of_missed_ones():
     traffic = Traffic()
     traffic.exchange()
     ring = traffic.ring
@@ -260,7 +260,7 @@ async def test_nothing_is_shown_but_redacted():
     assert SECRET.encode() in row.first.data
 
 
-async def test_what_a_users_path_takes_out_is_not_told_beside_the_message_either():
+async def test_values_redacted_by_path_are_not_shown_beside_the_message():
     traffic = Traffic()
     redactor = Redactor(Redaction(paths=("params.uri",)))
     view = LiveView(traffic.ring, redactor, traffic.run)
@@ -307,7 +307,7 @@ async def test_the_filter_language_finds_rows(text, expected):
     assert sorted(row.row for row in found) == expected
 
 
-async def test_a_row_says_the_view_of_its_client_and_what_that_narrows_it_to():
+async def test_a_row_shows_the_view_of_its_client_with_its_narrowing():
     traffic = Traffic()
     traffic.exchange()
     traffic.exchange(view="coding")

@@ -202,7 +202,7 @@ async def test_every_end_has_a_word():
     assert [outcome_of(method, outcome) for method, outcome, _ in cases] == [word for *_, word in cases]
 
 
-async def test_a_value_is_in_the_first_bucket_whose_bound_it_does_not_pass():
+async def test_a_value_is_in_the_first_bucket_that_can_hold_it():
     metrics, exchange = Metrics(), Exchange(1, Leg("client", "c1", "http"), Call("ping", {}, {}), 0.0, [], {})
     for seconds in (0.0, 0.001, 0.002, 0.0025, 0.002501, 99.0):
         await metrics.ended(exchange, {}, seconds)

@@ -63,7 +63,7 @@ def test_what_a_leg_has_asked_is_forgotten_when_it_is_over():
     assert recorder.exchange_of(client, 1) == 0
 
 
-def test_an_archive_hears_once_that_something_waits_and_then_of_all_of_it():
+def test_an_archive_is_woken_once_and_then_gets_all_that_waits():
     recorder, shelf, client = watched()
     recorder.message_passed(client, "in", ping(1), 200)
     recorder.message_passed(client, "out", pong(1), 404)
@@ -113,7 +113,7 @@ def test_a_request_that_was_not_the_last_is_looked_up():
     assert [seen.exchange for batch in shelf.batches for seen in batch] == [1, 2]
 
 
-def test_a_message_belongs_to_the_exchange_that_was_worked_for_when_it_passed():
+def test_a_message_belongs_to_the_exchange_in_work_when_it_passed():
     recorder, shelf, client = watched()
     docs = Leg("upstream", "docs", "stdio", "docs")
     recorder.message_passed(client, "in", asked := ping(1))

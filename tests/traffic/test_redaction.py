@@ -441,9 +441,7 @@ def test_an_element_that_is_cut_behind_its_value_loses_it(end: str):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(planted(), st.floats(0, 1), st.sampled_from([b"", b"}", b"]", b'"', b"\xff"]))
-def test_a_planted_secret_is_not_in_what_is_left_of_a_cut_message(
-    plant: tuple[str, Any], part: float, end: bytes
-):
+def test_a_planted_secret_is_not_in_a_cut_message(plant: tuple[str, Any], part: float, end: bytes):
     secret, value = plant
     data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode()
     data = data[: int(len(data) * part)] + end
@@ -472,7 +470,7 @@ def test_what_one_look_at_many_messages_spares_stays_as_it_is(messages: list[byt
         assert [REDACTOR.redact(None, message) for message in messages] == [(each, 0) for each in messages]
 
 
-def test_one_look_at_many_messages_is_enough_when_there_is_nothing_to_find():
+def test_one_search_of_many_messages_is_enough_without_secrets():
     messages = [b'{"result":{"text":"All work and no play"}}'] * 3
     assert REDACTOR.current.leaves_unchanged(messages, b"\t".join(messages))
     assert not OWN.current.leaves_unchanged(messages, b"\t".join(messages))  # a pattern may be anything

@@ -97,7 +97,7 @@ def test_a_view_is_at_its_path_below_the_url(url, view, expected):
 
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", ERAS)
-async def test_a_clients_session_is_answered_the_same_by_other_servers_of_that_kind(down, up, autojump_clock):
+async def test_another_server_of_that_kind_answers_a_session_the_same(down, up, autojump_clock):
     tape = await taped(down, up)
     async with open_taped({"x": Varied(up), "y": Varied(up)}) as (world, _):
         report = await replayed(tape.dialogues(), to_service(world.mux.service))
@@ -283,7 +283,7 @@ async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock) 
     assert not report.clean
 
 
-async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_session_took(
+async def test_replay_does_not_wait_a_sessions_length_for_a_missing_server(
     autojump_clock,
 ) -> None:
     async with open_taped({"x": Slow()}) as (world, tape):
@@ -328,7 +328,7 @@ async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojum
     assert set(report.reasons("failed")) == {"nobody there"}
 
 
-async def test_a_request_that_was_taken_back_is_not_sent_even_if_it_was_answered(autojump_clock):
+async def test_a_cancelled_request_is_not_sent_even_if_it_was_answered(autojump_clock):
     async with open_taped({"x": Slow()}) as (world, tape):
         client = await client_of(world, MODERN)
         await client.request("resources/read", {"uri": "x+s:1"})
@@ -373,9 +373,7 @@ async def tape_of_silence() -> Tape:
 
 
 @pytest.mark.parametrize(("wish", "answer"), [(WISH, {"roots": []}), (FORM, {"action": "cancel"})])
-async def test_a_modern_server_that_asks_what_it_did_not_ask_then_is_given_nothing(
-    wish, answer, autojump_clock
-):
+async def test_a_new_question_of_a_modern_server_gets_no_answer(wish, answer, autojump_clock):
     tape, server = await tape_of_silence(), Hasty(MODERN, wish=wish)
     report = await replayed(tape.dialogues("upstream", "x"), to_server(server))
     assert server.roots == answer
@@ -383,7 +381,7 @@ async def test_a_modern_server_that_asks_what_it_did_not_ask_then_is_given_nothi
     assert report.questions == {("new", wish["method"]): 1}
 
 
-async def test_a_modern_server_that_asks_for_a_model_as_it_did_not_then_is_a_difference(autojump_clock):
+async def test_a_new_sampling_request_of_a_modern_server_is_a_difference(autojump_clock):
     wish = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
     tape = await tape_of_silence()
     report = await replayed(tape.dialogues("upstream", "x"), to_server(Hasty(MODERN, wish=wish)))
@@ -427,7 +425,7 @@ async def test_a_question_that_does_not_come_is_told_and_is_no_difference(up, au
     assert report.as_json()["questions"] == [{"method": "roots/list", "kind": "missing", "count": 1}]
 
 
-async def test_what_comes_in_the_end_is_compared_when_the_question_does_not_come(autojump_clock):
+async def test_the_final_answer_is_compared_when_the_question_does_not_come(autojump_clock):
     tape = await taped(MODERN, MODERN)
     changed = Hasty(MODERN, times=0)
     changed.roots = {"roots": []}

@@ -428,7 +428,7 @@ async def test_a_legacy_session_over_http_is_traced_and_its_id_kept_secret():
         assert session["Mcp-Session-Id"] not in "".join(span.to_json() for span in memory.spans)
 
 
-async def test_context_in_meta_is_the_parent_and_that_of_the_headers_is_linked():
+async def test_context_in_meta_is_the_parent_and_headers_are_linked():
     memory = Memory()
     async with open_over_http(docs(), make_spans(memory)) as (client, _face):
         body, headers = modern(URI, traceparent=TRACEPARENT)

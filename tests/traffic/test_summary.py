@@ -83,7 +83,7 @@ def test_a_cancelled_exchange_is_over():
     assert summarizer.rest() == []
 
 
-def test_an_answer_to_a_question_of_the_server_does_not_end_the_exchange():
+def test_an_answer_to_a_servers_question_does_not_end_the_exchange():
     play = Play()
     play.read(answered=False)
     play.put({"id": 9, "method": "ping"}, id=9, exchange=1, method="ping", direction="out")
@@ -153,7 +153,7 @@ def test_an_exchange_that_is_given_up_upstream_and_not_answered_was_cancelled(re
     assert summarizer.rest() == []
 
 
-def test_an_upstream_that_took_too_long_is_given_up_and_the_client_has_an_error():
+def test_a_late_upstream_is_given_up_and_the_client_gets_an_error():
     play = Play()
     play.read(answered=False)
     given_up(play)
