@@ -14,7 +14,7 @@ TELL = (
     "({violations}) => violations.map(({id, nodes}) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)"
 )
 ALL: Json = {}
-COLOURS: Json = {"runOnly": {"type": "tag", "values": ["cat.color"]}}
+COLOURS: Json = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 WIDE = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
 OPEN_PAGE = "document.querySelector('main > :not([hidden])')"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
+from mcpmux.cli import completion
 from mcpmux.cli.completion import VARIABLE, find_running
 from mcpmux.cli.main import PLACES, cli
 from tests.cli.invoking import Invoke
@@ -59,11 +60,19 @@ def test_files_are_left_to_the_shell(args: list[str]) -> None:
     assert offered(*args, "mu") == ["<file>"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine take longer for names than a person would wait."""
+    monkeypatch.setattr(completion, "PATIENCE_SECONDS", WAIT_SECONDS)
+
+
+@pytest.mark.usefixtures("patient")
 def test_tools_and_uris_come_from_the_url(demo_url: str) -> None:
     assert offered("call", demo_url, "clock") == ["clock__now"]
     assert offered("read", demo_url, "notes+note:///we") == ["notes+note:///welcome"]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.process
 def test_upstreams_come_from_the_admin_listener(config: Path, running: Running) -> None:
     assert offered("ctl", "drain", "-c", str(config), "o") == ["other"]
@@ -211,7 +220,7 @@ try:
 finally:
     sys.stderr.write("\\n".join(sys.modules))
 """
-    env = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "mcpmux s", "COMP_CWORD": "1"}
+    env = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "mcpmux se", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

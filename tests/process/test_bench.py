@@ -209,7 +209,7 @@ def test_an_operation_that_always_fails_is_a_failure_with_the_servers_words(invo
     (errors,) = (line for line in lines if line.startswith("tool ecco") and "rpc" in line)
     assert "ecco" in errors.removeprefix("tool ecco")
     (failure,) = (line for line in lines if line.startswith("✗"))
-    assert re.search(r"requests of `tool ecco` failed: rpc -32602, such as .*ecco", failure)
+    assert re.search(r"requests? of `tool ecco` failed: rpc -32602, such as .*ecco", failure)
 
 
 def test_results_on_standard_output_are_nothing_else(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
