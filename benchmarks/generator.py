@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -85,7 +85,8 @@ def table(rows: Sequence[Row]) -> str:
 def measure_pairs(url: str, connections: int, seconds: float, runs: int) -> list[Pair]:
     """Run both tools in turns. Raises MeasurementFailed."""
     core = {cores()[0]}
-    requests = [Client(url).frame(m.RESOURCES_READ, URI)]
+    with closing(Client(url)) as client:
+        requests = [client.frame(m.RESOURCES_READ, URI)]
     pairs = []
     for number in range(runs):
         tools = {
