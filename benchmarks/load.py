@@ -25,7 +25,7 @@ from benchmarks.process import PROJECT, MeasurementFailed
 from mcpmux.bench.results import Results, decode_report
 
 GRACE_SECONDS = 60  # for a tool beyond the time that it measures
-IDS = range(1000, 2000)
+IDS = range(1000, 5000)
 """Of the requests that wrk repeats: no session may have one of them in flight twice."""
 NO_WRK = "wrk is missing: apt-get install wrk"
 
