@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.process.running import COMMAND, WAIT_SECONDS
 from tests.real.merged import own_name, owner_of_name
 from tests.real.mux import START_SECONDS, Json
 from tests.real.parts import ROOT, npm_env
@@ -52,7 +54,13 @@ def test_the_files_of_the_readme_serve_a_host_app(tmp_path: Path, client: str) -
     server = json.loads(host_file.replace("/home/you", str(tmp_path)))["mcpServers"]["mcpmux"]
     asking = [call("docs__read_text_file", path=str(tmp_path / "docs" / "a.md"))]
     started = start({**server, "env": env}, tmp_path)
-    seen = see(WALKERS[client], {"mcpmux": {"command": started, "read": True, "asking": asking}})["mcpmux"]
+    try:
+        seen = see(WALKERS[client], {"mcpmux": {"command": started, "read": True, "asking": asking}})[
+            "mcpmux"
+        ]
+    finally:  # the process that host apps share would wait a minute for another one
+        stop = [*COMMAND, "stop", str(tmp_path / "mcpmux.toml")]
+        subprocess.run(stop, env={**os.environ, **env}, timeout=WAIT_SECONDS, check=False)
     assert (seen["server"], seen["revision"]) == ("mcpmux", WALKERS[client].revision)
     assert {owner_of_name(tool["name"]) for tool in seen["tools"]} == {"docs"}
     assert seen["answers"][0]["content"][0]["text"] == "# A\n"
