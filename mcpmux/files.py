@@ -25,6 +25,12 @@ _AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 """Opening a pipe waits for no writer. Windows has neither flag, and no pipes in folders."""
 
 
+def state_folder() -> Path:
+    """Return the folder of what mcpmux keeps for a user: $XDG_STATE_HOME/mcpmux or ~/.local/state/mcpmux."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
+
+
 def read_file(path: str | Path, limit: int = CONFIG_BYTES) -> bytes:
     """Return what is in a regular file of at most `limit` bytes. Raises OSError and ValueError.
 

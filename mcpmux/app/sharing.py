@@ -36,7 +36,7 @@ from trio.abc import Stream
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
-from mcpmux.files import PRIVATE, PRIVATE_FOLDER
+from mcpmux.files import PRIVATE, PRIVATE_FOLDER, state_folder
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
 
@@ -110,12 +110,6 @@ class SharedPlace:
     def fingerprints(self) -> dict[str, str]:
         """Return the fingerprints of the variables that the file names, as this process has them."""
         return fingerprints(self.file.read_text(errors="replace"), os.environ)
-
-
-def state_folder() -> Path:
-    """Return the folder of what mcpmux keeps for a user: $XDG_STATE_HOME/mcpmux or ~/.local/state/mcpmux."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
 
 
 def socket_folder() -> Path:
@@ -374,6 +368,8 @@ def _leave_parent(place: SharedPlace) -> None:
     nothing, log_file = os.open(os.devnull, os.O_RDONLY), os.open(place.log, flags, PRIVATE)
     for fd, standard in ((nothing, 0), (log_file, 1), (log_file, 2)):
         os.dup2(fd, standard)
+    for fd in (nothing, log_file):
+        os.close(fd)
 
 
 async def pipe(own: Stream, shared: trio.SocketStream) -> bool:

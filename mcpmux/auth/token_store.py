@@ -17,7 +17,7 @@ import msgspec
 
 from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
-from mcpmux.files import replacing, to_disk
+from mcpmux.files import replacing, state_folder, to_disk
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.file_lock import OWN_FILE, lock_file
@@ -76,9 +76,7 @@ class StoreTrouble(TransportError):
 
 def default_folder() -> Path:
     """Return the default folder of logins: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
-    return base / "mcpmux" / "logins"
+    return state_folder() / "logins"
 
 
 class LoginFile(msgspec.Struct, frozen=True):

@@ -31,11 +31,12 @@ NO_VERB = re.compile(
     r"(?:What|Who|Whose|Which|Where|How|The same|Those|Of|From|Nobody|Nothing|Also|As|So|But|And|In|By|For"
     r"|Until|Then)\b"
 )
-NO_NOUNS = re.compile(
+NO_NOUN = re.compile(
     "said|told|around|behind|before|each|one|heeding|unheeded|asked|heard|meant|wanted|known|found|given"
 )
 WORDS_IN_A_NAME = 12
-DOCSTRINGS, VARIABLES, NAMES = (3, 101), (71, 637), (0, 0)
+DOCSTRING, VARIABLE, NAME = "docstring without a verb", "variable that is no noun", "long name of a test"
+RULES = {DOCSTRING: (3, 101), VARIABLE: (71, 637), NAME: (0, 0)}
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -66,63 +67,30 @@ def prose_of(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string.lstrip("# ")
 
 
-def nodes_of(where: str) -> Iterator[tuple[Path, ast.AST]]:
+def stumbles(where: str) -> Iterator[tuple[str, str]]:
+    """Yield (what a reader stumbles at, its place and text)."""
     for path in files(where):
-        if path.suffix == ".py":
-            yield from ((path, node) for node in ast.walk(ast.parse(path.read_text())))
-
-
-def compare(places: list[str], highest: int) -> None:
-    assert len(places) <= highest, f"{len(places)} places, {highest} at most:\n" + "\n".join(places)
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_phrases_become_no_more(where: str) -> None:
-    for pattern, highest in PHRASES.items():
-        compare(
-            [
-                f"{path.relative_to(ROOT)}:{line}: {text[max(0, phrase.start() - 30) : phrase.end() + 30]!r}"
-                for path in files(where)
-                for line, text in prose_of(path)
-                for phrase in re.finditer(pattern, text)
-            ],
-            highest[where == REST],
-        )
+        place = path.relative_to(ROOT)
+        for line, text in prose_of(path):
+            for phrase in PHRASES:
+                for found in re.finditer(phrase, text):
+                    around = text[max(0, found.start() - 30) : found.end() + 30]
+                    yield phrase, f"{place}:{line}: {around!r}"
+        for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+            if isinstance(node, FUNCTIONS):
+                if (doc := ast.get_docstring(node)) and NO_VERB.match(doc):
+                    yield DOCSTRING, f"{place}:{node.lineno}: {doc.splitlines()[0]}"
+                if node.name.startswith("test_") and node.name.count("_") > WORDS_IN_A_NAME:
+                    yield NAME, f"{place}:{node.lineno}: {node.name}"
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and NO_NOUN.fullmatch(node.id):
+                yield VARIABLE, f"{place}:{node.lineno}: {node.id}"
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_docstrings_without_a_verb_become_no_more(where: str) -> None:
-    compare(
-        [
-            f"{path.relative_to(ROOT)}:{node.lineno}: {doc.splitlines()[0]}"
-            for path, node in nodes_of(where)
-            if isinstance(node, FUNCTIONS) and (doc := ast.get_docstring(node)) and NO_VERB.match(doc)
-        ],
-        DOCSTRINGS[where == REST],
-    )
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_variables_that_are_no_nouns_become_no_more(where: str) -> None:
-    compare(
-        [
-            f"{path.relative_to(ROOT)}:{node.lineno}: {node.id}"
-            for path, node in nodes_of(where)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and NO_NOUNS.fullmatch(node.id)
-        ],
-        VARIABLES[where == REST],
-    )
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_long_names_of_tests_become_no_more(where: str) -> None:
-    compare(
-        [
-            f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
-            for path, node in nodes_of(where)
-            if isinstance(node, FUNCTIONS)
-            and node.name.startswith("test_")
-            and node.name.count("_") > WORDS_IN_A_NAME
-        ],
-        NAMES[where == REST],
-    )
+def test_no_count_rises(where: str) -> None:
+    places: dict[str, list[str]] = {}
+    for what, place in stumbles(where):
+        places.setdefault(what, []).append(place)
+    for what, highest in {**PHRASES, **RULES}.items():
+        found, most = places.get(what, []), highest[where == REST]
+        assert len(found) <= most, f"{what}: {len(found)} places, {most} at most:\n" + "\n".join(found)
