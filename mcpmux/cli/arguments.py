@@ -129,13 +129,13 @@ def find_unknown(given: Collection[str], known: Collection[str], *, is_open: boo
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
         hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known) or 'none'}"
-        problems.append(f"argument `{name}`: there is none of this name; {hint}")
+        problems.append(f"argument `{name}`: unknown; {hint}")
     return problems
 
 
 def find_missing(given: Collection[str], required: Collection[Any]) -> list[str]:
     """Return a sentence for each required name that was not given."""
-    return [f"argument `{name}`: it is required" for name in required if name not in given]
+    return [f"argument `{name}`: missing" for name in required if name not in given]
 
 
 def _takes_more(schema: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

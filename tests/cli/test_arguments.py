@@ -200,8 +200,8 @@ def test_arguments_that_a_tool_does_not_take_are_named_at_once() -> None:
         "argument `is_on`: expected boolean, got `yes`",
         "argument `share`: expected number, got `much`",
         "argument `either`: expected integer or null, got `x`",
-        "argument `cuont`: there is none of this name; did you mean `count`?",
-        "argument `count`: it is required",
+        "argument `cuont`: unknown; did you mean `count`?",
+        "argument `count`: missing",
     ]
 
 

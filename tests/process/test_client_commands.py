@@ -168,7 +168,7 @@ def test_arguments_are_read_by_the_schema_of_the_tool(target: str) -> None:
     done = run("call", target, "add", "b=two")
     assert done.returncode == 2
     assert "argument `b`" in done.stderr
-    assert "argument `a`: it is required" in done.stderr
+    assert "argument `a`: missing" in done.stderr
     assert json.loads(run("call", target, "add", "--args", '{"b": "two"}').stdout) == {"b": "two"}
     assert "integer" in run("call", target, "add", "--help").stdout
 
@@ -182,7 +182,7 @@ def test_contents_go_to_a_file(target: str, tmp_path: Path) -> None:
 
 def test_a_prompt_is_printed_with_its_arguments_checked(target: str) -> None:
     assert run("prompt", target, "greet", "who=Ann").stdout == "user\nGreet Ann\n"
-    assert "argument `who`: it is required" in run("prompt", target, "greet").stderr
+    assert "argument `who`: missing" in run("prompt", target, "greet").stderr
 
 
 def test_values_are_completed(target: str) -> None:
