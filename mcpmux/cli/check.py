@@ -5,12 +5,13 @@ Promises: its account of 2026-07-28 clients is what `merge_capabilities` offers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import attrs
 import click
 import msgspec
 import trio
@@ -23,19 +24,23 @@ from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_name
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
 from mcpmux.cli.client import KINDS
-from mcpmux.cli.completion import complete_file
+from mcpmux.cli.completion import complete_file_or_server, complete_server
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import (
+    DEFAULT_FILE,
     choose_config,
+    is_file,
     load_config,
     quiet_option,
     upstream_json_option,
     upstream_option,
 )
-from mcpmux.cli.process import run
+from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import SAFE_VARIABLES, transport_of
+from mcpmux.config.report import closest
+from mcpmux.config.scalars import is_name
 from mcpmux.errors import ConfigError, RpcError
 from mcpmux.mux.merge import DELIVERED, merge_capabilities
 from mcpmux.mux.rewrite import Namespace
@@ -192,13 +197,20 @@ Finding = dict[str, Any]
 
 
 @click.command()
-@click.argument("config", required=False, shell_complete=complete_file)
+@click.argument("config", required=False, shell_complete=complete_file_or_server)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_server)
 @upstream_option
 @upstream_json_option
 @click.option("--allow-anyone", is_flag=True, help="Do not report listeners without authentication.")
 @quiet_option
-def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
-    """Connect to every upstream and report its state.
+def check(
+    config: str | None,
+    names: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    as_json: bool,
+    allow_anyone: bool,
+) -> None:
+    """Connect to every upstream, or to those called NAME, and report its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
     quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
@@ -219,11 +231,20 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     \b
     Examples:
       mcpmux check
+      mcpmux check time notes
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
+    if config and is_name(config) and not is_file(config) and is_file(DEFAULT_FILE):
+        config, names = None, (str(config), *names)
     loaded = load_config(choose_config(config, upstreams), upstreams, allow_anyone=allow_anyone)
-    findings, extensions, warnings = run(examine_all, loaded)
+    all_names = [upstream.name for upstream in loaded.upstreams]
+    for name in names:
+        if name not in all_names:
+            close = closest(name, all_names)
+            hint = f"; did you mean `{close}`?" if close else ""
+            raise Mistake(f"NAME: there is no upstream `{name}`{hint}")
+    findings, extensions, warnings = run(examine_all, loaded, names)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
         show_extensions(extensions)
@@ -242,27 +263,49 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
         raise click.ClickException("\n  ".join(problems))
 
 
-async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], list[str]]:
-    """Examine all upstreams at the same time.
+def alone(config: Config, names: Collection[str]) -> Config:
+    """Return a configuration of these upstreams, without what names others."""
+    chosen = [upstream for upstream in config.upstreams if upstream.name in names]
+    upstreams = tuple(attrs.evolve(upstream, enabled=True) for upstream in chosen)
+    limits = attrs.evolve(config.limits, rate=())
+    return Config(upstreams=upstreams, limits=limits, merging=config.merging, redaction=config.redaction)
+
+
+async def examine_all(
+    config: Config, chosen: Collection[str]
+) -> tuple[list[Finding], list[Extension], list[str]]:
+    """Examine the chosen upstreams, or all if none is chosen, at the same time.
 
     Findings in configuration order, what the servers declare beyond the core of MCP, warnings about names.
     """
+    connected = alone(config, chosen) if chosen else config
+    waited_for, naming = list(connected.enabled), config_naming(connected)
     findings: dict[str, Finding] = {}
     listed: dict[str, Listed] = {}
     async with (
-        console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
-        open_mux(config) as mux,
+        console.show_activity(f"connecting to {len(waited_for)} upstreams") as activity,
+        open_mux(connected) as mux,
     ):
+
+        async def look_at(upstream: Upstream) -> None:
+            selection = selection_of([upstream.config], naming)
+            await examine(upstream, selection, findings, listed)
+            waited_for.remove(upstream.name)
+            if waited_for:
+                others = f" and {len(waited_for) - 1} more" if len(waited_for) > 1 else ""
+                text = f"{upstream.name} is {upstream.state}; waiting for {waited_for[0]}{others}"
+                activity.report(len(findings), len(connected.enabled), text)
+
         async with trio.open_nursery() as nursery:
             for upstream in mux.upstreams.values():
-                selection = selection_of([upstream.config], config_naming(config))
-                nursery.start_soon(examine, upstream, selection, findings, listed)
+                nursery.start_soon(look_at, upstream)
         facts = {
             name: upstream.facts for name, upstream in mux.upstreams.items() if upstream.facts is not None
         }
     found = [
-        findings[upstream.name] if upstream.enabled else describe(upstream, "disabled")
+        findings.get(upstream.name) or describe(upstream, "disabled")
         for upstream in config.upstreams
+        if not chosen or upstream.name in chosen
     ]
     names = {name: value.names for name, value in listed.items()}
     schemas = {name: value.schemas for name, value in listed.items()}
@@ -270,7 +313,12 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], l
     for finding in found:
         if own := extensions_of(finding["name"], extensions):
             finding["extensions"] = own
-    warnings = [*find_unmatched_names(config, names, schemas), *config_naming(config).find_long(names)]
+    warnings = [
+        *find_unmatched_names(
+            config, {name: names[name] for name in names if name in config.enabled}, schemas
+        ),
+        *naming.find_long(names),
+    ]
     return found, extensions, warnings
 
 

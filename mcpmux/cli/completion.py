@@ -17,6 +17,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from mcpmux.config import Config
+
 PATIENCE_SECONDS = 1.0
 MOST_ITEMS = 500  # what a shell can still show
 VARIABLE = "_MCPMUX_COMPLETE"
@@ -54,6 +56,22 @@ def complete_file(_context: click.Context, _parameter: click.Parameter, incomple
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
+
+
+def complete_server(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the upstreams of the configuration file."""
+    return _offer(incomplete, lambda: [upstream.name for upstream in _configured(context.params).upstreams])
+
+
+def complete_file_or_server(context: click.Context, parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the upstreams of the default configuration file, and let the shell complete files."""
+    files = complete_file(context, parameter, incomplete)
+    return [*files, *complete_server(context, parameter, incomplete)]
+
+
+def complete_view(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the views of the configuration file."""
+    return _offer(incomplete, lambda: _configured(context.params).views)
 
 
 def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
@@ -106,6 +124,12 @@ def _run(work: Callable[[], Awaitable[Any]]) -> Any:
         raise TimeoutError
 
     return trio.run(bounded)
+
+
+def _configured(options: dict[str, Any]) -> Config:
+    from mcpmux.cli.options import DEFAULT_FILE, load_config
+
+    return load_config(str(options.get("config") or options.get("file") or DEFAULT_FILE))
 
 
 def _ask_upstreams(options: dict[str, Any]) -> Iterable[str]:

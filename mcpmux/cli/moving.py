@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,21 @@ from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config.reading import read_document
+from mcpmux.errors import ConfigError
 from mcpmux.files import read_text, replace_private, replace_text
-from mcpmux.hosts.entry import Found
+from mcpmux.hosts.document import parse
+from mcpmux.hosts.entry import Found, Table
 from mcpmux.hosts.host import HOSTS, Machine, this_machine
-from mcpmux.hosts.importing import Gathered, Unread, gather, look_around, render
+from mcpmux.hosts.importing import (
+    Gathered,
+    Unread,
+    find_new,
+    find_present,
+    gather,
+    look_around,
+    render,
+    upstreams_in,
+)
 from mcpmux.hosts.installing import (
     Change,
     backup_of,
@@ -57,7 +69,7 @@ COLUMNS: Columns = {
     flag_value=DEFAULT_FILE,
     help=f"Write a configuration with these servers. Default: {DEFAULT_FILE}.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--force", is_flag=True, help="Overwrite the file, in place of adding to it.")
 @click.option(
     "--secrets", type=PATH, metavar="DIR", help="Keep secrets in files of this folder, not in variables."
 )
@@ -72,8 +84,9 @@ def import_command(
 ) -> None:
     """Find the servers of the host apps on this machine, and make one configuration of them.
 
-    Without --write nothing is written. The files of the host apps are never changed. The same server in
-    several host apps is taken over once. Different servers with one name get the host app's name behind it.
+    Without --write nothing is written. Servers that the file does not have yet are added to it. The files of
+    the host apps are never changed. The same server in several host apps is taken over once. If two different
+    servers share a name, the host app's name is appended to each.
     Secrets are moved out of the configuration: into environment variables that you set, or with --secrets
     into files that only you can read.
 
@@ -92,14 +105,23 @@ def import_command(
     if not entries and not unread:
         tell("no host app on this machine has servers in a file that mcpmux knows")
     vault = Vault(None if secrets is None else _absolute(secrets))
-    servers = [(server, vault.clear(server.name, server.table)) for server in gathered]
+    old_text = None if file is None or force else read_text(file)
+    new_servers = gathered if old_text is None else find_new(gathered, upstreams_in(_parsed(file, old_text)))
+    servers = [(server, vault.clear(server.name, server.table)) for server in new_servers]
     if file is not None:
-        if not servers:
+        if not gathered:
             raise click.ClickException("there is no server to write")
-        _write(file, render(servers), vault.moved, force=force)
-        tell(f"{file}: {len(servers)} upstreams written")
+        _write(file, old_text, servers, vault.moved, force=force)
+        present = len(gathered) - len(servers)
+        is_there = f"; {present} are in it already" if present else ""
+        tell(f"{file}: {len(servers)} upstreams {'written' if old_text is None else 'added'}{is_there}")
     _tell_secrets(vault.moved, is_written=file is not None)
     _tell_unset([table for _, table in servers], vault.moved, machine.environ)
+    if file is not None:
+        named = "" if file == Path(DEFAULT_FILE) else f" {shlex.quote(str(file))}"
+        tell(f"next: `mcpmux check{named}`, then `mcpmux install HOST{named} --replace`")
+    elif gathered:
+        tell("nothing was written; --write makes a configuration of these servers")
 
 
 def _rows(found: list[Found], unread: list[Unread], gathered: list[Gathered]) -> Iterator[dict[str, Any]]:
@@ -136,10 +158,32 @@ def _absolute(folder: Path) -> Path:
     return absolute
 
 
-def _write(file: Path, text: str, moved: list[Moved], *, force: bool) -> None:
+def _parsed(file: Path | None, text: str) -> Mapping[str, Any]:
+    """Return the configuration in a file to which servers are added. Raises Mistake when it is no TOML."""
+    try:
+        return parse(text, "toml")
+    except ConfigError as error:
+        raise Mistake(
+            f"{file}: {error.found[0]}, so nothing can be added; --force overwrites the file"
+        ) from None
+
+
+def _write(
+    file: Path,
+    before: str | None,
+    servers: Sequence[tuple[Gathered, Table]],
+    moved: list[Moved],
+    *,
+    force: bool,
+) -> None:
+    """Write a configuration, or with `before` add servers to that text of it. Raises Mistake."""
+    if before is not None and not servers:
+        return
+    try:
+        text = render(servers) if before is None else render(servers, before)
+    except ConfigError as error:
+        raise Mistake(f"{file}: {error.found[0]}; --force overwrites the file") from None
     old_text = read_text(file)
-    if old_text is not None and not force:
-        raise Mistake(f"{file}: the file is there already; --force overwrites it")
     kept = [(secret.file, secret.value.reveal()) for secret in moved if secret.file is not None]
     taken = [path for path, value in kept if read_text(path) not in (None, value)]
     if taken and not force:
@@ -172,8 +216,6 @@ def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mappi
 
 # mcpmux as a server of a host app.
 
-# mcpmux as a server of a host app.
-
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 dry_run_option: Decorator = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 project_option: Decorator = click.option(
@@ -185,37 +227,48 @@ project_option: Decorator = click.option(
 @click.argument("host", type=HOST, metavar="HOST")
 @click.argument("file", type=PATH, default=DEFAULT_FILE)
 @project_option
+@click.option("--replace", is_flag=True, help="Take the servers that FILE has out of the host app's file.")
 @yes_option
 @dry_run_option
-def install(host: str, file: Path, project: Path | None, yes: bool, dry_run: bool) -> None:
+def install(host: str, file: Path, project: Path | None, replace: bool, yes: bool, dry_run: bool) -> None:
     """Make mcpmux, with the configuration FILE, a server of a host app.
 
     HOST is claude-desktop, claude-code, cursor, vscode, windsurf, zed, codex, gemini, goose or cline. FILE is
     mcpmux.toml by default. The change is shown before it is made. The host app's file is kept beside the new
-    one, and everything else in it stays as it is, with its comments.
+    one, and everything else in it stays as it is, with its comments. `mcpmux uninstall` puts back what
+    --replace took out.
 
     \b
     Examples:
-      mcpmux install cursor
+      mcpmux install cursor --replace
       mcpmux install claude-desktop ~/mcpmux.toml --yes
       mcpmux install vscode --project . --dry-run
     """
     file = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100  # without `..`
     if not file.is_file():
         raise Mistake(f"{file}: there is no such file; `mcpmux import --write` makes one")
-    place = find_place(_machine(project), host)
+    machine = _machine(project)
+    place = find_place(machine, host)
+    _, _, document = read_document(str(file), lambda: b"")
+    entries, _ = look_around(machine, [host])
+    servers = gather(
+        entry for entry in entries if (entry.place.path, entry.place.project) == (place.path, place.project)
+    )
+    moved = find_present(servers, upstreams_in(document))
     share = [] if os.name == "nt" else ["--share"]
-    change = plan_install(place, [*find_command(), "serve", str(file), "--stdio", *share])
+    command = [*find_command(), "serve", str(file), "--stdio", *share]
+    change = plan_install(place, command, moved if replace else ())
     title = HOSTS[host].title
     if change.is_none:
         click.echo(f"mcpmux is a server of {title} already")
         return
     if not _carry_out(change, yes=yes, dry_run=dry_run):
         return
-    click.echo(f"mcpmux is a server of {title} now; restart it, and remove the servers that mcpmux has")
+    click.echo(f"mcpmux is a server of {title} now; restart {title}")
+    if moved and not replace:
+        tell(f"{title} starts these servers, too; --replace takes them out of its file: {', '.join(moved)}")
     if change.backup is not None:
         tell(f"the file as it was: {backup_of(place.path)}")
-    _, _, document = read_document(str(file), lambda: b"")
     if names := list(dict.fromkeys(variables_in(document))):
         tell(f"{title} has to be started with these variables, or an `env_file` has them: {', '.join(names)}")
 
@@ -229,7 +282,7 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
     """Undo `mcpmux install`.
 
     If nothing else in the host app's file has changed since, it becomes what it was, byte by byte. Otherwise
-    only the entry of mcpmux goes.
+    only the entry of mcpmux goes, and servers that have gone since come back.
 
     \b
     Example:
@@ -243,7 +296,7 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
         return
     if not _carry_out(change, yes=yes, dry_run=dry_run):
         return
-    click.echo(f"mcpmux is no server of {title} any more")
+    click.echo(f"mcpmux is no server of {title} any more; restart {title}")
     if not change.is_restored and backup_of(place.path).exists():
         tell(f"the file has changed since, so its backup was not used: {backup_of(place.path)}")
 

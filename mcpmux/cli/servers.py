@@ -12,6 +12,7 @@ from typing import Any
 import click
 import trio
 
+from mcpmux.cli.completion import complete_server
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, pairs_of
 from mcpmux.cli.process import Mistake, run
@@ -175,7 +176,7 @@ def add(
 
 
 @click.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_server)
 @file_option
 def remove_command(name: str, file: Path) -> None:
     """Remove a server from a configuration file. Everything else in it stays as it is.

@@ -11,7 +11,7 @@ import click
 from mcpmux.app.view_contents import Seen, for_everybody, look_as
 from mcpmux.cli import console
 from mcpmux.cli.client import KINDS, open_visit
-from mcpmux.cli.completion import complete_file
+from mcpmux.cli.completion import complete_file, complete_view
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import json_option, load_config
 from mcpmux.cli.process import Mistake, run
@@ -30,7 +30,7 @@ COLUMNS: Columns = {
 
 @click.command()
 @click.argument("config", shell_complete=complete_file)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_view)
 @click.option("--diff", "other", metavar="OTHER", help="Compare with this view.")
 @click.option("--principal", help="Apply the access rules for this principal. Default: they are left out.")
 @click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from attrs import evolve, frozen
 
 from mcpmux.config import Missing
-from mcpmux.config.layout import Entry
+from mcpmux.config.expansion import REFERENCE
+from mcpmux.config.layout import UPSTREAMS, Entry
 from mcpmux.config.reading import read_entries
 from mcpmux.config.scalars import derive_name, derive_names
 from mcpmux.errors import ConfigError
@@ -24,6 +26,7 @@ from mcpmux.hosts.document import parse
 from mcpmux.hosts.entry import Found, Table, find_servers, is_mcpmux
 from mcpmux.hosts.host import Machine, Place, find_places
 from mcpmux.hosts.reference import variables_in
+from mcpmux.hosts.secrecy import Vault
 from mcpmux.hosts.toml_text import format_table
 from mcpmux.printable import printable
 
@@ -107,15 +110,69 @@ def gather(all_found: Iterable[Found]) -> list[Gathered]:
     ]
 
 
+def kind_of(table: Mapping[str, Any]) -> str:
+    """Return a text that is the same for tables of one server, however their secrets are kept.
+
+    Time limits and other settings of mcpmux do not count.
+    """
+    parts = [table.get(key) or None for key in ("command", "args", "cwd", "url", "env", "headers")]
+    return REFERENCE.sub("${}", json.dumps(parts, sort_keys=True, default=str))
+
+
+def find_present(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[str]:
+    """Return the names, in the files of host apps, of the servers that a configuration has, as `find_new`."""
+    kinds = {kind_of(table) for table in tables.values()}
+    return [
+        source.name for server in servers if _kind_of_server(server) in kinds for source in server.sources
+    ]
+
+
+def upstreams_in(document: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the upstreams in a configuration, by name, with their references unresolved."""
+    upstreams = document.get(UPSTREAMS)
+    tables = upstreams.items() if isinstance(upstreams, Mapping) else ()
+    return {name: dict(table) for name, table in tables if isinstance(table, Mapping)}
+
+
+def _kind_of_server(server: Gathered) -> str:
+    return kind_of(Vault(None).clear(server.name, server.table))
+
+
+def find_new(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[Gathered]:
+    """Return the servers that a configuration lacks, under names that are free there.
+
+    `tables`: its upstreams, by name.
+    """
+    counts = Counter(kind_of(table) for table in tables.values())
+    new_servers = []
+    for server in servers:
+        if counts[kind := _kind_of_server(server)]:
+            counts[kind] -= 1
+        else:
+            new_servers.append(server)
+    names = derive_names([*tables, *(server.name for server in new_servers)])[len(tables) :]
+    return [evolve(server, name=name) for server, name in zip(new_servers, names, strict=True)]
+
+
 _HEAD = """\
 # Written by `mcpmux import`. The files of the host apps were not changed.
 # Check it with `mcpmux check`, and put mcpmux into a host app with `mcpmux install`.
 """
 
 
-def render(servers: Sequence[tuple[Gathered, Table]]) -> str:
-    """Return the text of the file. Each upstream comes with its table, without secrets."""
-    return "\n".join([_HEAD, *(_render_one(server, table) for server, table in servers)])
+def render(servers: Sequence[tuple[Gathered, Table]], before: str = _HEAD) -> str:
+    """Return the text of the file: `before`, and each upstream with its table, without secrets.
+
+    Raises ConfigError when no table can follow `before`.
+    """
+    text = "\n".join([before, *(_render_one(server, table) for server, table in servers)])
+    try:
+        tables = upstreams_in(parse(text, "toml"))
+    except ConfigError:
+        tables = {}
+    if any(server.name not in tables for server, _ in servers):
+        raise ConfigError(["new upstreams cannot be put behind its text"])
+    return text
 
 
 def _render_one(server: Gathered, table: Table) -> str:
@@ -128,4 +185,4 @@ def _render_one(server: Gathered, table: Table) -> str:
     if not server.enabled:
         table = {"enabled": False, **table}
     lines = "".join(f"# {printable(comment)}\n" for comment in comments)
-    return lines + format_table(("upstreams", server.name), table)
+    return lines + format_table((UPSTREAMS, server.name), table)

@@ -3,7 +3,8 @@
 | when mcpmux is removed | result |
 | --- | --- |
 | the file is as mcpmux left it | the backup is restored, byte by byte; without one the file is removed |
-| the file was changed otherwise | only the entry is removed, and the backup stays |
+| the file was changed otherwise | only the entry is removed, servers that are in the backup and not in it
+  are put back, and the backup stays |
 
 A change is planned first, so that it can be shown, and made after that. Of the file's contents
 only the entry is shown.
@@ -12,7 +13,7 @@ only the entry is shown.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,8 @@ _EMPTY = ("env", "envs", "env_keys", "headers")
 class Change:
     """A planned change of a file. None means no file. `backup`: text to keep beside it, if not None.
 
-    `is_shown`: the previous entry is one of ours, so that its text may be shown.
+    `is_shown`: the previous entry is one of ours, so that its text may be shown. `moved`: names of servers
+    that it takes out of the file. `returned`: of those that it puts back.
     """
 
     place: Place
@@ -46,6 +48,8 @@ class Change:
     backup: str | None = None
     is_restored: bool = False
     is_shown: bool = True
+    moved: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
 
     @property
     def is_none(self) -> bool:
@@ -71,19 +75,22 @@ def find_place(machine: Machine, host: str) -> Place:
     return place
 
 
-def plan_install(place: Place, command: Sequence[str]) -> Change:
-    """Plan to put mcpmux into the file as a server that is started by `command`. Raises ConfigError."""
+def plan_install(place: Place, command: Sequence[str], moved: Sequence[str] = ()) -> Change:
+    """Plan to put mcpmux into the file as a server that is started by `command`. Raises ConfigError.
+
+    `moved`: names of servers that are taken out of the file, as mcpmux has them.
+    """
     host, old_text = place.host, read_text(place.path)
     old = _find_entry(place, old_text)
-    after = _put(place, old_text or "", make_entry(host, command))
+    after = _put(place, _without(place, old_text or "", moved), make_entry(host, command))
     backup = old_text
     if old is not None:
         first = read_text(backup_of(place.path))
-        if first is not None and _put(place, first, old) == old_text:
+        if first is not None and _is_made_of(place, old_text, first, old):
             backup = first  # from before the first installation
         elif old_text == _put(place, "", old):
             backup = None  # mcpmux made the file
-    return Change(place, old_text, after, backup, is_shown=_is_ours(host, old))
+    return Change(place, old_text, after, backup, is_shown=_is_ours(host, old), moved=tuple(moved))
 
 
 def plan_uninstall(place: Place) -> Change:
@@ -93,14 +100,19 @@ def plan_uninstall(place: Place) -> Change:
     if old_text is None or entry is None:
         return Change(place, old_text, old_text)
     backup, is_shown = read_text(backup_of(place.path)), _is_ours(place.host, entry)
+    returned: tuple[str, ...] = ()
     with suppress(ConfigError):  # from a damaged backup
+        returned = _missing(place, old_text, backup or "")
         # Exactly the backup with the entry put in: no other change would be lost.
-        if backup is not None and _put(place, backup, entry) == old_text:
-            return Change(place, old_text, backup, is_restored=True, is_shown=is_shown)
+        if backup is not None and _is_made_of(place, old_text, backup, entry):
+            return Change(place, old_text, backup, is_restored=True, is_shown=is_shown, returned=returned)
     if backup is None and _put(place, "", entry) == old_text:
         return Change(place, old_text, None, is_shown=is_shown)
-    after = remove(old_text, place.host.format, _path_of(place.host))
-    return Change(place, old_text, after, is_shown=is_shown)
+    after = _without(place, old_text, [NAME])
+    for name in returned:
+        server = _servers_in(place, backup)[name]
+        after = put(after, place.host.format, (*place.host.servers, name), server)
+    return Change(place, old_text, after, is_shown=is_shown, returned=returned)
 
 
 def make(change: Change) -> None:
@@ -127,9 +139,11 @@ def backup_of(path: Path) -> Path:
 def describe(change: Change) -> Iterator[str]:
     """Yield the place of the change, then the lines that are removed (`-`) and added (`+`).
 
-    A line that only gets or loses a comma is not among them, as it may hold any value of the file.
+    A line that only gets or loses a comma is not among them, as it may hold any value of the file. Of servers
+    that are moved only the names are, as their entries may hold secrets.
     """
-    old_text, after = change.before or "", change.after or ""
+    old_text = _without(change.place, change.before or "", change.moved)
+    after = _without(change.place, change.after or "", change.returned)
     start = _count_common(old_text, after)
     line_start = old_text.rfind(LINE_END, 0, start) + 1
     start = start if old_text[line_start:start].strip() else line_start  # else a line would lose its indent
@@ -144,6 +158,8 @@ def describe(change: Change) -> Iterator[str]:
     else:
         yield from (f"- {line}" for line in going)
     yield from (f"+ {line}" for line in coming)
+    yield from (f"- the server `{name}`, which mcpmux has" for name in change.moved)
+    yield from (f"+ the server `{name}`, as it was" for name in change.returned)
 
 
 def _count_common(one: str, other: str) -> int:
@@ -180,11 +196,33 @@ def _path_of(host: Host) -> tuple[str, ...]:
 
 
 def _find_entry(place: Place, text: str | None) -> Mapping[str, Any] | None:
+    entry = _servers_in(place, text).get(NAME)
+    return entry if isinstance(entry, Mapping) else None
+
+
+def _servers_in(place: Place, text: str | None) -> Mapping[str, Any]:
     try:
-        entry = get(parse(text or "", place.host.format), _path_of(place.host))
+        servers = get(parse(text or "", place.host.format), place.host.servers)
     except ConfigError as error:
         raise ConfigError(error.found, str(place.path)) from None
-    return entry if isinstance(entry, Mapping) else None
+    return servers if isinstance(servers, Mapping) else {}
+
+
+def _missing(place: Place, text: str | None, backup: str) -> tuple[str, ...]:
+    """Return the names of the servers that are in the backup, and not in the text."""
+    return tuple(name for name in _servers_in(place, backup) if name not in {NAME, *_servers_in(place, text)})
+
+
+def _is_made_of(place: Place, text: str | None, backup: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether a text is the backup with the entry put in, and perhaps with servers taken out."""
+    return _put(place, _without(place, backup, _missing(place, text, backup)), entry) == text
+
+
+def _without(place: Place, text: str, names: Iterable[str]) -> str:
+    """Return the text without the servers of these names. Raises ConfigError."""
+    for name in names:
+        text = remove(text, place.host.format, (*place.host.servers, name))
+    return text
 
 
 def _put(place: Place, text: str, entry: Mapping[str, Any]) -> str:

@@ -42,6 +42,37 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
     assert result.stderr == "Error: 1 of 2 upstreams have problems: gone\n"
 
 
+@pytest.fixture
+def file_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default configuration file, in which one server works, one does not, and one is disabled."""
+    monkeypatch.chdir(tmp_path)
+    text = (
+        demo_table("clock").replace("clock]", "good]") + '[upstreams.gone]\nurl = "http://127.0.0.1:1/mcp"\n'
+    )
+    text += demo_table("clock").replace("clock]", "off]\nenabled = false")
+    (tmp_path / "mcpmux.toml").write_text(text + '[[access]]\neffect = "allow"\nupstreams = ["gone"]\n')
+
+
+@pytest.mark.usefixtures("file_of_three")
+@pytest.mark.parametrize("args", [["good", "off"], ["mcpmux.toml", "off", "good"]], ids=" ".join)
+def test_only_the_named_upstreams_are_checked(invoke: Invoke, args: list[str]) -> None:
+    result = invoke("check", *args)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+        ["good", "ready"],
+        ["off", "ready"],
+    ]
+
+
+@pytest.mark.usefixtures("file_of_three")
+def test_an_upstream_that_is_not_there_is_a_mistake(invoke: Invoke) -> None:
+    result = invoke("check", "goo")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: NAME: there is no upstream `goo`; did you mean `good`?\n",
+    )
+
+
 def test_inherited_variables_of_programs_are_shown(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
     _, _, clock = demo_table("clock").partition("\n")

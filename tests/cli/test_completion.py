@@ -60,6 +60,27 @@ def test_files_are_left_to_the_shell(args: list[str]) -> None:
     assert offered(*args, "mu") == ["<file>"]
 
 
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (["check"], ["<file>", "notes", "news"]),
+        (["check", "mcpmux.toml"], ["notes", "news"]),
+        (["remove"], ["notes", "news"]),
+        (["remove", "--file", "other.toml"], []),
+        (["view", "mcpmux.toml"], ["nights"]),
+    ],
+    ids=str,
+)
+def test_names_come_from_the_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], names: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    servers = "".join(f'[upstreams.{name}]\nurl = "http://x.test"\n' for name in ("notes", "news", "time"))
+    views = "".join(f'[views.{name}]\nexclude = [{{ upstream = "time" }}]\n' for name in ("nights", "days"))
+    (tmp_path / "mcpmux.toml").write_text(f"{servers}{views}")
+    assert offered(*args, "n") == names
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine take longer for names than a person would wait."""

@@ -110,13 +110,32 @@ def test_the_file_says_where_each_server_is_from(home: Path, invoke: Invoke) -> 
     assert list(config.enabled) == ["clock", "docs-claude-code", "docs-cursor", "asked"]
 
 
-def test_a_file_is_only_overwritten_by_force(home: Path, invoke: Invoke) -> None:
+@pytest.mark.parametrize("text", ["mine", "upstreams = {}\n", '{ "upstreams": {} }'])
+def test_a_file_that_cannot_be_added_to_is_overwritten_by_force(
+    home: Path, invoke: Invoke, text: str
+) -> None:
     write_files(home, FILES)
-    (home / "work/mcpmux.toml").write_text("mine")
+    (home / "work/mcpmux.toml").write_text(text)
     refused = invoke("import", "--write")
     assert (refused.exit_code, "--force" in refused.stderr) == (2, True)
-    assert (home / "work/mcpmux.toml").read_text() == "mine"
+    assert (home / "work/mcpmux.toml").read_text() == text
     assert invoke("import", "--write", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--secrets", "../kept"]])
+def test_a_file_gets_only_the_servers_that_it_lacks(home: Path, invoke: Invoke, options: list[str]) -> None:
+    write_files(home, FILES)
+    file = home / "work/mcpmux.toml"
+    assert "5 upstreams written" in invoke("import", "--write", *options).stderr
+    text = file.read_text().replace("# Written by", "# Mine, written by") + '\n[capture]\nlevel = "full"\n'
+    file.write_text(text)
+    assert "0 upstreams added; 5 are in it already" in invoke("import", "--write", *options).stderr
+    assert file.read_text() == text
+    write_files(home, {".codeium/windsurf/mcp_config.json": '{"mcpServers": {"off": {"command": "on"}}}'})
+    added = invoke("import", "--write", *options)
+    assert "1 upstreams added; 5 are in it already" in added.stderr
+    assert file.read_text().startswith(text)
+    assert '[upstreams.off-windsurf]\ncommand = "on"\n' in file.read_text()
 
 
 def test_another_secret_is_only_overwritten_by_force(home: Path, invoke: Invoke) -> None:

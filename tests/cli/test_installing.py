@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from mcpmux.cli.main import cli
 from mcpmux.cli.moving import find_command
+from mcpmux.hosts.document import parse
 from tests.cli.homes import home as home
 from tests.cli.invoking import Invoke
 from tests.hosts.machines import write_files
@@ -46,6 +47,24 @@ def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) 
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
     assert invoke("uninstall", "cursor").stdout == "mcpmux is no server of Cursor\n"
     assert "geheim" not in done.output + undone.output
+
+
+def test_the_servers_that_mcpmux_has_are_replaced(home: Path, invoke: Invoke) -> None:
+    file = home / ".cursor/mcp.json"
+    old_text = HOST_FILE.replace('{ "x": {', '{ "other": { "command": "other" }, "x": {')
+    write_files(home, {".cursor/mcp.json": HOST_FILE})
+    assert invoke("import", "--write").exit_code == 0
+    file.write_text(old_text)
+    beside = invoke("install", "cursor", "--yes")
+    assert "Cursor starts these servers, too; --replace takes them out of its file: x\n" in beside.stderr
+    assert invoke("uninstall", "cursor", "--yes").exit_code == 0
+    done = invoke("install", "cursor", "--yes", "--replace")
+    assert "- the server `x`, which mcpmux has\n" in done.stdout
+    assert list(parse(file.read_text(), "json")["mcpServers"]) == ["other", "mcpmux"]
+    undone = invoke("uninstall", "cursor", "--yes")
+    assert "+ the server `x`, as it was\n" in undone.stdout
+    assert file.read_text() == old_text
+    assert "geheim" not in beside.output + done.output + undone.output
 
 
 def test_a_dry_run_only_shows(home: Path, mux: Path, invoke: Invoke) -> None:

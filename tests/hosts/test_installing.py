@@ -118,6 +118,46 @@ def test_only_the_entry_goes_when_something_else_has_changed(tmp_path: Path, hos
     assert backup_of(place.path).read_text() == text
 
 
+MOVED = {
+    "cursor": '{\n  // mine\n  "mcpServers": {\n    "x": { "env": { "A": "geheim" } },\n    "y": {}\n  }\n}',
+    "codex": '# mine\n[mcp_servers.x]\nenv = { A = "geheim" }\n\n[mcp_servers.y]\ncommand = "y"\n',
+    "goose": "# mine\nextensions:\n  x: { type: stdio, env: { A: geheim } }\n  y: { type: builtin }\n",
+}
+
+
+@pytest.mark.parametrize("host", MOVED)
+def test_moved_servers_come_back_with_the_same_bytes(tmp_path: Path, host: str) -> None:
+    place = place_of(tmp_path, host)
+    place.path.write_text(MOVED[host])
+    make(plan_install(place, COMMAND))
+    change = plan_install(place, OTHER, ["x"])
+    assert "- the server `x`, which mcpmux has" in lines(change)
+    assert "geheim" not in "".join(describe(change))
+    make(change)
+    servers = get(parse(place.path.read_text(), place.host.format), place.host.servers)
+    assert set(servers) == {"y", NAME}
+    change = plan_uninstall(place)
+    assert lines(change)[-1] == "+ the server `x`, as it was"
+    assert "geheim" not in "".join(describe(change))
+    make(change)
+    assert place.path.read_text() == MOVED[host]
+    assert list(place.path.parent.iterdir()) == [place.path]
+
+
+@pytest.mark.parametrize("host", MOVED)
+def test_moved_servers_come_back_into_a_file_that_has_changed(tmp_path: Path, host: str) -> None:
+    place = place_of(tmp_path, host)
+    place.path.write_text(MOVED[host])
+    make(plan_install(place, COMMAND, ["x", "y"]))
+    place.path.write_text(place.path.read_text().replace("mine", "changed"))
+    change = plan_uninstall(place)
+    make(change)
+    assert change.returned == ("x", "y")
+    assert parse(place.path.read_text(), place.host.format) == parse(MOVED[host], place.host.format)
+    assert "changed" in place.path.read_text()
+    assert backup_of(place.path).read_text() == MOVED[host]
+
+
 def test_a_backup_that_is_of_no_use_is_replaced(tmp_path: Path) -> None:
     place = place_of(tmp_path, "cursor")
     place.path.write_text('{ "a": 1 }')
