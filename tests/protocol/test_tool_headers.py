@@ -7,7 +7,7 @@ from typing import Any
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.headers import ToolHeaders
+from mcpmux.protocol.headers import HEADER_CHARS, ToolHeaders
 
 
 def tool(name: str, *headers: Any, kind: str = "string") -> dict[str, Any]:
@@ -35,8 +35,9 @@ def test_an_invalid_tool_is_cut_out_and_the_others_keep_their_bytes():
     headers = ToolHeaders()
     spaced = '{"name": "good",  "inputSchema": {"type": "object"}, "n": 1.0}'
     bad = [tool("bad", "not a token"), tool("twice", "A", "a"), tool("number", "N", kind="number")]
+    bad.append(tool("long", "A" * (HEADER_CHARS + 1)))
     result = {"tools": raw([*bad]).__class__(f"[{spaced},{json.dumps(bad)[1:-1]}]".encode())}
-    assert [name for name, _ in headers.learn(result)] == ["bad", "twice", "number"]
+    assert [name for name, _ in headers.learn(result)] == ["bad", "twice", "number", "long"]
     assert decode_any(result["tools"]) == [json.loads(spaced)]
     assert b"1.0" in bytes(result["tools"])
 
