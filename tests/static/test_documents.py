@@ -91,7 +91,7 @@ def anchors_in(path: Path) -> frozenset[str]:
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
-@pytest.mark.parametrize("table", PROMISES)
+@pytest.mark.parametrize("table", TABLES)
 def test_every_promise_is_one_row_of_its_table(table: str) -> None:
     cells = [row[0] for row in rows(table)]
     assert [key for key in PROMISES[table] if sum(cell.startswith(key) for cell in cells) != 1] == []
@@ -146,6 +146,13 @@ def test_every_constant_has_the_value_that_is_stated() -> None:
         (module, name): float(number.replace(",", "")) * UNITS[unit]
         for module, name, number, unit in CONSTANTS
     }
+
+
+def test_every_constant_with_a_promise_is_there() -> None:
+    for key in PROMISES["constants"]:
+        path, _, names = key.partition(".")
+        module = import_module(f"mcpmux.{path.replace('/', '.')}")
+        assert [name for name in names.split(", ") if not hasattr(module, name)] == []
 
 
 def test_every_cost_has_a_constant_or_a_setting_as_its_limit() -> None:
