@@ -1,4 +1,4 @@
-"""The exception tree. This module imports nothing of mcpmux, so every room may use it.
+"""The exception tree. This module imports no other of mcpmux, so every room may use it.
 
 `LocalProtocolError`: mcpmux or its caller broke a rule. `RemoteProtocolError`: the peer broke one.
 Only `RpcError` is sent to clients, as a JSON-RPC error object.
@@ -80,15 +80,15 @@ class AddressInUse(TransportError):
 
 
 class ConnectFailed(TransportError):
-    """The peer could not be reached, so nothing was sent: refused, unknown host, no such program."""
+    """The peer could not be reached, so no byte was sent: refused, unknown host, no such program."""
 
 
 class TransportClosed(TransportError):
-    """The peer is gone or has finished. Nothing more can be sent or received."""
+    """The peer is gone or has finished, so sending and receiving are over."""
 
 
 class PeerFinished(TransportClosed):
-    """The peer has ended by itself, and in order: a process with status 0."""
+    """The peer has ended in order: a process with status 0."""
 
 
 class Overdue(McpmuxError):
@@ -167,7 +167,7 @@ class RpcError(McpmuxError):
 
 
 class Refused(RpcError):
-    """mcpmux itself refuses an exchange, and nothing was done. `rule` names what forbids it."""
+    """mcpmux itself refuses an exchange before it is carried out. `rule` names what forbids it."""
 
     def __init__(self, code: int, message: str, rule: str, data: Any = None) -> None:
         super().__init__(code, message, data)
@@ -175,9 +175,9 @@ class Refused(RpcError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an error and of what led to it, once nobody shows them any more.
+    """Drop the tracebacks of an error and of what led to it, once they are no longer shown.
 
-    A frame that has raised a local variable is in a cycle with it, and so is whatever it has at hand: a large
+    A frame that has raised a local variable is in a cycle with it, and so is all that it has at hand: a large
     message would stay in memory until the garbage collector comes, which it does rarely.
     """
     found: BaseException | None = error

@@ -1,6 +1,6 @@
-"""Makes untrusted text safe for a terminal or a log: one line, with nothing hidden. Pure.
+"""Makes untrusted text safe for a terminal or a log: one line, without hidden parts. Pure.
 
-The result has no control character, no end of a line or paragraph, nothing that changes the direction of
+The result has no control character, no end of a line or paragraph, no character that changes the direction of
 writing or has no width, and no half of a surrogate pair, so it can always be encoded. Each of those becomes
 its escape as Python spells it (`\\x1b`). All other text is unchanged.
 
@@ -56,7 +56,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for our own text of several lines, whose line ends stay."""
+    """Make our own text of several lines safe, keeping its line ends."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -8,7 +8,7 @@
     bytes to standard output            <-----------------
 
 The first process forks the shared one, which ends LINGER_SECONDS after its last client. The socket is in a
-folder that only the user can enter, so whoever connects may do what the user may. Not on Windows.
+folder that only the user can enter, so every client may do what the user may. Not on Windows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log a person in at the authorization server of one upstream: the authorization code grant with PKCE.
 
 An answer counts only with our `state` and, where the server sends one, its own `iss`. The browser returns
-to a page on this machine only, which shows nothing that was received.
+to a page on this machine only, which never shows what was received.
 
 Source: RFC 6749, section 4.1; RFC 7591, sections 2 and 3; RFC 7636; RFC 8252, section 7.3; RFC 9207, section
 2.4; "Client Registration", "Authorization Flow Steps" and "Authorization Response Validation", 2026-07-28.

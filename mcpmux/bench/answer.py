@@ -75,7 +75,7 @@ def judge(result: Fields) -> str:
 
 
 def words_of(result: Fields) -> str:
-    """Return a tool's description of its failure: the first text in its content, or nothing."""
+    """Return a tool's description of its failure: the first text in its content, "" without one."""
     with suppress(KeyError, ValueError):
         texts = (text_of(block.get("text")) for block in decode_list(result["content"]))
         return next((text for text in texts if text is not None), "")

@@ -147,7 +147,7 @@ def parse_assertion(text: str) -> Assertion:
     limit = float(match["value"]) * UNITS[kind][0][unit]
 
     assertion = Assertion(text=text, part=part, measure=measure, comparison=sign, limit=limit, kind=kind)
-    # Nothing measured is below 0; a share of errors is not above 1.
+    # No measure is below 0; a share of errors is not above 1.
     most = 1.0 if (measure, kind) == ("errors", "share") else math.inf
     outcomes, place = {assertion.holds(0.0), assertion.holds(most)}, match.end("sign")
     refuse(outcomes == {False}, place, "this can never hold, whatever the server does")

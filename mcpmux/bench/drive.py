@@ -112,7 +112,7 @@ class Drive(Work):
         return sum(worker.sent is not None for worker in self._workers)
 
     async def run(self, started: float) -> None:
-        """Drive from `started`, on the clock of trio, to the end. Cancelling it leaves nothing running."""
+        """Drive from `started`, on the clock of trio, to the end. Cancelling it leaves no task."""
         plan = self._plan
         self._begun = started + plan.warm_up
         self._until = self._begun + plan.duration

@@ -141,7 +141,7 @@ class HttpConnection:
         self.used = True
 
     def _leave(self, _raise: object) -> trio.lowlevel.Abort:
-        self._task, self._over = None, True  # nothing may follow any more
+        self._task, self._over = None, True  # no request may follow
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _wake(self) -> None:

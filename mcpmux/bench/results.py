@@ -3,7 +3,7 @@
 Times are seconds, sizes bytes, rates per second, shares 0 to 1. `latency` counts from the time at which a
 request was meant to be sent, so that a stalled server cannot hide; `service` from when it was sent.
 Both hold the answers without error, and the waits that ended without an answer (WAITED): an error that
-comes fast makes nothing look faster, and a timeout does not vanish.
+comes fast makes no server look faster, and a timeout does not vanish.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one target.
 
-    `seconds`: how long was measured, without `warm_up` (of which nothing is counted). `unfinished`:
+    `seconds`: how long was measured, without `warm_up`, which is not counted. `unfinished`:
     requests without an answer when the run ended. `stopped`: why it ended before its time, or None.
     `examples`: "operation: kind" of an error → what was said of the first one, redacted.
     """

@@ -65,7 +65,7 @@ INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any h
 # Refusals of one peer's messages that wait to be sent, after which it is not read on.
 OBJECTION_LIMIT: Final = 16
 FAREWELL_SECONDS: Final = 2.0  # for the notification that an exchange is cancelled
-LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
+LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that no longer reads
 
 Answer = Callable[[Request, Notify], Awaitable[Fields]]
 """Returns the answer to one request of the peer, or raises RpcError."""

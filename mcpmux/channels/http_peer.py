@@ -7,9 +7,9 @@ Servers refuse a forgotten session in many ways. `may_mean_forgotten` decides wh
 check: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), or one of a few error codes. None of
 them proves it. Only another session does, opened beside the first (see `upstream`).
 
-A call is sent once more, within its own deadline, when it changes nothing, or when the server is known not to
-have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a whole,
-or not to speak the agreed revision any more:
+A call is sent once more, within its own deadline, when it is safe to repeat, or when the server is known not
+to have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a
+whole, or not to speak the agreed revision any more:
 
     answer to the call                                    repeated, when it is no read
     404 to a request with a session                       yes: the specification gives it this one meaning
@@ -215,7 +215,7 @@ _OF_SESSIONS: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, SESSION_NOT_FO
 # Codes that prove that a request was not carried out, if the server refuses every request of the session.
 _NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, UNSUPPORTED_VERSION})
 
-_NOT_OF_SESSIONS: Final = frozenset({REQUEST_TIMEOUT, TOO_MANY_REQUESTS})  # they have a cause of their own
+_NOT_OF_SESSIONS: Final = frozenset({REQUEST_TIMEOUT, TOO_MANY_REQUESTS})  # they have another cause
 _NAMES_SESSION: Final = re.compile("session|initiali", re.IGNORECASE)
 
 

@@ -106,7 +106,7 @@ def types_of(schema: object) -> list[str]:
 
 
 def read_text(text: str, types: Sequence[str]) -> Any:
-    """Return a text as a value of one of these types; as it is where a string may stand.
+    """Return a text as a value of one of these types; unchanged where a string may stand.
 
     Raises ValueError when it fits none.
     """

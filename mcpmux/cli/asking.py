@@ -164,7 +164,7 @@ def subscribe(
 
 async def listen(config: Config, uris: tuple[str, ...], once: bool, as_json: bool) -> None:
     """Print changes until cancelled, or until the first one. Raises McpmuxError."""
-    # Who has the configuration may see everything, and this is no traffic to be recorded.
+    # A reader of the configuration may see everything, and this is no traffic to be recorded.
     quiet = attrs.evolve(config, access=(), capture=Capture(), audit=Audit(), tracing=Tracing())
     async with (
         library.open_mux(quiet) as mux,
@@ -236,7 +236,7 @@ async def ping_all(config: Config, count: int, interval: float, as_json: bool) -
 
 
 async def _ask(upstream: Upstream) -> str | None:
-    """Ask one server for a sign of life. Return what is wrong, None for nothing."""
+    """Ask one server for a sign of life. Return what is wrong, None if it answers."""
     facts = upstream.facts
     method = m.DISCOVER if facts is not None and is_modern(facts.revision) else m.PING
     try:

@@ -378,7 +378,7 @@ async def call_tool(config: Config, tool: str, arguments: Arguments, hint: str) 
 
 
 async def find_tool(config: Config, tool: str) -> Fields | None:
-    """Return the tool as it is listed; None when it is not there. Raises TransportError."""
+    """Return the tool's item of the list; None when it is not there. Raises TransportError."""
     async with open_client(config, f"looking for {tool}") as client:
         return await client.find(m.TOOLS_LIST, tool)
 

@@ -212,7 +212,7 @@ class Activity:
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Show how far the activity is, and `message`, unless it is empty."""
         self.start()
-        description = printable(message) if message else None  # None leaves it as it is
+        description = printable(message) if message else None  # None keeps the old one
         self._bar.update(self._task, completed=progress, total=total, description=description)
 
     @contextmanager

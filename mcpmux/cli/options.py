@@ -260,7 +260,7 @@ def _shown(config: Config, headers: Mapping[str, Secret]) -> Config:
 
 
 def as_url(target: str) -> str:
-    """Return HOST:PORT[/PATH] as a URL, without a path that of the mcpmux there; all else as it is."""
+    """Return HOST:PORT[/PATH] as a URL, without a path that of the mcpmux there; all else unchanged."""
     match = re.fullmatch(rf"{ADDRESS_PATTERN}(/\S*)?", target)
     if match is None or _exists(target):
         return target

@@ -1,8 +1,8 @@
 """Serve a legacy session over Streamable HTTP: its requests, its own stream, and the replay of both.
 
 Promises: a tool call goes on when its client loses the connection, and its stream can be resumed with
-`Last-Event-ID`, as can the session's own stream; the events kept for that are bounded. Other requests change
-nothing, so they just end with their connection.
+`Last-Event-ID`, as can the session's own stream; the events kept for that are bounded. Other requests are
+safe to repeat, so they just end with their connection.
 
 The own stream: every event has an id and is kept before it is sent, so that a client whose connection broke
 receives the rest. An event for many clients is encoded once for all of them; only the id differs. If a client
@@ -331,7 +331,7 @@ class HttpSession:
                     except RpcError as refusal:
                         answers.append(encode_error(member.id, refusal))
                     else:
-                        # Its own context, as each member is an exchange of its own for the tap.
+                        # Its own context, as each member is a separate exchange for the tap.
                         exchange.start(work(member, call), copy_context(), at_once=False)
                 elif isinstance(member, BadMessage) and member.is_answer:
                     self.fail_question(member)
@@ -450,7 +450,7 @@ class HttpSession:
             if ahead.stream != OWN_STREAM or self._recovered is None:
                 raise
             # The client is right: a store that failed over may have lost events of another process that had
-            # the session meanwhile. What they said is unknown, so the client has to look again at everything.
+            # the session meanwhile. Their contents are unknown, so the client has to read everything again.
             self._buffer.skip_to(OWN_STREAM, ahead.number)
             self._recovered.catch_up()
             return OWN_STREAM, []

@@ -1,7 +1,7 @@
 """The server card of an HTTP endpoint: public facts for clients that have not connected yet.
 
-It contains the name and version of mcpmux, the URL, the revisions, and whether a token is needed, and nothing
-about upstreams, views or principals. Reading it needs no credentials; pages of any origin may read it.
+It contains the name and version of mcpmux, the URL, the revisions, and whether a token is needed, but no
+upstreams, views or principals. Reading it needs no credentials; pages of any origin may read it.
 
 Source: "MCP Server Cards" and "Hosted Server Card Location", docs/discovery.md of
 experimental-ext-server-card, 2026-07-24 (SEP-2127).

@@ -235,7 +235,7 @@ async def _subscribe_all(
                 await router.interests.subscribe(outbox, uri, call)
                 honoured.add(uri)
 
-    # Most listens name one resource, which needs no task of its own.
+    # Most listens name one resource, which needs no further task.
     if len(uris) == 1:
         await subscribe()
     else:

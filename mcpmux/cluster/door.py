@@ -245,7 +245,7 @@ class HandedCalls(AnswersForOthers):
         self._service: MuxService
 
     def attach(self, service: MuxService) -> None:
-        """Let `service` answer calls of other replicas, and hand over calls of its own clients here."""
+        """Let `service` answer calls of other replicas, and hand over its clients' calls here."""
         self._service = service
         service.elsewhere = self._hand_over
 

@@ -72,7 +72,7 @@ class Herald:
         while True:
             await self._wish.wait()
             self._wish = trio.Event()
-            # Before the letters: a change meanwhile is in neither, and is told in the next round.
+            # Before the letters: a change meanwhile is in neither, and goes out in the next round.
             counted, row = self.generations.counted(), self.generations.snapshot()
             slots = [slot for slot in range(SLOTS) if row[slot] != self._row[slot]]
             lists, self._lists = list(self._lists), {}

@@ -506,7 +506,7 @@ class RedisStore:
     async def _keep_apart(
         self, client: RedisCluster[bytes], names: Sequence[str], arguments: tuple[str, int]
     ) -> set[str]:
-        """Send one command a name, as none may be about several slots; a node gets all of its own at once."""
+        """Send one command a name, as none may be about several slots; a node gets its commands at once."""
         pool, kept = client.connection_pool, set()
         nodes = defaultdict(list)
         for name in names:

@@ -105,13 +105,13 @@ class Store(Protocol):
         """
 
     async def members(self) -> Roll:
-        """Return the members, for a caller that is none. Changes nothing."""
+        """Return the members, for a caller that is none, without any change."""
 
     async def leave(self, replica: str) -> None:
         """End a lease."""
 
     async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
-        """Keep a session for `seconds`. Return False, and change nothing, when another replica owns it."""
+        """Keep a session for `seconds`. Return False, without any change, when another replica owns it."""
 
     async def find(self, name: str) -> StoredSession | None:
         """A session, None when there is none."""

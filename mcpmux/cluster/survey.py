@@ -1,6 +1,6 @@
 """A look at a cluster from outside: whether its store answers, who is there, and whether all fit together.
 
-It changes nothing, and no replica notices it. Clocks are compared by that of the store: each replica reports
+It only reads, and no replica notices it. Clocks are compared by that of the store: each replica reports
 its clock when it asks for its lease, and the end of the lease shows when that was.
 """
 

@@ -153,7 +153,7 @@ class Audit:
     """If the log cannot be written: `refuse` exchanges, or `continue` and note the gap afterwards."""
 
 
-# What to redact besides what mcpmux redacts by itself.
+# What to redact besides what mcpmux always redacts.
 
 BUILT_IN = (
     *("authorization", "cookie", "password", "secret", "token", "api-key", "private-key", "jwt"),

@@ -1,4 +1,4 @@
-"""Views: named selections of what upstreams have, each at a path of its own. Settings only.
+"""Views: named selections of what upstreams have, each at its own path. Settings only.
 
 A view selects and does not permit: an item that `[[access]]` denies is in no view.
 """
@@ -173,7 +173,7 @@ def find_mistakes(
 ) -> Iterator[Problem]:
     """Yield every mistake about views that only appears beside the upstreams and listeners.
 
-    None stands for a view that has mistakes of its own.
+    None stands for a view with mistakes.
     """
     if CARD in views:
         text = "at its path is the server card of mcpmux; give the view another name"

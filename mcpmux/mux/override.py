@@ -211,7 +211,7 @@ _SUBSCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf")
 
 
 class BadArguments(McpmuxError):
-    """The tool as it is shown does not take these arguments; the text says why."""
+    """The schema that clients see does not take these arguments; the text has the reason."""
 
 
 class NotJudged(McpmuxError):

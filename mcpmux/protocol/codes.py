@@ -37,7 +37,7 @@ MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSU
 # Outside the reserved range, as revision 2026-07-28 asks of an implementation's own codes.
 UPSTREAM_UNAVAILABLE: Final = -31001  # it cannot be reached, or died while it worked on the request
 UPSTREAM_TIMEOUT: Final = -31002  # it did not answer within its deadline
-BUSY: Final = -31003  # too much is in flight; nothing was done, so the same request can be sent again
+BUSY: Final = -31003  # too much is in flight; the request was not begun, so it can be sent again
 
 OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
 """Codes of mcpmux, which an upstream that is itself a mcpmux uses, too."""
@@ -52,7 +52,7 @@ IN_FLIGHT: Final = "limits.max_in_flight"  # the setting
 
 
 class Busy(RpcError):
-    """-31003: there is too much to do, and nothing was done.
+    """-31003: there is too much to do, so the request was not begun.
 
     `data` is `{"retryAfterSeconds": …, "limit": …}`. `status` is the HTTP status for a modern client.
     """

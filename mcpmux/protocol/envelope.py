@@ -551,7 +551,7 @@ def read_large_reply(data: Body) -> Reply | None:
 
 
 def is_large(value: Raw) -> bool:
-    """Return whether a copy of a value costs more than a part of its own."""
+    """Return whether a copy of a value costs more than a separate part."""
     return len(value) > LARGE_BYTES
 
 
@@ -617,7 +617,7 @@ def read_objects(value: Raw) -> list[Fields]:
         for key, member in item.items():
             if (string := strings.pop(bytes(member), None)) is not None:
                 item[key] = Raw(string)
-    # A mark that is left was not a member of its own (but in a nested value, say): decode it all instead.
+    # A mark that is left was no whole member (but in a nested value, say): decode it all instead.
     return decode_list(value) if strings else objects
 
 

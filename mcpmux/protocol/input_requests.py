@@ -1,4 +1,4 @@
-"""Questions of a server to a client, in both eras: requests of its own, or an InputRequiredResult.
+"""Questions of a server to a client, in both eras: requests to the client, or an InputRequiredResult.
 
 | legacy | modern |
 | --- | --- |

@@ -68,7 +68,7 @@ def misses_extension(error: RpcError) -> bool:
 
 
 def offers_tasks(facts: ServerFacts) -> bool:
-    """Return whether a server makes tasks of tool calls, in the way of its own era."""
+    """Return whether a server makes tasks of tool calls, in the way of its era."""
     if is_modern(facts.revision):
         return isinstance(value_at(facts.capabilities, _EXTENSION_AT), dict)
     call = value_at(facts.capabilities, ("tasks", "requests", "tools", "call"))

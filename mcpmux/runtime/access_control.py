@@ -119,7 +119,7 @@ class AccessControl:
         return Judge(principal, in_force, self._decisions)
 
     def _narrowed(self, view: str) -> InForce:
-        """Return the rules of a view that a client has narrowed; a view that has gone contains nothing."""
+        """Return the rules of a view that a client has narrowed; a view that has gone is empty."""
         if (in_force := self._narrowings.get(view)) is not None:
             return in_force
         name, _, narrowing = view.partition(NARROWED)

@@ -1,7 +1,7 @@
 """The queue of one client's changes: any task puts them in without waiting, one reader takes them out.
 
-`resources/updated` and `list_changed` mean "look again", so a second one while the first still waits adds
-nothing: one is kept for each URI and each kind of list. A server may name any number of sub-resources of a
+`resources/updated` and `list_changed` mean "look again", so a second one while the first still waits is
+needless: one is kept for each URI and each kind of list. A server may name any number of sub-resources of a
 subscribed one; past DETAIL_LIMIT the subscribed one replaces them. So the size is bounded by the client's
 subscriptions, however fast resources change and however slowly it reads; no change is lost. The status of a
 task and its progress are kept in the same way, the latest for each task.

@@ -192,7 +192,7 @@ class Merger:
                     fetches.append(self._fetch(position, upstream, call, walk, parts))
             await together(fetches)
             walk.end_round()
-        # What is incomplete must not be given again when the missing upstream is back.
+        # An incomplete list must not be given again when the missing upstream is back.
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)

@@ -101,7 +101,7 @@ class RoundTrips:
             if text is None:
                 continue
             if key == TASK_ID and not knows_extension(call.meta.get(CLIENT_CAPABILITIES)):
-                raise extension_missing()  # first, so that the answer reveals nothing about the task
+                raise extension_missing()  # first, so that the answer does not reveal the task
             if key == STATE and text.endswith(NO_STATE):  # any process can continue, if its own has gone
                 del params[key]
             elif text.startswith(ANYWHERE):

@@ -106,7 +106,7 @@ class Tasks:
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer a tool call or a call about tasks. Raises RpcError."""
-        # Who decides about a task depends on the server's era, which only a connection shows.
+        # The server's era, which only a connection shows, determines the side that decides about a task.
         deadline = await _settle(upstream, call) if upstream.facts is None else None
         if call.method == m.TOOLS_CALL:
             return await self._call_tool(upstream, call, notify, deadline)
@@ -131,7 +131,7 @@ class Tasks:
     async def _call_tool(
         self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
     ) -> Fields:
-        # Any other state is the server's own, with which it goes on by itself.
+        # Any other state is the server's own, with which it goes on.
         if call.text(STATE) in self._parked:
             await in_task()
             return await self._resume(call, notify)
@@ -395,7 +395,7 @@ async def _until_nothing_is_asked(wait: Wait) -> None:
 async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
     message = text_of(task.get("statusMessage"))
     token = wait.call.meta.get(PROGRESS_TOKEN)
-    # Most polls bring nothing new, which is no progress.
+    # Most polls bring the state that is known already, which is no progress.
     if token is None or message is None or message == wait.message:
         return
     wait.message = message

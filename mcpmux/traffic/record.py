@@ -33,7 +33,7 @@ not know; a change that would mislead such a reader gets a new `v`.
 | `failed` | true for a tool's result with `isError` |
 | `ms` | of a result or error: milliseconds since its request passed on the same leg |
 | `redacted` | how many values were replaced |
-| `message` | the message itself, JSON: unchanged when nothing was redacted |
+| `message` | the message itself, JSON: unchanged unless something was redacted |
 | `text` | instead of it when it was cut or is no JSON object: its beginning; U+FFFD for invalid UTF-8 |
 
 With level `metadata` neither `message` nor `text` is there. A record of kind `start` opens every file; it has

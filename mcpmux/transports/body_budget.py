@@ -82,7 +82,7 @@ class Holding:
         self._users = 1
 
     def hold(self, size: int) -> bool:
-        """Count `size` bytes instead of those before; return False, changing nothing, if they do not fit."""
+        """Count `size` bytes instead of those before; return False, without a change, if they do not fit."""
         more = (size if size > self._small else 0) - self.size
         if more > 0 and not self.bodies.take(more, self.size, self._client):
             return False

@@ -2,7 +2,7 @@
 
 `PlainStream` works on the operating system's socket directly: a send that the kernel takes at once costs one
 system call and no turn of the scheduler, which is what makes a proxy fast. Hence the one rule of trio that it
-bends: `send` is a checkpoint only when it has to wait. `receive` always is one. Knows nothing of HTTP.
+bends: `send` is a checkpoint only when it has to wait. `receive` always is one. HTTP is unknown here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whole messages over a duplex byte stream, one line each: our stdio, a child's stdio, a TCP or Unix socket.
 
 Promises: a message is written whole or, when the stream fails, not at all; a cancelled `send` has queued
-the whole message or nothing; a slow reader makes `send` wait, in bounded memory.
+the whole message or none of it; a slow reader makes `send` wait, in bounded memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcpmux.protocol.framing import Line, LineDecoder, Oversized, encode_line
 from mcpmux.transports.body_budget import SETTING, Holding
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 
-RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
+RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads are not faster
 LINGER_SECONDS = 2.0  # for which a refused peer may go on sending before it is cut off
 LINGER_RECEIVES = 1024  # and how much: 64 MiB at most
 LATE = "a large message did not come in time (`limits.body_timeout`)"

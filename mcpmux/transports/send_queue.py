@@ -1,6 +1,6 @@
-"""What waits to be sent over a stream, in bounded memory, and the one task that sends it.
+"""Pieces that wait to be sent over a stream, in bounded memory, and the one task that sends them.
 
-Promises: a piece is sent whole or, when the stream fails, not at all; a slow reader makes who sends wait.
+Promises: a piece is sent whole or, when the stream fails, not at all; a slow reader makes senders wait.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class SendQueue:
-    """What waits for `send`. Whoever makes it runs `run` in a task.
+    """Pieces that wait for `send`. Its owner runs `run` in a task.
 
-    `end`: why nothing more is taken. `shield`: only `stop` cancels sending. `filler`: sent whenever nothing
-    else was for `quiet` seconds.
+    `end`: why no more is taken. `shield`: only `stop` cancels sending. `filler`: sent after `quiet` seconds
+    without a piece.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class SendQueue:
         self._quiet = quiet
         self._pieces: list[bytes] = []
         self._queued_bytes = 0
-        self._is_woken = False  # to call `send` even if nothing waits
+        self._is_woken = False  # to call `send` even without a piece
         self.end: str | None = None
         self._sending = trio.CancelScope(shield=shield)
         self._reading = trio.CancelScope()
         self._read_deadline = math.inf
         self._work = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
-        self.done = trio.Event()  # nothing more is sent: all of it is, or the stream broke
+        self.done = trio.Event()  # sending is over: all is sent, or the stream broke
 
     @property
     def takes_more(self) -> bool:
@@ -58,7 +58,7 @@ class SendQueue:
             await self._room.park()
 
     def offer(self, piece: bytes) -> bool:
-        """Queue one piece; False, and nothing is done, when too much is queued or nothing more is taken."""
+        """Queue one piece; return False, without it, when too much is queued or the queue has ended."""
         if self._queued_bytes >= QUEUE_BYTES or self.end is not None:
             return False
         if not self._pieces:
@@ -68,12 +68,12 @@ class SendQueue:
         return True
 
     def wake(self) -> None:
-        """Call `send` soon, even without a piece: it has something of its own to send."""
+        """Call `send` soon, even without a piece: it has something else to send."""
         self._is_woken = True
         self._work.unpark()
 
     def finish(self, reason: str = "the stream is closed") -> None:
-        """Send what is queued, then nothing more.
+        """Send what is queued, and take no more.
 
         `done` follows, as late as the peer reads. Only the first call counts.
         """
@@ -87,7 +87,7 @@ class SendQueue:
         self._take()
 
     def stop(self) -> None:
-        """Send nothing more, now. What was being sent is cut off: the stream is of no use any more."""
+        """Stop sending at once. A piece that is being sent is cut off: the stream is of no use any more."""
         self._sending.cancel(reason="the connection is closed")
 
     async def close(self) -> None:
@@ -105,9 +105,9 @@ class SendQueue:
         return self._reading
 
     async def run(self) -> None:
-        """Send until `finish` or `stop`, or until the stream breaks: whoever receives is told why.
+        """Send until `finish` or `stop`, or until the stream breaks. The receiver gets the reason.
 
-        Cancelling loses what is queued and may leave half a piece in the stream; nothing is sent after that.
+        Cancelling loses what is queued and may leave half a piece in the stream, which then takes no more.
         """
         try:
             with self._sending:

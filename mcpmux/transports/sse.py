@@ -1,6 +1,6 @@
 """Encode and decode server-sent events. Pure; WHATWG HTML section 9.2, UTF-8 bytes in and out.
 
-The data of an event stays bytes, which its parser decodes. Knows nothing of what it carries.
+The data of an event stays bytes, which its parser decodes. Their content is unknown here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Byte streams that carry messages for a long time: TCP, inside TLS or not, and Unix sockets.
 
-Promises: an error says in a sentence why a stream could not be opened; a peer that reads nothing for too long
+Promises: an error says in a sentence why a stream could not be opened; a peer that does not read for too long
 counts as gone. Refuses to know what is carried: lines and WebSocket messages look alike here.
 """
 
@@ -33,7 +33,7 @@ SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in ti
 
 @dataclass(eq=False)
 class PatientStream(HalfCloseableStream):
-    """A stream that owns the one below. A peer that reads nothing for `stall` seconds of sending is gone."""
+    """A stream that owns the one below. A peer that does not read for `stall` seconds of sending is gone."""
 
     _stream: Stream
     stall: float = math.inf

@@ -240,7 +240,7 @@ class TlsContexts:
     """The TLS contexts of one process, for listeners and upstreams, whose files are read again on demand.
 
     Promises: a handshake uses the files of the last successful reading, all of them or none; existing
-    connections go on. Unusable files change nothing.
+    connections go on. Unusable files leave the old ones in use.
     """
 
     def __init__(self) -> None:
@@ -270,7 +270,7 @@ class TlsContexts:
     async def renew(self) -> tuple[str, ...]:
         """Read all files again; return the places whose files have changed.
 
-        Raises ConfigError, changing nothing, if some are unusable or cannot be read in time.
+        Raises ConfigError, without any change, if some are unusable or cannot be read in time.
         """
         changed: list[tuple[_Served, bytes, ssl.SSLContext]] = []
         problems: list[str] = []

@@ -67,7 +67,7 @@ class ReadinessPoller:
         self._busy: set[int] = set()  # descriptors that were ready lately
         self._waits = 0
         self._gives_way = False
-        self._misses = 0  # times that lingering brought nothing, since it last brought something
+        self._misses = 0  # times that lingering was in vain, since it last was not
         self._pause = 0  # waits without lingering that are still to come
 
     def __repr__(self) -> str:

@@ -2,9 +2,9 @@
 
 This is the one module that knows httpx, and it is imported when there is something to ask, as httpx is large.
 
-Promises: no redirect is followed, nothing is decompressed, no environment variable counts; each request has a
-separate connection; a response is bounded in size; errors name no query, no credentials, and nothing that was
-sent. With `find`, connections go only to the addresses that it returns: a name is not resolved again. The
+Promises: no redirect is followed, no body is decompressed, no environment variable counts; each request has a
+separate connection; a response is bounded in size; errors name no query, no credentials, and no part of what
+was sent. With `find`, connections go only to the addresses that it returns: a name is not resolved again. The
 caller owns the deadline.
 """
 

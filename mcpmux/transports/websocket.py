@@ -5,11 +5,11 @@ much without any message with 1008; goodbyes and pings are answered; closing say
 peer that breaks the rules of WebSocket is disconnected. Both ends are alike but for their handshakes.
 trio-websocket speaks the protocol; no other module knows that.
 
-To a server: a refused handshake is told with its status and what the server said. A server that chooses no
-subprotocol is taken as it is: some accept `mcp` without saying so.
+To a server: the error of a refused handshake has its status and the server's words. A server that chooses no
+subprotocol is accepted: some use `mcp` without saying so.
 
 To a client: only one that may connect, asks for the right path and speaks our subprotocol gets through; any
-other is told why, in a status and a sentence. The handshake is bounded in time and in size.
+other gets the reason, in a status and a sentence. The handshake is bounded in time and in size.
 
     404  another path                  403  a Host or Origin that the listener does not accept
     401  and 403 as `guard` says, which finds out who a client is
@@ -230,7 +230,7 @@ class WebSocketStream(MessageStream):
         self._living = trio.CancelScope(shield=True)  # of the reader, which a goodbye needs
         self._receiving = trio.CancelScope()
         self._connection: WebSocketConnection | None = None
-        self._end: str | None = None  # why nothing more is received, nor taken to be sent
+        self._end: str | None = None  # why receiving and sending are over
 
     def wrap(self, wrap: Callable[..., Awaitable[Any]], **options: Any) -> Awaitable[Any]:
         """Begin a handshake by a function of the library. If there is none, `waiting` is cancelled."""
@@ -270,7 +270,7 @@ class WebSocketStream(MessageStream):
 
     async def _send(self, messages: list[bytes]) -> None:
         assert self._connection is not None
-        with suppress(ConnectionClosed):  # nothing follows a goodbye
+        with suppress(ConnectionClosed):  # no message follows a goodbye
             for message in messages:
                 await self._connection.send_message(message.decode(errors="replace"))
         await self.wire.flush()
@@ -394,7 +394,7 @@ async def shake_hands(
 
 HandshakeRefusal = tuple[int, str, HeaderFields]
 """Status, sentence and header fields for a client that does not get through."""
-WhyBusy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
+WhyBusy = Callable[[], str | None]  # why no new client is served at the moment, None when one is
 
 AdmitClient = Callable[[str, Mapping[str, str]], Awaitable[HandshakeRefusal | None]]
 """Finds out who a client is, by its target and headers (lower-case names): None, or why it is refused."""
@@ -402,7 +402,10 @@ AdmitClient = Callable[[str, Mapping[str, str]], Awaitable[HandshakeRefusal | No
 
 @dataclass(frozen=True, slots=True)
 class HandshakePolicy:
-    """Who gets through: at which path, from where. `opens_below`: also at paths of one more segment."""
+    """The requests that get through: at which path, from where.
+
+    `opens_below`: also at paths of one more segment.
+    """
 
     path: str
     policy: OriginPolicy
@@ -410,11 +413,11 @@ class HandshakePolicy:
 
     @property
     def elsewhere(self) -> HandshakeRefusal:
-        """For a request to another path."""
+        """The refusal of a request to another path."""
         return 404, f"the WebSocket endpoint is at {self.path}", ()
 
     def refuses(self, request: WebSocketRequest, headers: dict[str, str]) -> HandshakeRefusal | None:
-        """For a request that does not get through."""
+        """Return the refusal of a request; None if it gets through."""
         path = request.path.partition("?")[0]
         is_below = self.opens_below and path.rpartition("/")[0] == self.path.rstrip("/")
         if path != self.path and not is_below:

@@ -1,6 +1,6 @@
 """Fetch what one upstream lists: a page, a whole list, or the names of its tools and prompts.
 
-Pages are as clients see them, and come from the cache where they may. What an upstream lists under names is
+Pages are as clients see them, and come from the cache where they may. An upstream's names are
 remembered beside that, for as long as a `Listing` is known: access rules, views, overrides, tasks and names
 without a prefix all ask there, so that one list serves them all.
 """

@@ -44,7 +44,7 @@ ControlMessage = tuple[int, str, tuple[Any, ...]]
 Handlers = dict[str, Callable[..., Any]]
 """Functions that the other side can call, by name; they may be async."""
 
-# Frozen configurations contain read-only mappings, which pickle does not support by itself.
+# Frozen configurations contain read-only mappings, which pickle does not support.
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
 
 

@@ -77,7 +77,7 @@ def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]
         own = upstream.session == "shared" and isinstance(upstream.target, Stdio | Unix)
         return divide(upstream, workers, max_in_flight=1, max_waiting=0) if own else upstream
     era = "mirror" if upstream.era == "mirror" and upstream.revision is None else "newest"
-    # The supervisor's mux speaks the newest revision whatever the server speaks, and checks its health.
+    # The supervisor's mux speaks the newest revision for every server, and checks its health.
     target = Unix(sockets[upstream.name])
     return attrs.evolve(upstream, target=target, era=era, revision=None, health_interval=0.0)
 

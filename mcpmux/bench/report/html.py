@@ -1,4 +1,4 @@
-"""Results as one HTML page with style and plots inside: nothing is loaded, no script runs.
+"""Results as one HTML page with style and plots inside: it loads no file and runs no script.
 
 All text from elsewhere is escaped; a policy in the page forbids all requests. Light and dark follow the
 reader's setting. It can be printed. Colours are classes of the page's style. A line has at most a few points
@@ -330,7 +330,7 @@ OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveri
 def _distribution(
     latencies: Mapping[str, Distribution], title: str = "Latency by percentile", caption: str = OF_LATENCY
 ) -> Iterator[Markup]:
-    """Durations by percentile, on an axis with the same room for each further nine; nothing without any."""
+    """Durations by percentile, on an axis with the same room for each further nine; no plot without any."""
     measured = {name: latency for name, latency in latencies.items() if latency.count}
     if not measured:
         return
@@ -390,7 +390,7 @@ def _latencies(series: Series, x: Scale) -> Markup:
 
 
 def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
-    """Throughput against latency, a dot for each step; nothing with fewer than two."""
+    """Throughput against latency, a dot for each step; no plot with fewer than two."""
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
         return

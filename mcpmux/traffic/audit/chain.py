@@ -153,16 +153,16 @@ def _hash(sealed: bytes, key: bytes | None) -> str:
 # The files of an audit log: `audit-000001.jsonl` and so on in one folder, one chain through all of them.
 #
 # Records are appended whole or not at all, as far as the disk permits: the rest of a failed write is cut
-# off before the next write. One process writes a folder at a time (`audit.lock`). Nothing is ever
-# deleted but an unfinished line at the very end, whose beginning goes into the next record. All of it blocks:
-# call it from a thread, one call at a time.
+# off before the next write. One process writes a folder at a time (`audit.lock`). It never
+# deletes more than an unfinished line at the very end, whose beginning goes into the next record. All of it
+# blocks: call it from a thread, one call at a time.
 
 LOCK_NAME = "audit.lock"
 LINE_LIMIT = 2**20  # bytes; many times what the longest record needs
 
 _AWAY = "; `mcpmux audit verify` says more. To begin a new log move the files of this one away"
 _FILE_NAME = re.compile(r"audit-([0-9]{6,12})\.jsonl")
-CHAIN_FOLDER = "worker-"  # and a number: each worker of several writes a chain of its own
+CHAIN_FOLDER = "worker-"  # and a number: each worker of several writes its own chain
 REPLICA_FOLDER = "replica-"  # and its name: so does each replica of a cluster
 _CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}([1-9]\d*)|{REPLICA_FOLDER}{NAME_PATTERN}")
 
@@ -335,8 +335,8 @@ class AuditFiles:
         self.head = head
 
 
-# Reading a log: whether the chain is intact, where it ends, and its records. Nothing is changed and no
-# lock is needed. A log that is being written may end in the middle of a record.
+# Reading a log: whether the chain is intact, where it ends, and its records, without a change and
+# without the lock. A log that is being written may end in the middle of a record.
 
 
 class Verdict(NamedTuple):

@@ -7,10 +7,10 @@ Promises
   begun and was not answered has none.
 - Records that wait together, or follow each other closely, are written together, with one fsync. A record
   that is alone is written at once where the disk is quick: a thread would take longer than the disk.
-- A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
+- A slow disk loses no record: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
 - A failed write is repeated every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange is
-  admitted (BUSY, nothing was done), and answers are withheld; their records are written later. With
+  admitted (BUSY), and answers are withheld; their records are written later. With
   `continue` all goes on; records beyond BACKLOG_LIMIT are lost, and a `gap` record counts them afterwards.
 """
 

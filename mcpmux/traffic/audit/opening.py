@@ -65,7 +65,7 @@ async def open_audit(
 ) -> AsyncIterator[Audit]:
     """Open the audit log in the configured `directory`. `run` names this run in its records.
 
-    `replica`: the name of one of a cluster, which has a folder of its own in that directory.
+    `replica`: the name of one of a cluster, which has its own folder in that directory.
 
     It encloses everything whose exchanges it records. Leaving writes the rest, for FLUSH_SECONDS at most.
     Raises AuditUnusable when it cannot be opened.

@@ -465,7 +465,7 @@ TOLD_NAMES = 5  # that are listed when none is similar to the wanted one
 
 
 class Sightings:
-    """The names in what was read, to explain why a filter selects nothing."""
+    """The names in what was read, to explain why a filter has no match."""
 
     def __init__(self, wanted: Filter) -> None:
         self._missing: list[tuple[NameTest, dict[str, None]]] = [(test, {}) for test in wanted.name_tests]
@@ -483,7 +483,7 @@ class Sightings:
                     names[name] = None
 
     def advice(self) -> str:
-        """Return a colon and the terms that fit nothing, with the nearest name for each; "" without any."""
+        """Return a colon and the terms without a match, with the nearest name for each; "" without any."""
         texts = (f"none has `{test.term.found[0]}`{_nearest(test, names)}" for test, names in self._missing)
         return ": " + "; ".join(texts) if self._missing else ""
 

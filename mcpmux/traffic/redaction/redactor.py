@@ -5,7 +5,7 @@ A value is replaced because of the name beside it, its place (the user's paths),
 JSON stays JSON. JSON inside of text is searched like a message, and a message that is cut or broken
 as well as possible. The work on one is bounded by TOKEN_LIMIT.
 
-Not covered, as nothing shows them: secrets in base64, hexadecimal, compression or another encoding
+Not covered, as they have no marks: secrets in base64, hexadecimal, compression or another encoding
 (besides Basic and Bearer credentials and JWTs), secrets that are split over several values, and those that
 have neither a telling name beside them nor a well-known form. Paths and patterns of the user are for these.
 """

@@ -1,7 +1,7 @@
 """The forms of secrets in running text: header lines, `name=value`, elements, URLs, vendors' keys.
 
 Every pattern takes time in proportion to the text: it either begins with fixed characters and fails within a
-bounded distance, or consumes what it has matched. Redacting a redacted text changes nothing.
+bounded distance, or consumes what it has matched. Redacting a text twice is like redacting it once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def marker(label: str) -> str:
 
 
 class Shape(NamedTuple):
-    """One rule. A message in which a scan finds none of `hints` has nothing for `expression`; see `scan_for`.
+    """One rule. A message in which a scan finds none of `hints` has no match of `expression`; see `scan_for`.
 
     The expression's group `kept`, when it has one, stays in front of the marker.
     """

@@ -173,7 +173,7 @@ class Questions:
 
 
 def asked_in(captured: CapturedRequest) -> dict[str, str] | None:
-    """Return the methods that a captured modern answer asks for, by key; None if it asks nothing."""
+    """Return the methods that a captured modern answer asks for, by key; None if it asks no question."""
     result = _result_of(captured)
     if not captured.modern or text_of(result.get("resultType")) != INPUT_REQUIRED:
         return None

@@ -319,7 +319,7 @@ _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UN
 class MockSession:
     """A legacy session with a mocked server; see clients.legacy_session.Session.
 
-    It gets captured answers of its own revision unchanged, others translated to its revision. Notifications
+    It gets captured answers of its revision unchanged, and others translated to it. Notifications
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.
     """
 

@@ -97,7 +97,7 @@ class Replay:
 
 
 class SessionReplay:
-    """One captured client's requests, sent again in a session of its own.
+    """One captured client's requests, sent again in a separate session.
 
     A server's questions are answered as in the capture, at any time. `capabilities`, `principal`,
     `knows_tasks` and `ask`: see `runtime.calls.Client`.

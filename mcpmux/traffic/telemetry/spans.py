@@ -6,7 +6,7 @@ else the one in the HTTP request's headers, which is otherwise linked. Upstreams
 span in `_meta` and in HTTP headers.
 
 Requests of mcpmux itself (handshakes, subscriptions that many clients share) belong to no exchange and have
-no spans. Untrusted text passes the Redactor and is cut. Nothing here waits: a finished span goes into a
+no spans. Untrusted text passes the Redactor and is cut. No call waits: a finished span goes into a
 queue of the SDK.
 
 Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetry/semantic-conventions-genai
@@ -252,7 +252,7 @@ def _extract(context: Context) -> otel.SpanContext:
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
-NAMES_MOST = 1000  # tools and prompts with metrics of their own
+NAMES_MOST = 1000  # tools and prompts with separate metrics
 NAMES_FAILED = 100  # of those that have only failed until now
 
 OTHER = "_OTHER"  # replaces a value with too many variants, in the conventions' spelling
@@ -278,7 +278,7 @@ _MEASURED = frozenset(
 
 @dataclass(eq=False)
 class Names:
-    """Names of tools and prompts that have metrics of their own: a bounded number.
+    """Names of tools and prompts that have separate metrics: a bounded number.
 
     A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
     likes. Names that have only ever failed have less room.

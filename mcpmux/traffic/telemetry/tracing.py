@@ -1,6 +1,6 @@
 """Start tracing, if it is enabled: the maker of spans, and OpenTelemetry's SDK, which sends them.
 
-The SDK sends by OTLP over HTTP from threads of its own. Promises: no global state of OpenTelemetry is
+The SDK sends by OTLP over HTTP from its own threads. Promises: no global state of OpenTelemetry is
 touched; queues are bounded; warnings of the SDK become events of our log. OpenTelemetry, the extra
 `otel`, is imported only when tracing is on.
 """

@@ -274,7 +274,7 @@ class HttpPool:
     ) -> HttpResponse | None:
         """Send a request as `send` does, but without waiting.
 
-        Return None, sending nothing, if that is impossible: it takes an idle connection with a poller, and a
+        Return None, without sending, if that is impossible: it takes an idle connection with a poller, and a
         small request. The caller is expected to `send` it then, which opens a connection for later requests.
         `hear` is called once when there is a response to `take_nowait` or to `wait` for: it must do one of
         both, or call `hear_more`.

@@ -7,7 +7,7 @@ A response is either complete in a single `send`, or streamed by `open`, `write`
     OPEN -- write -->  OPEN
     OPEN -- write_nowait --> OPEN   `flush` comes next if it returns False
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
-    NEW, OPEN -- nothing is sent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
+    NEW, OPEN -- silent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
 
 Any other order is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone cancels
 the handler.
@@ -65,9 +65,9 @@ class ReplyTap(Protocol):
 
 
 class ReplyWriter:
-    """Sends to one client. One that is gone, or reads nothing for too long, ends the connection.
+    """Sends to one client. One that is gone, or does not read for too long, ends the connection.
 
-    `deadline`: the time by which the client must read on, infinite if nothing waits for that. `rest`: of what
+    `deadline`: the time by which the client must read on, infinite if no write waits for it. `rest`: of what
     was sent, as much as the kernel has not taken yet.
     """
 

@@ -312,7 +312,7 @@ class ServerConnection:
                 self._attending.cancel(reason=reason)
             self._wake()
 
-    # Where the poller calls, or a handler is woken: nothing waits
+    # Where the poller calls, or a handler is woken: no function waits
 
     def _hear(self) -> None:
         """Receive while the task sleeps. Called by the poller.
