@@ -27,11 +27,9 @@ from mcpmux.cli.client import KINDS
 from mcpmux.cli.completion import complete_file_or_server, complete_server
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import (
-    DEFAULT_FILE,
-    choose_config,
-    is_file,
     load_config,
     quiet_option,
+    split_config,
     upstream_json_option,
     upstream_option,
 )
@@ -40,7 +38,6 @@ from mcpmux.config import Config, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import SAFE_VARIABLES, transport_of
 from mcpmux.config.report import closest
-from mcpmux.config.scalars import is_name
 from mcpmux.errors import ConfigError, RpcError
 from mcpmux.mux.merge import DELIVERED, merge_capabilities
 from mcpmux.mux.rewrite import Namespace
@@ -235,9 +232,9 @@ def check(
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
-    if config and is_name(config) and not is_file(config) and is_file(DEFAULT_FILE):
-        config, names = None, (str(config), *names)
-    loaded = load_config(choose_config(config, upstreams), upstreams, allow_anyone=allow_anyone)
+    if not upstreams:
+        config, names = split_config(config, names)
+    loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
     all_names = [upstream.name for upstream in loaded.upstreams]
     for name in names:
         if name not in all_names:

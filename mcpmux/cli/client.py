@@ -19,19 +19,22 @@ from mcpmux.cli.arguments import Arguments, parse_arguments, types_of
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import (
+    NO_TARGET,
     Credentials,
     credentials_options,
     json_option,
     load_target,
     quiet_option,
+    split_config,
 )
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.questions import CAPABILITIES, answer_all, has_person
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.model import Target
-from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
+from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
+from mcpmux.mux.pattern import Glob, matches, parse_glob
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, META, PROGRESS_TOKEN, Call, Event, Notify
@@ -219,25 +222,34 @@ target_argument = click.argument("target", shell_complete=complete_file)
 
 
 @click.command()
-@target_argument
-@click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
+@click.argument("target", required=False, shell_complete=complete_file)
+@click.argument("words", nargs=-1, metavar="[KIND|NAME]...")
 @credentials_options
 @json_option(help="Print the unchanged items, one JSON object per line.")
 @quiet_option
-def ls(target: str, kinds: tuple[str, ...], credentials: Credentials, as_json: bool) -> None:
+def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_json: bool) -> None:
     """List the resources, templates, tools and prompts of servers.
 
-    Without KINDS all four are listed. TARGET is the URL of an MCP server, the command line that starts one in
-    quotes, or a configuration file. All pages are fetched. Servers that are missing are named on stderr.
+    KIND is one of these four words; without one all are listed. NAME is the name or URI of what to list, in
+    which * stands for any text. TARGET is the URL of an MCP server, the command line that starts one in
+    quotes, or a configuration file, mcpmux.toml by default. All pages are fetched. Servers that are missing
+    are named on stderr.
 
     \b
     Examples:
       mcpmux ls http://127.0.0.1:8484/mcp
       mcpmux ls mcpmux.toml tools prompts
+      mcpmux ls tools 'docs__*'
       mcpmux ls "uvx mcp-server-time" --json | jq .name
     """
-    kinds = kinds or tuple(KINDS)
+    target, words = split_config(target, words)
+    if target is None:
+        raise ConfigError([NO_TARGET])
+    kinds = [kind for kind in KINDS if kind in words] or list(KINDS)
+    globs = [parse_glob(word) for word in words if word not in KINDS]
     lists, left_out = run(fetch_lists, load_target(target, credentials), kinds)
+    if globs:
+        lists = {kind: [item for item in lists[kind] if is_named(item, globs)] for kind in kinds}
     for kind, items in lists.items():
         if not items:
             continue
@@ -248,9 +260,16 @@ def ls(target: str, kinds: tuple[str, ...], credentials: Credentials, as_json: b
         if is_titled:
             click.echo()
     if not any(lists.values()):
-        console.tell(f"no {' or '.join(kinds)} found")
+        named = f" called {' or '.join(word for word in words if word not in KINDS)}" if globs else ""
+        console.tell(f"no {' or '.join(kinds)}{named} found")
     for name, reason in left_out.items():
         console.tell(f"left out: {name}: {reason}")
+
+
+def is_named(item: Fields, globs: Sequence[Glob]) -> bool:
+    """Return whether the name or URI of an item fits one of the globs."""
+    texts = [text_of(item.get(key)) for key in ("name", "uri", "uriTemplate")]
+    return any(matches(glob, text) for glob in globs for text in texts if text is not None)
 
 
 async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, list[Fields]], dict[str, str]]:

@@ -12,7 +12,7 @@ import click
 
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json
-from mcpmux.cli.options import load_config, upstream_json_option
+from mcpmux.cli.options import choose_config, load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config.schema import config_schema
 from mcpmux.mux.naming import Naming, naming_of
@@ -63,7 +63,7 @@ def access() -> None:
 
 
 @access.command()
-@click.argument("config", shell_complete=complete_file)
+@click.argument("config", required=False, shell_complete=complete_file)
 @click.option("--principal", default="", help="Name of the principal. Default: an unauthenticated client.")
 @click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
 @click.option("--method", help="read, subscribe, call, get, complete, or a method such as resources/read.")
@@ -74,7 +74,7 @@ def access() -> None:
 @click.option("--upstream", help="Upstream that --uri or --name belongs to.")
 @upstream_json_option
 def test(
-    config: str,
+    config: str | None,
     principal: str,
     scopes: tuple[str, ...],
     method: str | None,
@@ -94,7 +94,7 @@ def test(
       mcpmux access test mcpmux.toml --principal ci --scope deploy --method call --name web__search
       mcpmux access test mcpmux.toml --method complete --upstream docs --uri 'file:///{path}' --json
     """
-    loaded = load_config(config)
+    loaded = load_config(choose_config(config))
     naming = naming_of(loaded.enabled.values(), loaded.views, loaded.merging.name_limit)
     policy = policy_of(loaded.access, naming)
     if (uri is None) == (name is None):

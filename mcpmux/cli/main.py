@@ -50,6 +50,7 @@ PLACES = {
     "bench": "mcpmux.cli.bench:bench",
     "config": "mcpmux.cli.config:config",
     "completion": "mcpmux.cli.completion:completion",
+    "help": "mcpmux.cli.main:help_command",
 }
 TRAFFIC_PLACES = {
     "tail": "mcpmux.cli.traffic_messages:tail",
@@ -156,7 +157,9 @@ def is_compiled() -> bool:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     places=PLACES,
 )
-@click.version_option(mcpmux.__version__, message="%(prog)s %(version)s" + " (compiled)" * is_compiled())
+@click.version_option(
+    mcpmux.__version__, "-V", "--version", message="%(prog)s %(version)s" + " (compiled)" * is_compiled()
+)
 def cli() -> None:
     """Put one Model Context Protocol endpoint in front of many servers.
 
@@ -169,6 +172,20 @@ def cli() -> None:
       mcpmux serve --upstream time="uvx mcp-server-time"
       mcpmux ls https://example.com/mcp             list what a server offers
     """
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, as its option --help does.
+
+    \b
+    Example:
+      mcpmux help traffic tail
+    """
+    assert context.parent is not None
+    cli.main([*words, "--help"], prog_name=context.parent.info_name)
 
 
 @click.group(cls=LazyCommands, context_settings={"show_default": True}, places=TRAFFIC_PLACES)

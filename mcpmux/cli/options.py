@@ -198,9 +198,29 @@ def choose_config(config: str | None, upstreams: Sequence[str] = ()) -> str | No
     return config
 
 
+_NO_TARGET = re.compile(r"(?!-$)(?!.*\.(toml|json)$)[^\s/\\:\0]{1,100}")  # a name, or a glob of names
+
+
+def split_config(config: str | None, words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the configuration to use and the words behind it, of which `config` may be the first one.
+
+    A name is no CONFIG if DEFAULT_FILE is in the current folder, and no file has that name.
+    """
+    if config is not None and _NO_TARGET.fullmatch(config) and not is_file(config) and is_file(DEFAULT_FILE):
+        return DEFAULT_FILE, (config, *words)
+    return choose_config(config), tuple(words)
+
+
 EXPECTED = (
     "a configuration file, a URL with http://, https:// or the like, HOST:PORT, or a command line in quotes"
 )
+
+
+NO_TARGET = f"""no target given, and there is no {DEFAULT_FILE} in this folder:
+  mcpmux import --write        makes one with the servers of your host apps
+  mcpmux add NAME COMMAND      makes one with a server of yours
+  mcpmux demo                  serves examples without a file
+Otherwise give {EXPECTED}, or --upstream NAME=URL."""
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
@@ -213,7 +233,7 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
     elif added:
         config = Config(upstreams=added)
     else:
-        raise ConfigError([f"no target given: expected CONFIG ({EXPECTED}) or --upstream NAME=URL"])
+        raise ConfigError([NO_TARGET])
     auth = attrs.evolve(config.auth, allow_anyone=allow_anyone or config.auth.allow_anyone)
     return attrs.evolve(config, auth=auth)
 

@@ -13,7 +13,7 @@ from mcpmux.cli import console
 from mcpmux.cli.client import KINDS, open_visit
 from mcpmux.cli.completion import complete_file, complete_view
 from mcpmux.cli.console import Columns
-from mcpmux.cli.options import json_option, load_config
+from mcpmux.cli.options import json_option, load_config, split_config
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config
 from mcpmux.config.report import closest
@@ -29,7 +29,7 @@ COLUMNS: Columns = {
 
 
 @click.command()
-@click.argument("config", shell_complete=complete_file)
+@click.argument("config", required=False, shell_complete=complete_file)
 @click.argument("name", required=False, shell_complete=complete_view)
 @click.option("--diff", "other", metavar="OTHER", help="Compare with this view.")
 @click.option("--principal", help="Apply the access rules for this principal. Default: they are left out.")
@@ -37,7 +37,7 @@ COLUMNS: Columns = {
 @click.option("--query", default="", help="Narrow the view as in a client's URL, such as 'tools=a*,b'.")
 @json_option(help="Print one JSON object per line.")
 def view(
-    config: str,
+    config: str | None,
     name: str | None,
     other: str | None,
     principal: str | None,
@@ -47,17 +47,22 @@ def view(
 ) -> None:
     """Show what a client of a view sees.
 
-    CONFIG is a TOML or JSON file. Each line names the selector that something comes from, and the tokens that
-    it takes in a list: a quarter of the characters of its JSON, and nothing for tools that are searched.
+    CONFIG is a TOML or JSON file, mcpmux.toml by default. Each line names the selector that something comes
+    from, and the tokens that it takes in a list: a quarter of the characters of its JSON, and nothing for
+    tools that are searched.
     Without NAME the views are compared with each other and with the view that has everything.
 
     \b
     Examples:
-      mcpmux view mcpmux.toml
-      mcpmux view mcpmux.toml coding
+      mcpmux view
+      mcpmux view coding
       mcpmux view mcpmux.toml coding --diff reading
       mcpmux view mcpmux.toml coding --principal alice --query 'tools=search*'
     """
+    config, names = split_config(config, () if name is None else (name,))
+    if len(names) > 1:
+        raise Mistake(f"{names[0]}: there is no such file")
+    name = names[0] if names else None
     loaded = load_config(config)
     for chosen in filter(None, (name, other)):
         if chosen not in loaded.views:

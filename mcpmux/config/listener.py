@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, ClassVar, TypeAlias, TypeVar
 
 from attrs import frozen
@@ -269,4 +268,6 @@ def parse_listener(kind: Callable[..., Listener], text: str) -> Listener:
     return kind(host=host, port=port)
 
 
-parse_http_argument = partial(parse_listener, HttpListener)
+def parse_http_argument(text: str) -> HttpListener:
+    """Return the listener at HOST:PORT, or at a port of this machine. Raises InvalidValue."""
+    return parse_listener(HttpListener, f"127.0.0.1:{text}" if text.isdecimal() else text)

@@ -60,11 +60,10 @@ MISTAKES = {
         ["serve", "--upstream", "x", "--http", "127.0.0.1:1", "--listen", "tcp://127.0.0.1:1"],
         "two listeners have the address 127.0.0.1:1",
     ),
-    "address": (["serve", "--upstream", "x", "--http", "8484"], 'expected "HOST:PORT"'),
+    "address": (["serve", "--upstream", "x", "--http", "localhost"], 'expected "HOST:PORT"'),
     "demo address": (["demo", "--http", "x:99999"], 'expected "HOST:PORT"'),
     "listen": (["serve", "--upstream", "x", "--listen", "8484"], "expected http://HOST:PORT, ws://"),
     "listen to wss": (["serve", "--upstream", "x", "--listen", "wss://a:1"], "needs a certificate"),
-    "kind": (["ls", "x", "tool"], "'tool' is not one of"),
     "argument": (["call", "http://127.0.0.1:1", "t", "x"], "expected key=text or key:=JSON"),
     "level": (["ls", "x", "--log-level", "loud"], "'loud' is not one of"),
     "stdin twice": (["serve", "-", "--stdio"], "CONFIG is read from standard input already"),
@@ -136,3 +135,19 @@ def test_failure_is_one_sentence_with_exit_code_1(invoke: Invoke, args: list[str
     assert (result.exit_code, result.stdout) == (1, "")
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_help_is_a_command_too(invoke: Invoke) -> None:
+    assert invoke("help", "traffic", "tail").stdout == invoke("traffic", "tail", "--help").stdout
+    assert "Commands:" in invoke("help").stdout
+    assert invoke("help", "tial").exit_code == 2
+
+
+def test_without_a_file_each_way_to_get_one_is_named(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("serve", "check", "ls", "view"):
+        result = invoke(command)
+        assert result.exit_code == 2
+        assert "mcpmux import --write" in result.stderr

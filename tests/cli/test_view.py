@@ -114,3 +114,18 @@ def test_mistakes_are_told(invoke: Invoke, file: str) -> None:
     result = invoke("view", file, "tiem")
     assert (result.exit_code, "did you mean time?" in result.stderr) == (2, True)
     assert invoke("view", file, "--diff", "time").exit_code == 2
+
+
+def test_the_default_file_needs_no_name(invoke: Invoke, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(file).parent
+    monkeypatch.chdir(folder)
+    Path(file).rename(folder / "mcpmux.toml")
+    assert invoke("view", "time", "--json").stdout == invoke("view", "mcpmux.toml", "time", "--json").stdout
+    assert "(everything)" in invoke("view").stdout
+    result = invoke("view", "tiem", "more")
+    assert (result.exit_code, result.stderr) == (2, "Error: tiem: there is no such file\n")
+    names = [
+        json.loads(line)["name"] for line in invoke("ls", "tools", "*__n*", "--json").stdout.splitlines()
+    ]
+    assert names == ["clock__now"]
+    assert "no tools called x* found" in invoke("ls", "tools", "x*").stderr

@@ -100,6 +100,7 @@ def test_every_mistake_in_several_arguments_is_told():
         ("127.0.0.1:8484", HttpListener(host="127.0.0.1", port=8484)),
         ("localhost:0", HttpListener(host="localhost", port=0)),
         ("[::1]:65535", HttpListener(host="::1", port=65535)),
+        ("8484", HttpListener(host="127.0.0.1", port=8484)),
     ],
 )
 def test_listener_is_host_and_port(text, listener):
@@ -107,7 +108,7 @@ def test_listener_is_host_and_port(text, listener):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8484", ":8484", "localhost", "localhost:65536", "::1:8484", "a b:1", "a:1\n"]
+    "text", ["", "65536", ":8484", "localhost", "localhost:65536", "::1:8484", "a b:1", "a:1\n"]
 )
 def test_listener_that_is_not_is_a_mistake(text):
     with pytest.raises(InvalidValue, match="HOST:PORT"):
