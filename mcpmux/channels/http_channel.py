@@ -172,6 +172,7 @@ class HttpChannel(Channel):
     def _after_error(
         self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
     ) -> Awaitable[Fields] | None:
+        # The tool's annotations have changed since they were learned, or were never learned here.
         missed = error.code == HEADER_MISMATCH and call.method == m.TOOLS_CALL and call not in self._learning
         return self._learn_and_repeat(call, notify, deadline) if missed else None
 
@@ -186,6 +187,8 @@ class HttpChannel(Channel):
 
     def learn_tools(self, result: Fields) -> Fields:
         """Learn which arguments go into headers; leave out tools with invalid annotations, and log them."""
+        # "Custom Headers from Tool Parameters" in Streamable HTTP of 2026-07-28: such a tool must not be
+        # listed.
         for tool, reason in self.peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result

@@ -489,6 +489,7 @@ class OwnStream:
 
     async def send(self, reply: HttpReply) -> None:
         """Send events until the session ends, the client goes, or it opens this stream a second time."""
+        # A message goes to one stream only ("Transports", 2025-03-26), and the client reads the newest.
         if self._reader is not None:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:

@@ -183,6 +183,7 @@ class Door(AnswersForOthers):
 
     async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         with suppress(TransportClosed), self._members.relying_on(there):
+            # Only a GET stays open for as long as its client likes, so `let_go` ends no other.
             if handed.method != "GET":
                 return await self._client.hand_over(there, handed, reply)
             with trio.CancelScope() as scope:

@@ -1,13 +1,10 @@
 """One subscription at an upstream for all replicas: each upstream has an owner, where the others listen.
 
-An owner is a member whose lease holds, and by its own list of members the one for that upstream. No other
-replica answers a listen, so none listens at a replica that listens elsewhere. Another replica is a client of
-the owner's hub: it gets a change once all replicas have cleared their caches.
+An owner is a member whose lease holds, and by its own list of members the one for that upstream. Another
+replica is a client of the owner's hub: it gets a change once all replicas have cleared their caches.
 
 A stream ends when the owner's lease does, or when the upstream stops reporting something that the owner has
-honoured. When another replica becomes the owner the stream goes on for a few leases: by then the others
-listen at the new owner, and have got what was still to be sent here. Until then the former owner keeps its
-subscription at the upstream. A stream that another one replaces sends what it has, and ends.
+honoured. A stream that another one replaces sends what it has, and ends.
 """
 
 from __future__ import annotations
@@ -73,6 +70,7 @@ class Listens:
     # This replica listens at others: see `Replicas`
 
     def owner_of(self, upstream: str) -> Owner | None:
+        # A former owner at which others still listen keeps its subscription at the upstream for them.
         if not self._members.is_inside or self._told[upstream]:
             return None
         owner = self._owner(upstream)
@@ -93,6 +91,7 @@ class Listens:
         stream, former = secrets.token_hex(NAME_BYTES), self._newest.get(upstream, "")
 
         async def hear(event: Event) -> None:
+            # From the acknowledgement on the stream has all changes: only then this replica relies on it.
             if event.method == m.ACKNOWLEDGED:
                 self._newest[upstream] = stream
             await notify(event)
@@ -119,6 +118,7 @@ class Listens:
         await in_task()
         key = wanted.upstream
         upstream = self._registry.for_replica(key) if self._owns(key) else None
+        # No other replica answers, so that none listens at a replica that listens elsewhere.
         if upstream is None:
             await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
             return
@@ -162,6 +162,8 @@ class Listens:
             if now >= due and not outbox.is_closed:
                 due = now + lease / SIGNS
                 owned_at = now if self._owns(upstream.key) else owned_at
+                # With another owner the stream goes on for a few leases: by then the other replica listens
+                # there, and has got what was still to be sent here.
                 if not self._may_go_on(upstream, honoured) or now - owned_at > LINGER_LEASES * lease:
                     return
             data = KEEP_ALIVE

@@ -303,6 +303,7 @@ class Membership:
     async def _renew(self) -> None:
         """Have the store renew the lease; under another id if it refuses this one. Raises StoreAway."""
         standing = self._standing
+        # Twice, as an id that the store refuses has ended for ever: then the lease is for another id.
         for _ in range(2):
             asked_at, former_ids = trio.current_time(), self.marks.own.keys() - {self.replica}
             # The time is that of all machines: `mcpmux check` finds out by it whether their clocks agree.

@@ -1,8 +1,7 @@
 """The port at which replicas hand requests to each other, and tell each other what has changed.
 
 Everything is a POST with a letter: what it is about, for which replica, when it was written and a number that
-is used once, signed with the cluster's key. A letter that is not signed, for another replica, old or read
-before is refused, so an attacker who only sees the network cannot send one. The answer to a request that was
+is used once, signed with the cluster's key. The answer to a request that was
 handed over is the answer itself, as it comes; cancelling is closing the connection.
 
 Where the network is not trusted, the port has TLS: what is said is signed, and not hidden.
@@ -135,6 +134,7 @@ class ReplicaPort:
             self._seal.is_signed(_head_of(own, at, length), signature) for own in self._members.marks.own
         ):
             await self._refuse("its head is not signed with the `cursor_key` of this cluster", request, reply)
+        # It is signed, so it is a number.
         elif abs(float(at) - time.time()) > FRESH_SECONDS:
             await self._refuse(OLD, request, reply)
 
@@ -149,6 +149,7 @@ class ReplicaPort:
         """The letter in a request, or why it is refused."""
         if request.method != "POST" or request.path != PATH:
             return "this port is for replicas of mcpmux"
+        # Before the letter is decoded: only bytes that a holder of the key has written reach the decoder.
         if not self._seal.is_signed(request.body, request.headers.get(SIGNATURE, "")):
             return "it is not signed with the `cursor_key` of this cluster"
         try:
@@ -156,6 +157,8 @@ class ReplicaPort:
         except msgspec.DecodeError:
             return "it is of another version of mcpmux"
         now = time.time()
+        # An attacker can record a signed letter, and send it to another replica, later, or again. These three
+        # checks refuse each of these.
         if letter.to not in self._members.marks.own:
             return "it is for another replica"
         if abs(letter.at - now) > FRESH_SECONDS:
@@ -167,6 +170,8 @@ class ReplicaPort:
 
     def _remember(self, nonce: str, now: float) -> None:
         read = self._read
+        # Twice the time: the clock of the writer may be that much ahead, and its letter is fresh for longer
+        # then.
         while read and (len(read) >= NONCES_KEPT or next(iter(read.values())) < now - 2 * FRESH_SECONDS):
             read.popitem(last=False)
         read[nonce] = now

@@ -3,10 +3,6 @@
 Promises: opening does not wait, and calls work as soon as the store is there, or there again. Every call
 returns within the timeout. Every failure becomes StoreAway, in a sentence without passwords.
 
-A client of coredis has background tasks, and must end when one of them breaks. So each client runs in a task
-of ours, and as soon as a call had trouble another client is opened. Until it answers, calls use the one
-before; if it does not, they fail at once.
-
 This is the only module that knows coredis.
 
 Keys, after the prefix:
@@ -208,11 +204,7 @@ def _read_tls(tls: ClientTls) -> ssl.SSLContext:
 async def _open_client(
     config: Cluster, url: StoreUrl, context: ssl.SSLContext | None
 ) -> AsyncIterator[Client[bytes]]:
-    """Yield a client that has answered; of a Redis Cluster one node did. Raises the errors of coredis.
-
-    A connection takes only a part of the timeout where others are tried after it. No command is
-    repeated: one without an answer may have been carried out.
-    """
+    """Yield a client that has answered; of a Redis Cluster one node did. Raises the errors of coredis."""
     locations = [TCPLocation(place.host, place.port) for place in url.places]
     named = _credentials(url.username, url.password)
     stored = _credentials(config.username, config.password)
@@ -221,10 +213,13 @@ async def _open_client(
         "connect_timeout": config.timeout,
         "stream_timeout": config.timeout,
         "max_connections": CONNECTIONS,
+        # A command without an answer may have been carried out, so it is not repeated.
         "retry_policy": NoRetryPolicy(),
     }
     client: Client[bytes]
     if url.topology is Topology.SENTINEL:
+        # Sentinels are asked one after the other, and the primary after them: no connection may take all the
+        # time.
         share = config.timeout / (len(locations) + 1)
         asking = {"ssl_context": context, "connect_timeout": share, "stream_timeout": share, **named}
         asking |= {"verify_version": False}
@@ -240,6 +235,7 @@ async def _open_client(
             yield client
             nursery.cancel_scope.cancel()
     elif url.topology is Topology.CLUSTER:
+        # Nodes are tried one after the other, so a connection gets a part of the time.
         options |= {"startup_nodes": locations, "connect_timeout": config.timeout / 3, **named, **stored}
         # Without the last one it asks for a setting, which not every user may see.
         options |= {"max_connections_per_node": True, "skip_full_coverage_check": True}
@@ -310,6 +306,8 @@ class RedisStore:
         """Keep a client open. Raises no error; when it is cancelled, all connections are closed."""
         async with trio.open_nursery() as nursery:
             while True:
+                # Until another client has answered, calls use the one before; if it does not, they fail at
+                # once.
                 opened = await self._try_to_open(nursery)
                 if self._opened is not None:
                     self._opened.retired.set()
@@ -326,6 +324,8 @@ class RedisStore:
 
     async def _try_to_open(self, nursery: trio.Nursery) -> _Opened | None:
         try:
+            # A client of coredis has background tasks and must end when one of them breaks, so each has its
+            # own task here.
             return await nursery.start(self._run_client)  # type: ignore[no-any-return]
         except Exception as error:  # coredis raises its own errors, those of anyio and of Python, and groups
             self._note(error)
@@ -344,6 +344,7 @@ class RedisStore:
                     opened = _Opened(client, trio.Event())
                     task_status.started(opened)
                     await opened.retired.wait()
+                    # Calls that have begun with this client may still wait for their answers.
                     await trio.sleep(self._timeout)
             if patience.cancelled_caught:
                 raise TimeoutError
@@ -406,6 +407,8 @@ class RedisStore:
         self.commands += 1
         try:
             return await client.evalsha(script.digest, keys, arguments)
+        # A store that was restarted, or has just become the primary, does not have the script; `eval` leaves
+        # it there.
         except errors.NoScriptError:
             self.commands += 1
             return await client.eval(script.source, keys, arguments)

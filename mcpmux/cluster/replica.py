@@ -61,8 +61,7 @@ NAME_BYTES = 2  # of randomness in a name that is made up
 class StoredTokens:
     """`take` is for `RateCounter.take_together`.
 
-    When the store is away each replica counts tokens alone: limits hold less exactly then, and no client is
-    refused for that.
+    When the store is away each replica counts tokens alone.
     """
 
     def __init__(self, store: Store, seal: Seal, rates: RateCounter) -> None:
@@ -74,6 +73,7 @@ class StoredTokens:
         buckets = [Bucket(self._name_of(bucket), bucket.interval, bucket.room) for bucket in counted]
         try:
             refused = await self._store.take(buckets)
+        # Limits hold less exactly then, which is better than to refuse all clients.
         except StoreAway:
             return self._rates.take_here(counted)
         if refused is None:

@@ -83,6 +83,7 @@ class Upkeep:
                     keep_at = trio.current_time() + self._seconds / 2
             except StoreAway as away:
                 log.debug("what the store keeps is not renewed now", reason=str(away))
+                # Renewing the lease asks the same store, so its next attempt is the time to try again.
                 await self._members.changed(math.inf)
                 self._end.set()
 

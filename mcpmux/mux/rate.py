@@ -1,9 +1,7 @@
 """Limit how many exchanges begin in a time (`[[limits.rate]]`). Pure: times are seconds of any clock.
 
 A limit is a bucket that holds `burst` tokens and gets `requests` of them in `per` seconds, evenly. An
-exchange takes one out of each bucket that it counts for, or out of none. Instead of tokens the time is kept
-at which a bucket will be full again (the generic cell rate algorithm): a full bucket need not be kept, and
-only a full one is dropped. Methods that mcpmux does not know share a bucket, as a client can invent them.
+exchange takes one out of each bucket that it counts for, or out of none.
 
 Laws: in t seconds no more than burst + requests * t / per exchanges begin; a client that waits the given
 seconds, and is alone, may begin; a refusal takes no token.
@@ -96,6 +94,8 @@ class Rates:
         self._requests = [bucket for bucket in buckets if not bucket.limit.is_about_upstreams]
         self._exchanges = [bucket for bucket in buckets if bucket.limit.is_about_upstreams]
         self.counts_requests, self.counts_exchanges = bool(self._requests), bool(self._exchanges)
+        # Not tokens, but the times at which buckets will be full again (the generic cell rate algorithm): a
+        # full bucket need not be kept, and only a full one is dropped.
         self._full: dict[tuple[str, ...], float] = {}
         self._sweep_at = SWEEP_FROM
         self._sweep_after = -math.inf

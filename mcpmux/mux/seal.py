@@ -7,12 +7,8 @@ that it is for. Every text that `seal` did not make for that principal is refuse
 Cursor: the position of a walk over many upstreams' lists
   * It holds one position per unfinished upstream: `version | body | tag`. The body is compressed when that is
     shorter; the tag is also over the kind of list. The walk checks that its upstreams still exist.
-  * `None` (start here) and `""` are different upstream cursors.
-  * A cycle of upstream cursors is found by Brent's method: a fingerprint to compare with, and how many
-    pages until it moves on. Constant size, for any length of the walk.
 
-State, and task id: `tag | text`. Servers see mcpmux as one client, so they cannot check that the same
-principal comes back with it.
+State, and task id: `tag | text`.
 
 Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid one) and `basic/patterns/mrtr`,
 2026-07-28.
@@ -61,7 +57,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """
 
     upstream: str
-    cursor: str | None = None
+    cursor: str | None = None  # "" is a cursor, and not the beginning
     anchor: str = ""
     left: int = 1
     stride: int = 1
@@ -77,7 +73,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         if following == self.cursor or mark == self.anchor:
             return None
         anchor, left, stride = self.anchor, self.left - 1, self.stride
-        # Brent: the anchor moves after 1, 2, 4, … pages, so it ends up in the cycle and finds it.
+        # Brent's method: the anchor moves after 1, 2, 4, … pages, so it ends up in the cycle and finds it.
+        # The cursor of a merged list stays of constant size, for any length of the walk.
         if not left:
             anchor, left, stride = mark, stride * 2, stride * 2
         return msgspec.structs.replace(
@@ -181,6 +178,7 @@ class StateSeal(_Seal):
             state = data[_TAG_BYTES:].decode("utf-8", "surrogatepass")
         except ValueError:
             raise ForeignState("this is no state that was given out") from None
+        # The server cannot check this: for it, mcpmux is one client, with all its principals.
         if not hmac.compare_digest(data[:_TAG_BYTES], self._tag(principal.encode(), data[_TAG_BYTES:])):
             raise ForeignState("this state was not given to whoever shows it")
         return state

@@ -86,6 +86,7 @@ class ClientOutbox:
                 self._arrival.unpark()
             return True
         is_full = len(self.waiting) >= DETAIL_LIMIT
+        # A server may name any number of parts of a resource, and the client has to look at the whole anyway.
         if whole is not None and is_full:
             event = whole
         key = (event.method, _subject(event.params) if is_known else bytes(raw(event.params)).decode())
@@ -97,6 +98,7 @@ class ClientOutbox:
         if is_new:
             self._arrival.unpark()
         else:
+            # The event means "look again", so the reader has lost none.
             self.merged += 1
         return is_new
 

@@ -3,9 +3,6 @@
 Promises: a name with a prefix belongs to that prefix's upstream, even if others list it; a name without one
 belongs to the only upstream that has it, and if several have it the refusal names them all; no client learns
 of an item that it may not use.
-
-Apps call tools by names without a prefix, over and over. Their owner is found in what is known of the
-upstreams' lists, without a request while all of those are known.
 """
 
 from __future__ import annotations
@@ -202,7 +199,8 @@ class Resolver:
 
         sessions = [self._registry.for_call(name, call) for name in asked]
         if not anew and all(known_listing(session, list_method) for session in sessions):
-            for session in sessions:  # without a task: most calls come here
+            # Apps call tools by names without a prefix, over and over: no request and no task for these.
+            for session in sessions:
                 await claim(session)
         else:
             await in_task()

@@ -9,9 +9,6 @@ in front, by which the right process gets the next call:
 | a server of 2026-07-28 that all processes reach over HTTP: no request depends on another | ANYWHERE |
 | anything else: a parked call, a task in a session with its server | the id of the process that gave it out |
 
-The owner of a task, and the tool that made it, are known in the process where it was made. With ANYWHERE the
-task id contains them, sealed.
-
 A legacy server may ask that its user visit URLs before it does what was asked:
 
 | client | what it gets |
@@ -143,6 +140,7 @@ class RoundTrips:
     def _write_task(self, exposed: str, principal: str) -> str:
         resolved = self._resolver.namespace.resolve_task(exposed)
         tool = self._access.tool_of(*resolved) if resolved is not None else None
+        # The task's owner and tool are known only where it was made, so the id takes them to other processes.
         return self._task_seal.seal(principal, encode((exposed, tool)).decode())
 
     def _read_task(self, sealed: str, principal: str) -> str:

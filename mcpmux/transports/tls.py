@@ -4,9 +4,8 @@ Promises of contexts: TLS 1.2 or newer; an error names an unusable file, its key
 passphrase is asked for on a terminal or shown. Building a context reads files: do it in a thread.
 
 Promises of streams: the same calls and waits as the stream below, so that users need not know which one they
-have; a failed handshake sends the peer the reason (an alert) before it ends. The bytes of one receive are
-decrypted at once, so none wait in here while the stream below is silent. Closing never waits for the peer. A
-stream that ends without TLS's closing alert counts as ended: HTTP frames its messages (RFC 9112 section 9.8).
+have; a failed handshake sends the peer the reason (an alert) before it ends. Closing never waits for
+the peer.
 """
 
 from __future__ import annotations
@@ -425,10 +424,13 @@ class TlsStream:
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
+        # All of it is decrypted now: what waited in here would be found by no poller of the socket below.
         if data:
             self._incoming.write(data)
             self._early = self._decrypt()
         else:
+            # Also without TLS's closing alert: HTTP frames its messages, so a cut is noticed (RFC 9112
+            # section 9.8).
             self._ended = True
 
     def _decrypt(self) -> bytes:

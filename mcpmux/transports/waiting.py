@@ -6,12 +6,7 @@ soon. One epoll waits for all (Linux only). Where there is none, or it watches t
 waits for each descriptor, and all other code stays the same.
 
 Why: a wait in trio costs several times as much as receiving, and under load dozens of descriptors are ready
-at once. With few of them, an answer often comes sooner than a process falls asleep and is woken. So the
-poller lingers for a moment before it waits, as long as that pays; otherwise it tries again now and then.
-
-A cancel scope for each exchange would also cost more than the exchange. So one sweeper cuts off exchanges
-that are late, within SWEEP_SECONDS, and again and again until they are forgotten. It sleeps while it has
-none.
+at once.
 """
 
 from __future__ import annotations
@@ -143,6 +138,8 @@ class ReadinessPoller:
         if self._pause or len(self._busy) > FEW:
             self._pause = max(0, self._pause - 1)
             return False
+        # With few descriptors, an answer often comes sooner than a process falls asleep and is woken.
+        # Lingering goes on as long as that pays, and is tried again now and then.
         until = perf_counter() + LINGER_SECONDS
         while perf_counter() < until:
             os.sched_yield()  # other processes that want the processor, often the server, get it meanwhile
@@ -226,7 +223,7 @@ class Timed(Protocol):
         """The deadline, in trio's time."""
 
     def cut_off(self) -> None:
-        """End the work whose deadline has passed."""
+        """End the work whose deadline has passed. Called at each sweep until it is forgotten."""
 
 
 class DeadlineSweeper:
@@ -252,6 +249,8 @@ class DeadlineSweeper:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
+        # A cancel scope for each exchange would cost more than the exchange, so one task looks at the
+        # deadlines of all. It sleeps while there are none.
         while True:
             if not self.watched:
                 self._resting = True

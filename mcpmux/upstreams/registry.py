@@ -1,8 +1,7 @@
 """Hold all sessions: one shared with each upstream, era sessions for legacy clients, and private ones.
 
 The set of upstreams changes while it runs. A session that is not in the new set gets no new call; it ends
-when no exchange is in flight, or after RETIRE_SECONDS. A child process of mcpmux is started again only then,
-as two processes of one server might disturb each other.
+when no exchange is in flight, or after RETIRE_SECONDS. A child process of mcpmux is started again only then.
 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
 client's capabilities, and closed when the client goes. The shared session beside it provides the server's

@@ -297,6 +297,8 @@ class UpstreamStatus:
                 self.silent = True
                 with trio.move_on_after(self.config.health_interval or math.inf) as patience:
                     await self.alarm.wait()
+                # Traffic is proof enough, and a server that works on a call may be too busy for a health
+                # check.
                 is_idle = patience.cancelled_caught and self.silent and not self.running
                 if is_idle and not self.breaker.blocks:
                     return

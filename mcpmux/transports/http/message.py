@@ -1,13 +1,10 @@
 """Encode heads of HTTP/1.1 messages, and parse requests and responses with httptools. Pure.
 
-Header fields that we send are a tuple of pairs, so that a set of fields that is used repeatedly is checked
-and encoded once. A head that a connection repeats is parsed once, see `known_head`.
+A head that a connection repeats is parsed once, see `known_head`.
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
 repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. This module refuses what
-passes there although it is ambiguous, too large, or not HTTP/1.x. It also refuses chunk extensions: readers
-that do not agree where one ends can be played off against each other, and no client of ours needs them. An
-Upgrade is declined by ignoring it.
+passes there although it is ambiguous, too large, or not HTTP/1.x.
 
 A request:
     IDLE -- first byte -->      HEAD
@@ -56,6 +53,7 @@ class Refusal(NamedTuple):
     limit: str = "limits.max_connections"
 
 
+# Immutable, so that a set of fields that is used repeatedly is checked and encoded once.
 HeaderFields = tuple[tuple[str, str], ...]
 
 NAMES: Final = 256  # of fields, that are known to be good or bad
@@ -251,6 +249,8 @@ class _MessageParser:
             return  # a trailer must not pass for a header, as it comes after the checks of the head
         key = name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
+        # Repeated fields are one list with commas (RFC 9110 section 5.3), but for those that two readers may
+        # read differently.
         if key in self.headers:
             if key in self._singletons:
                 raise self._refused(400, f"{self._malformed}: {key} is repeated")
@@ -471,7 +471,8 @@ class RequestParser(_MessageParser):
         self.wants_continue = False  # the client has not waited for it
 
     def on_chunk_header(self) -> None:
-        # httptools skips extensions of a chunk, so the line is read once more.
+        # httptools skips extensions of a chunk, so the line is read once more. They are refused: readers
+        # that do not agree where one ends can be played off against each other, and no client needs them.
         end = self._fed.find(b"\n", self._position) + 1
         size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
         if size is None:
@@ -673,6 +674,7 @@ class ResponseParser(_MessageParser):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        # Interim: the final head is still to come (RFC 9110 section 15.2).
         if status < 200:
             return
         headers = self.headers
@@ -686,6 +688,7 @@ class ResponseParser(_MessageParser):
                 raise RemoteProtocolError("its transfer coding is not chunked")
         elif status == 200 or not has_no_body(status):
             self.length = int(headers.get("content-length", 0))
+            # Without a length the body goes to the end of the connection (RFC 9112 section 6.3).
             self._ends_with_stream = "content-length" not in headers
         self.status = status
 

@@ -2,12 +2,11 @@
 
 Promises of the client: POSTs go to the address that the stream's `endpoint` event names, if it is of the same
 origin, for they carry our headers; messages of one task stay in order; `send` raises the server's refusal of
-its message. `send` waits until the server has taken the message. Some servers answer a POST only when the
-work is done, and may ask something before that, so the wait is at most ACCEPT_SECONDS.
+its message. `send` waits until the server has taken the message, and for ACCEPT_SECONDS at most.
 
 Promises of the server: a message goes out whole or not at all; a slow reader makes `send` wait, in bounded
-memory, until the HTTP server ends its connection; a quiet stream gets comments, so that no proxy on the way
-closes it. The caller finds the stream that a POST belongs to.
+memory, until the HTTP server ends its connection; a quiet stream gets comments. The
+caller finds the stream that a POST belongs to.
 
 Source: "HTTP with SSE" in "Transports", 2024-11-05.
 """
@@ -144,6 +143,7 @@ class SseClientStream(MessageStream):
         self._under_way.add(post)
         self._nursery.start_soon(self._post, post, name="sse post")
         try:
+            # Some servers answer a POST only when the work is done, and may ask something before that.
             with trio.move_on_after(ACCEPT_SECONDS):
                 await post.answered.wait()
         finally:
@@ -337,6 +337,7 @@ async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterat
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
     write = reply.write
+    # With a filler, as proxies on the way close a stream on which no byte comes for a while.
     queue = SendQueue(lambda events: write(b"".join(events)), filler=KEEP_ALIVE, quiet=KEEP_ALIVE_SECONDS)
     async with sending(SseServerStream(queue), queue) as messages:
         yield messages
