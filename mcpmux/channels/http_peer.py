@@ -189,6 +189,7 @@ def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | 
 
 
 def as_answer(message: Message | BadMessage | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
+    # Without an id the server could not read the request, and there is only one on this response.
     if isinstance(message, _ANSWERS) and (message.id is None or own_id(message.id) == pending.id):
         return message
     return None
@@ -305,6 +306,7 @@ def nonsense(
 def may_mean_forgotten(error: McpmuxError) -> bool:
     """Return whether a refusal may mean that the server has forgotten the session of the request."""
     if isinstance(error, HttpStatusError):
+        # With Retry-After the server is busy, and knows when it will answer.
         return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
     if isinstance(error, HttpErrorReply | MessageRefused):
         return error.status not in _NOT_OF_SESSIONS

@@ -402,6 +402,7 @@ class HttpEndpoint:
                 return self._recover(self._recoveries, request, reply)
         if request.method == "POST":
             return self._post(request, reply)
+        # Only a legacy session has streams that a client opens by GET.
         if request.method == "GET" and SESSION_HEADER in request.headers:
             return self._get(request, reply)
         if request.method == "DELETE":
@@ -539,6 +540,7 @@ class HttpEndpoint:
         *,
         streams: bool,
     ) -> Handling:
+        # "Protocol Version Header", 2025-06-18: 400 for a version that is not supported.
         if version is not None and version not in SUPPORTED:
             raise unsupported_version(version)
         if message.method == m.INITIALIZE:
@@ -610,6 +612,7 @@ class HttpEndpoint:
                 session.take_notification(message)
             elif isinstance(message, Reply | ErrorReply):
                 session.take_answer(message)
+        # "Sending Messages to the Server": what has no answer gets 202.
         await reply.send(202, ())
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -635,6 +638,8 @@ class HttpEndpoint:
             await reply.send(204, ())
 
     def _session_of(self, request: HttpRequest) -> HttpSession:
+        # 400 without the header, 404 for a session that has ended: "Session Management", 2025-03-26 to
+        # 2025-11-25.
         if SESSION_HEADER not in request.headers:
             raise NoSession(400, "send `initialize` first, then its Mcp-Session-Id with every request")
         session = self._find_session(request)
@@ -648,6 +653,8 @@ class HttpEndpoint:
         if session is None:
             return None
         legacy, principal = session.session, request.principal
+        # As if there were none: an id alone must neither open a session nor confirm that it exists ("Session
+        # Hijacking" in the Security Best Practices).
         if legacy.principal.name != principal.name or legacy.principal.view != principal.view:
             return None
         # The same principal, but the new token may have other scopes: they count from now on.

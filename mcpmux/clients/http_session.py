@@ -282,6 +282,8 @@ class HttpSession:
 
     def _admit(self, request: Request, call_off: Callable[[str], None]) -> None:
         self.last_used = trio.current_time()
+        # An id may not be used again in a session ("Requests"). One in flight is refused, as its answers
+        # would be confused; the others are not remembered.
         if request.id in self._in_flight:
             raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
         if len(self._in_flight) >= self._in_flight_limit:

@@ -202,6 +202,7 @@ class LegacySession:
     async def _answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         if call.method == m.PING:  # which a client may send before `initialized`
             return {}
+        # A client that calls knows that the session is open, also if its notification is still on its way.
         self._greeted.set()
         if call.method in _AGREEING:
             answer = self._set_level if call.method == m.SET_LEVEL else self._subscribe
@@ -261,6 +262,7 @@ class LegacySession:
         It fails at once if the client does not offer that, and after `seconds_to_answer`, which is short if
         no person has to answer.
         """
+        # A server may ask only what its client has declared ("Lifecycle", Capability Negotiation).
         if not offers(self.capabilities, wish.method, wish.params):
             raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
         name = secrets.token_urlsafe(ELICITATION_BYTES)
@@ -298,4 +300,5 @@ def read_client(request: Request) -> tuple[str, ClientFacts]:
     for key, value in facts.items():
         if first_byte(value) != b"{":
             raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
+    # If the requested revision is not known, the answer names another ("Lifecycle", Version Negotiation).
     return negotiate_legacy(requested), ClientFacts(facts["clientInfo"], facts["capabilities"])

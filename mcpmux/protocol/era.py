@@ -137,6 +137,8 @@ _kept_rest: Final = lru_cache(KEPT)(_rest_of)
 
 def _with_tight_schemas(tool: Fields) -> Fields:
     """Return a tool with schemas that legacy revisions allow, and no `outputSchema` that they forbid."""
+    # Legacy schemas (`Tool` in the schema of each revision): the output is an object, and so is each
+    # property's schema.
     for key in ("inputSchema", "outputSchema"):
         schema = members_of(tool.get(key))
         if key == "outputSchema" and text_of(schema.get("type")) != "object":
@@ -153,6 +155,7 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
     """Return a legacy server's error in the form of 2026-07-28, with a missing resource's `data.uri`."""
     if error.code != RESOURCE_NOT_FOUND:
         return error
+    # 2026-07-28 has no separate code for a missing resource: it is -32602, with the URI in `data`.
     data = error.data
     if method in _NAMES_A_RESOURCE and "uri" in params:
         members = members_of(data)
@@ -202,6 +205,8 @@ def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
 
 def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
     """Repeat structured content as text where it cannot stay or be read, unless there is text already."""
+    # Structured content is an object from 2025-06-18, and any value from 2026-07-28. Clients of before read
+    # only text, which servers should repeat it as ("Structured Content" in Tools), and often do not.
     is_object = first_byte(structured) == b"{"
     if is_object and revision >= V_2025_06_18:
         return
@@ -285,6 +290,7 @@ def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -
     if method != m.ELICIT or revision >= V_2025_11_25 or "content" not in answer:
         return answer
     try:
+        # The client was shown a text for a choice of several, see `_field_for`.
         several = [name for name, schema in _properties(params).items() if _is_array(schema)]
         content = decode_fields(answer["content"])
     except ValueError:
@@ -305,6 +311,7 @@ def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
         shown = [_block_for(block, revision) for block in _blocks_in(content)]
     except ValueError:
         return answer
+    # A sampling result has one block before 2025-11-25.
     if len(shown) != 1:
         text = "\n\n".join(text_of(block.get("text")) or bytes(raw(block)).decode() for block in shown)
         shown = [_text(text)]
@@ -317,6 +324,7 @@ def _elicitation_for(params: Fields, revision: str, elicitation_id: str) -> Fiel
         kind = "URL elicitation" if by_url else "elicitation"
         raise RpcError(METHOD_NOT_FOUND, f"the client speaks {revision}, which has no {kind}")
     if by_url:
+        # 2025-11-25 requires it, 2026-07-28 has none.
         return {**params, "elicitationId": params.get("elicitationId", raw(elicitation_id))}
     if revision >= V_2025_11_25 or "requestedSchema" not in params:
         return params
@@ -341,6 +349,7 @@ def _is_array(schema: Fields) -> bool:
 def _field_for(schema: Fields) -> Fields:
     """Return a field of a form in the form of 2025-06-18; the user types a choice of several as text."""
     if "oneOf" in schema:
+        # `enumNames`, which JSON Schema does not have, is how 2025-06-18 gives choices titles (`EnumSchema`).
         values, names = _choices(schema["oneOf"])
         kept = {key: value for key, value in schema.items() if key != "oneOf"}
         return {**kept, "enum": raw(values), "enumNames": raw(names)}

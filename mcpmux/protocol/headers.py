@@ -80,6 +80,7 @@ class InvalidHeaderSchema(ValueError):
 
 def encode_value(text: str) -> str:
     """Return `text` as a header value: unchanged when that is safe, else in the base64 form."""
+    # A text that looks like the base64 form is encoded as well, or its reader would decode it.
     if _is_plain(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
         return text
     packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
@@ -312,6 +313,7 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
     if value is None:
         return None
     value = value.strip()
+    # Seconds or a date (RFC 9110 section 10.2.3).
     if re.fullmatch(r"[0-9]{1,10}", value):
         return min(float(value), LONGEST_SECONDS)
     from email.utils import parsedate_to_datetime  # not at the top: it is large, and few servers send a date

@@ -606,6 +606,7 @@ class Upstream(UpstreamStatus):
             if self._renewing is None and self.connection is not None:
                 self._renew(self.connection, TransportError("its own stream is refused"))
             return
+        # The call is lost with its connection: its client gets that error, and does not repeat the call.
         if notification.method == WITHDRAWN and (self.connection is None or self.connection.closed.is_set()):
             notification = self._lost_with(notification)
         # The cache first: a client that is notified may ask at once, and must not get the old answer.
