@@ -304,6 +304,7 @@ class Cache:
 
     def change(self, session: str, lists: Collection[str]) -> None:
         """Drop the entries of changed lists, given by their methods, of a session and of MERGED."""
+        # A merged list contains the list of every session.
         for each in {session, MERGED}:
             for method in lists:
                 self._remove_tagged(("list", each, method))

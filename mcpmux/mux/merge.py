@@ -5,13 +5,10 @@ the caller); items are emitted round by round, within a round in configuration o
 many whole rounds as it takes to reach the page size.
 
 Laws: walking all pages yields every item exactly once; the order does not depend on the page size; an
-upstream page is fetched once per walk; a failed upstream loses only its own items and is reported. A combined
-page is also complete when many of its items were hidden: it may be short, or empty with a cursor.
+upstream page is fetched once per walk; a failed upstream loses only its own items and is reported.
 
 Some servers list an item twice, or begin again where their list should end. A combined page has no item
-twice. The cursor holds few names, so that it stays small: the first ones of the list, and the last ones
-before the cursor. So a list that begins again is cut there, on every page. An item that comes again on a
-later page, long after its first time, is not recognised.
+twice. Between pages that is not certain, see `Before`.
 
 State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
 Only this file changes it.
@@ -191,6 +188,8 @@ class Before:
 
     def __init__(self, position: Position) -> None:
         self._position = position
+        # Few names, so that the cursor stays small: the first ones show that a list begins again, the last
+        # ones that pages overlap. An item that comes again long after its first time is not recognised.
         self._marks = frozenset((*position.first, *position.last))
         self._pages: list[Sequence[str | None]] = []
         self._known: set[str | None] | None = None  # the names on those pages, built for the second one
@@ -339,6 +338,8 @@ class Walk:
     @property
     def done(self) -> bool:
         """Whether the combined page is complete: full, or no page is left to fetch."""
+        # A client that sees few items must not cause a walk over all: its page may be short, or empty with a
+        # cursor.
         looked_at_many = self._looked_at >= LOOKS * self._page_size
         return self._count >= self._page_size or looked_at_many or not self.wanted
 

@@ -5,9 +5,7 @@ Matching takes time in proportion to the text, for any number of stars.
 
 A template that matches a raw URI shows who may own it. A match is a claim, not an expansion: a
 simple expression stands for one or more characters of one path segment, a reserved or exploded one (`{+x}`,
-`{x*}`) may cross `/`, query-like ones may be absent. Templates and URIs are both untrusted text, so no
-backtracking: the set of places that the template can have reached is carried from piece to piece, which
-costs (pieces x length of the URI) at worst; both are limited.
+`{x*}`) may cross `/`, query-like ones may be absent.
 
 Spelling must not dodge an access rule. Two servers may take the same text for two things: one decodes
 `%2e%2e`, one does not; one takes `//` for `/`, one takes `\\` for `/`. mcpmux cannot know which server does
@@ -133,6 +131,7 @@ class _Piece(NamedTuple):
     optional: bool = False
 
 
+# RFC 6570 section 3.2: a reserved expression may cross a slash; one of a query or fragment may be absent.
 _BY_OPERATOR: Final = {
     "+": _Piece("", "", 1),
     "#": _Piece("#", "", 0, optional=True),
@@ -188,6 +187,8 @@ def matches_template(template: str, uri: str) -> bool:
     pieces = _pieces(template)
     if len(pieces) > PIECE_LIMIT:
         return False
+    # Both are untrusted text, so there is no backtracking: the set of places that the template can have
+    # reached is carried from piece to piece, which costs (pieces x length of the URI) at worst.
     places = {0}
     for piece in pieces:
         places = _after(piece, uri, places)
@@ -302,6 +303,7 @@ def read(
     """
     if way is None:
         return uri
+    # Parsers by the URL standard of WHATWG drop tabs and line ends anywhere, and blanks at both ends.
     if way.trimming:
         uri = uri.strip(_ENDS).translate(_IGNORED)
     if way.cut != "first":
@@ -313,6 +315,7 @@ def read(
         service, tail = _decoded(service, way.rounds, decode), _decoded(tail, way.rounds, decode)
     if way.trimming:
         service = service.translate(_IGNORED)
+    # The same standard takes a backslash for a slash, as Windows does.
     if way.turning:
         service = service.replace("\\", "/")
     return (read_front or _read_front)(service, way.merging) + tail
@@ -340,7 +343,9 @@ def _read_front(service: str, merging: bool) -> str:
     match = _SCHEME.match(service)
     if match is None:
         return _read_path(service, merging)
+    # Scheme and host ignore case, and a default port is no difference (RFC 3986 sections 6.2.2.1 and 6.2.3).
     scheme, rest = match[1].lower(), service[match.end() :]
+    # Both forms are in use (RFC 8089 appendix B).
     if scheme == "file" and rest.startswith("/") and not rest.startswith("//"):
         rest = f"//{rest}"
     if not rest.startswith("//"):
@@ -360,6 +365,7 @@ def _read_path(path: str, merging: bool) -> str:
         path = _SLASHES.sub("/", path)
     if "." not in path:
         return path
+    # Dot segments, as a server that resolves the path removes them (RFC 3986 section 5.2.4).
     root, segments = ("/", path[1:].split("/")) if path.startswith("/") else ("", path.split("/"))
     kept: list[str] = []
     for segment in segments:

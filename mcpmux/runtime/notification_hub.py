@@ -3,8 +3,7 @@
 Promises: an update reaches exactly the subscribers of its URI or of one above it, under the URI that each
 of them used; a list change reaches every client that may receive it, many within one window as one; no client
 is notified about something that the access rules do not let it use; putting never waits, so a slow client
-delays no other. Updates are delivered one after the other, in a pass each, with a checkpoint in between: an
-update that is repeated before its pass is merged with it, so a burst costs no more than its delivery.
+delays no other. Updates are delivered one after the other, in a pass each, with a checkpoint in between.
 
 A notification for one client only (the status of its task, a completed URL elicitation) reaches the client
 that made the task, or was sent to the URL, and no other. A status that comes before its task is known waits
@@ -160,6 +159,7 @@ class Personal:
         elif maker is not None:
             self._put(maker[0], Event(method, rewrite.expose_task(params, space)))
         else:
+            # The status may have come before the answer that names the task: `own_task` delivers it.
             self._unclaimed.keep((upstream, task_id), Event(method, params), weigh(params))
 
     async def completed(self, upstream: str, elicitation_ids: frozenset[str]) -> None:
@@ -408,6 +408,7 @@ class NotificationHub:
         if is_full or len(uri) > SHORT_CHARS:  # a thousand long URIs would take much memory
             self._tell(upstream, uri, now)
             return
+        # A report before the pass of the same update is merged with it, so a burst costs one delivery.
         self._updates[upstream, uri] = now
         self._update.set()
 

@@ -12,11 +12,10 @@
     any        -- late, or the client left -->             the task is cancelled
 
 A request is received, and given to its handler, where the poller calls: the connection's task sleeps
-meanwhile, and is woken for whatever waits for something of trio. A handler runs inline until it does. The
+meanwhile, and is woken when the handler, which runs inline until then, has to wait for something of trio. The
 server calls `sweep` for deadlines, and to notice that the client left while its request is being handled.
-Answers go out in the order of their requests, so what comes behind a request waits for its answer. Malformed
-and oversized requests are refused here; the meaning of a request is left to the handler. A body that may be
-large is read only after a judge has seen its head, and if the budget for bodies has room for it.
+Malformed and oversized requests are refused here; the meaning of a request is left to the handler. A body
+that may be large is read only after a judge has seen its head, and if the budget for bodies has room for it.
 """
 
 from __future__ import annotations
@@ -355,6 +354,8 @@ class ServerConnection:
             if not self._begin(parser.requests.pop(0)):
                 return False
         if self.state is ANSWERING:
+            # Answers go out in the order of their requests, so what comes behind this one waits for its
+            # answer.
             if self._has_more():
                 self._forget()
             return True
