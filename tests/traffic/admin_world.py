@@ -119,13 +119,13 @@ class Traffic:
         return exchange
 
     def quick(self, number: int) -> None:
-        """So many exchanges, made without a recorder."""
-        asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
-        told = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
+        """Put `number` finished exchanges into the ring, without a recorder."""
+        request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
+        response = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode()
         for exchange in range(1, number + 1):
-            self.ring.take(Observation(self.client, "in", asked, self.now, "request", exchange, "ping", 1))
+            self.ring.take(Observation(self.client, "in", request, self.now, "request", exchange, "ping", 1))
             self.ring.take(
-                Observation(self.client, "out", told, self.now, "result", exchange, "ping", 1, ms=1.0)
+                Observation(self.client, "out", response, self.now, "result", exchange, "ping", 1, ms=1.0)
             )
 
 
@@ -245,7 +245,7 @@ async def get(here, path):
 
 @asynccontextmanager
 async def events(here, path, **request):
-    """What a stream says, event by event."""
+    """Open an event stream, and yield a channel of its (event, data) pairs."""
     async with connection(here, path, token=here.token, **request) as stream:
         send, receive = trio.open_memory_channel(10_000)
 
@@ -272,7 +272,7 @@ async def events(here, path, **request):
 
 
 def unchunked(data):
-    """The data without the lines of its chunks; chunks here have line ends of their own only in pairs."""
+    """Return the data without the size lines of its chunks. In these chunks line ends come only in pairs."""
     return re.sub(rb"(?:\A|\r\n)[0-9a-f]+\r\n", b"", data).removesuffix(b"\r\n")
 
 
@@ -282,7 +282,7 @@ async def hear(receive):
 
 
 async def post(here, path, body=b"{}", **headers):
-    """(status, headers, body) of a POST; the token is shown unless `headers` say who it is."""
+    """Return (status, headers, body) of a POST with the token, unless `headers` have credentials."""
     token = None if headers.keys() & {"authorization", "cookie"} else here.token
     fields = {"content_type": "application/json", "content_length": str(len(body)), **headers}
     return await ask(here, path, method="POST", token=token, body=body, **fields)

@@ -24,7 +24,7 @@ WALL = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 
 
 def fields(value: Mapping[str, Any]) -> Fields:
-    return {key: raw(each) for key, each in value.items()}
+    return {key: raw(member) for key, member in value.items()}
 
 
 def call_of(method: str, meta: Mapping[str, Any] = NO_HEADERS, **params: Any) -> Call:
@@ -90,7 +90,7 @@ async def open_world(**settings: Any) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
         yield World(disk, audit)
-        assert audit._open == 0  # writes wait for nobody who has gone
+        assert audit._open == 0  # no write waits for a client that has gone
         audit.close()
 
 

@@ -35,9 +35,13 @@ def record(seq: int = 1, at: float = 0.0, body: Any = None, **facts: Any) -> Rec
 
 def request_of(answer: Record, records: Sequence[Record]) -> int | None:
     """Return the number of the last request with the id of an answer that went the other way on its leg."""
-    for each in reversed(records):
-        if each.kind == "request" and (each.leg, each.peer, each.id) == (answer.leg, answer.peer, answer.id):
-            return each.seq if each.direction != answer.direction else None
+    for record in reversed(records):
+        if record.kind == "request" and (record.leg, record.peer, record.id) == (
+            answer.leg,
+            answer.peer,
+            answer.id,
+        ):
+            return record.seq if record.direction != answer.direction else None
     return None
 
 
@@ -89,10 +93,10 @@ class Play:
         self.put(ask(inside, uri), id=inside, target=uri, direction="out", **theirs, **here)
         if answered:
             self.now += seconds
-            told = {"kind": kind, "code": error, "ms": seconds * 1000}
-            self.put(answer(inside, uri), id=inside, **theirs, **told, **here)
-            told["status"] = 200
-            self.put(answer(number, exposed), id=number, direction="out", client=client, **told, **here)
+            facts = {"kind": kind, "code": error, "ms": seconds * 1000}
+            self.put(answer(inside, uri), id=inside, **theirs, **facts, **here)
+            facts["status"] = 200
+            self.put(answer(number, exposed), id=number, direction="out", client=client, **facts, **here)
         return number
 
     def call(self, *, failed: bool = False, seconds: float = 0.02) -> int:
@@ -103,8 +107,8 @@ class Play:
         self.put({"id": number, "method": "tools/call", "params": {"name": "find"}}, target="find", **here)
         self.now += seconds
         result = {"content": [], **({"isError": True} if failed else {})}
-        told = {"kind": "result", "failed": failed or None, "ms": seconds * 1000, "direction": "out"}
-        self.put({"id": number, "result": result}, **told, **here)
+        facts = {"kind": "result", "failed": failed or None, "ms": seconds * 1000, "direction": "out"}
+        self.put({"id": number, "result": result}, **facts, **here)
         return number
 
     def say(self, method: str = "notifications/progress", **facts: Any) -> Record:
@@ -123,6 +127,6 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
     """Everything on a leg."""
     reading = Reading(side, upstream)
-    for each in records:
-        reading.add(each)
+    for record in records:
+        reading.add(record)
     return reading

@@ -49,7 +49,7 @@ URIS = [f"memo:{number}" for number in range(1, 6)]
 class Varied(Subscribable):
     """Gives out cursors, states and names of questions that no other one gives out.
 
-    `texts`: what its resources say. Its tool `count` answers how often it was called, `ask` what it was told.
+    `texts`: of its resources. Its tool `count` returns the number of calls, `ask` the client's answers.
     """
 
     _numbers = itertools.count(1)
@@ -124,10 +124,10 @@ class Varied(Subscribable):
             return _text(json.dumps(params["inputResponses"][self.mark]))
         if "requestState" in params:
             raise RpcFailure(-32602, "Invalid requestState")
-        asked = {self.mark: WISH}
+        questions = {self.mark: WISH}
         return {
             "resultType": "input_required",
-            "inputRequests": asked,
+            "inputRequests": questions,
             "requestState": f"state of {self.mark}",
         }
 
@@ -217,19 +217,19 @@ async def tried(client: ScriptedClient, method: str, params: Json) -> Json | Non
 
 
 async def listen(client: ScriptedClient, *uris: str) -> list[Json]:
-    """Subscribe to resources, in the words of the era; what is told at once."""
+    """Subscribe to resources in the client's era. Return the messages that follow at once."""
     if client.revision == MODERN:
         await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": list(uris)}})
         return await client.drain()
-    told: list[Json] = []
+    messages: list[Json] = []
     for uri in uris:
         await client.request("resources/subscribe", {"uri": uri})
-        told += await client.drain()
-    return told
+        messages += await client.drain()
+    return messages
 
 
 async def call(client: ScriptedClient, tool: str, **meta: Any) -> tuple[Json, list[Json]]:
-    """The result of a tool, whatever it asks on the way, and the progress before it."""
+    """Call a tool and answer its questions. Return its result, and the progress before it."""
     params: Json = {"name": tool}
     progress: list[Json] = []
     while True:

@@ -175,9 +175,9 @@ async def test_the_list_is_paged_and_filtered():
         rest = await get(here, f"/api/exchanges?limit=20&before={first['before']}")
         assert [row["row"] for row in rest["rows"]] == list(range(10, 0, -1))
         assert rest["before"] is None
-        found = await get(here, "/api/exchanges?filter=upstream%3Dsearch")
-        assert [row["row"] for row in found["rows"]] == [28, 25, 22, 19, 16, 13, 10, 7, 4, 1]
-        assert found["before"] is None
+        page = await get(here, "/api/exchanges?filter=upstream%3Dsearch")
+        assert [row["row"] for row in page["rows"]] == [28, 25, 22, 19, 16, 13, 10, 7, 4, 1]
+        assert page["before"] is None
 
 
 BAD = [
@@ -207,13 +207,13 @@ async def test_an_exchange_has_its_messages_on_both_legs_redacted():
     async with listening(traffic) as here:
         shown = await get(here, "/api/exchanges/1")
         assert SECRET not in json.dumps(shown)
-        asked, passed_on, *_ = [message["record"] for message in shown["messages"]]
-        assert (asked["leg"], asked["message"]["params"]["name"]) == ("client", "docs__find")
+        request, passed_on, *_ = [message["record"] for message in shown["messages"]]
+        assert (request["leg"], request["message"]["params"]["name"]) == ("client", "docs__find")
         assert (passed_on["leg"], passed_on["message"]["params"]["name"]) == ("upstream", "find")
-        assert asked["redacted"] == passed_on["redacted"] == 1
+        assert request["redacted"] == passed_on["redacted"] == 1
         assert shown["row"]["status"] == "ok"
-        one = await get(here, f"/api/exchanges/1/{passed_on['seq']}")
-        assert one["record"] == passed_on
+        message = await get(here, f"/api/exchanges/1/{passed_on['seq']}")
+        assert message["record"] == passed_on
         status, _, body = await ask(here, "/api/exchanges/2", token=here.token)
         assert (status, list(json.loads(body))) == (404, ["error"])
 
@@ -225,13 +225,13 @@ async def test_the_stream_of_rows_tells_what_changes():
         kind, began = await hear(receive)
         assert (kind, began["rows"], began["last"]) == ("rows", [], 1)
         traffic.exchange()
-        _, told = await hear(receive)
-        assert [(row["row"], row["status"]) for row in told["rows"]] == [(2, "ok")]
+        _, update = await hear(receive)
+        assert [(row["row"], row["status"]) for row in update["rows"]] == [(2, "ok")]
         request, _ = traffic.begin("tools/list", {})
         assert (await hear(receive))[1]["rows"][0]["status"] == "open"
         traffic.message_passed(traffic.client, "out", {"id": request, "result": {"tools": []}})
-        _, told = await hear(receive)
-        assert [(row["row"], row["status"]) for row in told["rows"]] == [(3, "ok")]
+        _, update = await hear(receive)
+        assert [(row["row"], row["status"]) for row in update["rows"]] == [(3, "ok")]
 
 
 @pytest.mark.parametrize("filtering", ["", "filter=upstream%3Ddocs&"])
@@ -244,8 +244,8 @@ async def test_the_stream_of_rows_goes_on_where_the_list_ended(filtering: str):
         traffic.exchange()  # after the list, before the stream
         async with events(here, f"/api/exchanges/stream?{filtering}since={listed['messages']}") as receive:
             await hear(receive)
-            _, told = await hear(receive)
-    assert [[row["row"] for row in part["rows"]] for part in (listed, told)] == [[1], [2]]
+            _, update = await hear(receive)
+    assert [[row["row"] for row in part["rows"]] for part in (listed, update)] == [[1], [2]]
 
 
 async def test_a_stream_of_rows_of_another_run_begins_with_this_one():
@@ -266,8 +266,8 @@ async def test_the_stream_of_rows_says_which_fit_the_filter_no_more():
         request, _ = traffic.begin("tools/list", {})
         assert [row["row"] for row in (await hear(receive))[1]["rows"]] == [1]
         traffic.message_passed(traffic.client, "out", {"id": request, "result": {"tools": []}})
-        _, told = await hear(receive)
-        assert (told["rows"], told["gone"]) == ([], [1])
+        _, update = await hear(receive)
+        assert (update["rows"], update["gone"]) == ([], [1])
 
 
 async def test_a_flood_is_told_in_part_and_counted():
@@ -276,9 +276,9 @@ async def test_a_flood_is_told_in_part_and_counted():
         await hear(receive)
         for _ in range(1000):
             traffic.exchange()
-        _, told = await hear(receive)
-        assert (len(told["rows"]), told["skipped"], told["last"]) == (200, 800, 1000)
-        assert told["rows"][-1]["row"] == 1000
+        _, update = await hear(receive)
+        assert (len(update["rows"]), update["skipped"], update["last"]) == (200, 800, 1000)
+        assert update["rows"][-1]["row"] == 1000
 
 
 async def test_the_stream_of_traffic_has_every_message_as_captures_have_it():
@@ -478,7 +478,9 @@ async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():
         assert groups["", "tools/call"]["p50"] == pytest.approx(20, rel=ERROR)
         assert groups["docs", "tools/call"]["p50"] == pytest.approx(16, rel=ERROR)
         assert sum(slot["count"] for slot in stats["slots"]) == 6
-        upstreams = {each["upstream"]: (each["count"], each["p95"]) for each in stats["upstreams"]}
+        upstreams = {
+            upstream["upstream"]: (upstream["count"], upstream["p95"]) for upstream in stats["upstreams"]
+        }
         assert upstreams == {"": (3, pytest.approx(30)), "docs": (3, pytest.approx(24))}
         assert stats["seconds"] == pytest.approx(60)
 

@@ -23,12 +23,12 @@ def two() -> dict[str, ScriptedServer]:
 
 async def states(here: Listening) -> dict[str, str]:
     _, _, body = await ask(here, "/api/upstreams", token=here.token)
-    return {each["name"]: each["state"] for each in json.loads(body)["upstreams"]}
+    return {upstream["name"]: upstream["state"] for upstream in json.loads(body)["upstreams"]}
 
 
 async def ready(here: Listening) -> None:
-    for each in here.world.mux.upstreams.values():
-        await each.settled()
+    for server in here.world.mux.upstreams.values():
+        await server.settled()
 
 
 async def test_an_upstream_is_disabled_enabled_drained_and_restarted():
@@ -61,8 +61,8 @@ async def test_an_upstream_is_disabled_enabled_drained_and_restarted():
 async def test_what_cannot_be_done_is_told_with_its_reason(path, status, word):
     async with listening(servers=two()) as here:
         await post(here, "/api/upstreams/more/disable")
-        told, _, body = await post(here, path)
-        assert told == status
+        code, _, body = await post(here, path)
+        assert code == status
         assert word in json.loads(body)["error"]
 
 
@@ -184,8 +184,8 @@ async def test_every_upstream_says_since_when_and_how_often():
     ],
 )
 def test_ready_is_as_strict_as_configured(states, listening, one, every):
-    told = [is_ready(when, states) for when in ("listening", "any", "all")]
-    assert told == [listening, one, every]
+    answers = [is_ready(when, states) for when in ("listening", "any", "all")]
+    assert answers == [listening, one, every]
 
 
 async def test_nobody_is_sent_here_while_mcpmux_stops():

@@ -31,15 +31,15 @@ Heard = trio.MemoryReceiveChannel[tuple[str, Json]]
 async def calling(here: Listening, method: str, params: Any, view: str = "") -> AsyncIterator[Heard]:
     """The events of a request that is sent."""
     body = json.dumps({"method": method, "params": params, "view": view}).encode()
-    async with events(here, PATH, method="POST", body=body, content_type="application/json") as heard:
-        yield heard
+    async with events(here, PATH, method="POST", body=body, content_type="application/json") as receive:
+        yield receive
 
 
 async def call(here: Listening, method: str, params: Any, view: str = "") -> list[tuple[str, Json]]:
     """All events of a request."""
-    async with calling(here, method, params, view) as heard:
+    async with calling(here, method, params, view) as receive:
         with trio.fail_after(60):
-            return [event async for event in heard]
+            return [event async for event in receive]
 
 
 def opened(worker: ScriptedServer | None = None, **settings: Any) -> Any:
@@ -50,24 +50,24 @@ async def test_a_request_has_its_row_its_notifications_and_its_answer():
     worker = Worker()
     async with opened(worker) as here:
         meta = {"progressToken": 0, "io.modelcontextprotocol/logLevel": "info", CLIENT_INFO: {}, VERSION: "x"}
-        told = await call(here, "tools/call", {**WORK, "_meta": meta})
-        assert [event for event, _ in told] == ["begun", "notification", "notification", "answer"]
-        (_, begun), (_, progress), (_, message), (_, answer) = told
+        stream = await call(here, "tools/call", {**WORK, "_meta": meta})
+        assert [event for event, _ in stream] == ["begun", "notification", "notification", "answer"]
+        (_, begun), (_, progress), (_, message), (_, answer) = stream
         assert progress["method"] == "notifications/progress" and progress["params"]["total"] == 2
         assert message["params"]["data"] == {"low": ["ink"]}
         assert {key: answer["result"][key] for key in DONE} == DONE
         assert answer["ms"] > 0
         shown = await get(here, f"/api/exchanges/{begun['row']}")
         assert (shown["row"]["method"], shown["row"]["client"]) == ("tools/call", "mcpmux-inspector")
-        assert [each["record"]["leg"] for each in shown["messages"]][:2] == ["client", "upstream"]
+        assert [message["record"]["leg"] for message in shown["messages"]][:2] == ["client", "upstream"]
     assert worker.seen[-1]["params"]["_meta"][CLIENT_INFO]["name"] == "mcpmux-inspector"
 
 
 async def test_an_error_is_an_answer():
     async with opened() as here:
-        told = await call(here, "tools/call", {"name": "docs__fail"})
+        stream = await call(here, "tools/call", {"name": "docs__fail"})
         error = {"code": -32050, "message": "out of paper", "data": {"tray": 2}}
-        assert told[-1][1]["error"] == error
+        assert stream[-1][1]["error"] == error
         ((event, answer),) = await call(
             here, "tools/list", {"_meta": {"io.modelcontextprotocol/logLevel": 1}}
         )
@@ -77,8 +77,8 @@ async def test_an_error_is_an_answer():
 async def test_leaving_cancels_the_request_at_the_server():
     worker = Worker()
     async with opened(worker) as here:
-        async with calling(here, "tools/call", {"name": "docs__hang"}) as heard:
-            _, begun = await hear(heard)
+        async with calling(here, "tools/call", {"name": "docs__hang"}) as receive:
+            _, begun = await hear(receive)
             with trio.fail_after(60):
                 await worker.hangs.wait()
         with trio.fail_after(60):
@@ -148,8 +148,8 @@ async def test_what_is_no_request_is_refused(body: bytes):
 async def test_so_many_requests_run_at_once_and_no_more():
     async with opened() as here, AsyncExitStack() as stack:
         for _ in range(calls.CALLS_AT_ONCE):
-            heard = await stack.enter_async_context(calling(here, "tools/call", {"name": "docs__hang"}))
-            await hear(heard)
+            receive = await stack.enter_async_context(calling(here, "tools/call", {"name": "docs__hang"}))
+            await hear(receive)
         status, _, body = await post(here, PATH, b'{"method": "tools/list"}')
         assert (status, "running already" in json.loads(body)["error"]) == (429, True)
 
@@ -158,8 +158,8 @@ async def test_a_request_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
     monkeypatch.setattr(calls, "CALL_SECONDS", 0.1)
     worker = Worker()
     async with opened(worker) as here:
-        told = await call(here, "tools/call", {"name": "docs__hang"})
-        assert "more than 0.1 seconds" in told[-1][1]["error"]["message"]
+        stream = await call(here, "tools/call", {"name": "docs__hang"})
+        assert "more than 0.1 seconds" in stream[-1][1]["error"]["message"]
         with trio.fail_after(60):
             await worker.cancelled.wait()
 

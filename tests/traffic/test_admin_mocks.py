@@ -37,7 +37,7 @@ async def start(here: Listening, filtering: str = "") -> Json:
 
 
 async def call(url: str, word: str) -> Json:
-    """What a mock answers to a call of the tool."""
+    """Call the tool of a mock, and return its answer."""
     with HttpPool(HttpOrigin.from_url(url)) as pool:
         return (await HttpClient(pool).modern("tools/call", params_of(word))).last
 
@@ -97,8 +97,8 @@ async def test_a_mock_knows_nothing_that_is_not_shown():
 )
 async def test_what_cannot_be_mocked_is_told_with_its_reason(body: Json, status: int, word: str):
     async with listening(traffic_of("one")) as here:
-        told = await post(here, "/api/mocks", json.dumps(body).encode())
-        assert (told[0], word in told[2].decode()) == (status, True), told
+        response = await post(here, "/api/mocks", json.dumps(body).encode())
+        assert (response[0], word in response[2].decode()) == (status, True), response
         assert await get(here, "/api/mocks") == {"mocks": []}
 
 
@@ -114,8 +114,8 @@ async def test_there_are_not_more_than_a_few(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mocks_module, "MOCKS", 1)
     async with listening(traffic_of("one")) as here:
         await start(here)
-        told = await post(here, "/api/mocks", b"{}")
-        assert told[0] == 429
+        response = await post(here, "/api/mocks", b"{}")
+        assert response[0] == 429
         await post(here, "/api/mocks/1/stop")
         assert (await start(here))["number"] == 2
 
@@ -147,9 +147,9 @@ async def test_a_mock_cannot_be_stopped_or_lost_while_it_is_made(
         assert (await post(here, "/api/mocks/1/stop"))[0] == 404
         may_go_on.set()
         with trio.fail_after(60):
-            while not (found := (await get(here, "/api/mocks"))["mocks"]):
+            while not (mocks := (await get(here, "/api/mocks"))["mocks"]):
                 pass
-        assert said(await call(found[0]["url"], "one")) == "one"
+        assert said(await call(mocks[0]["url"], "one")) == "one"
         assert (await post(here, "/api/mocks/1/stop"))[0] == 200
 
 

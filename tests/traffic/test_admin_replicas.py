@@ -32,7 +32,7 @@ async def test_all_replicas_are_told_this_one_first():
         listening(replicas=replicas["b"].node) as here,
     ):
         b, a = (await get(here, "/api/replicas"))["replicas"]
-        assert [(each["name"], each["state"], each["others"]) for each in (b, a)] == [
+        assert [(replica["name"], replica["state"], replica["others"]) for replica in (b, a)] == [
             ("b", "inside", 1),
             ("a", "inside", 1),
         ]
@@ -76,8 +76,8 @@ async def test_metrics_say_how_this_replica_is():
         a, b = replicas["a"], replicas["b"]
         session = await a.client.initialize()
         await b.client.send(request("ping"), session)
-        found = parse(render(cluster_gauges(a.node.describe())))
-        assert {name: value[()] for name, value in found.items()} == {
+        metrics = parse(render(cluster_gauges(a.node.describe())))
+        assert {name: value[()] for name, value in metrics.items()} == {
             "mcpmux_cluster_replicas": 2,
             "mcpmux_cluster_inside": 1,
             "mcpmux_cluster_store_away": 0,
@@ -95,12 +95,12 @@ async def test_metrics_say_how_this_replica_is():
         b.line.is_cut = True
         while b.node.members.is_inside:
             await b.node.members.changed(LEASE)
-        found = parse(render(cluster_gauges(b.node.describe())))
-        assert found["mcpmux_cluster_replicas"][()] == 1
-        assert found["mcpmux_cluster_inside"][()] == 0
-        assert found["mcpmux_cluster_store_away"][()] == 1
-        assert found["mcpmux_cluster_handed_over_total"][()] == 1
-        assert found["mcpmux_cluster_takeovers_total"][()] == 1
+        metrics = parse(render(cluster_gauges(b.node.describe())))
+        assert metrics["mcpmux_cluster_replicas"][()] == 1
+        assert metrics["mcpmux_cluster_inside"][()] == 0
+        assert metrics["mcpmux_cluster_store_away"][()] == 1
+        assert metrics["mcpmux_cluster_handed_over_total"][()] == 1
+        assert metrics["mcpmux_cluster_takeovers_total"][()] == 1
 
 
 async def test_every_metric_of_a_cluster_is_documented():

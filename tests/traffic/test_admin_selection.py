@@ -21,8 +21,8 @@ async def mark(here: Listening, row: int, **said: Any) -> tuple[int, Any]:
 
 
 async def rows(here: Listening, filter_text: str) -> list[int]:
-    found = await get(here, f"/api/exchanges?{urlencode({'filter': filter_text})}")
-    return [row["row"] for row in found["rows"]]
+    page = await get(here, f"/api/exchanges?{urlencode({'filter': filter_text})}")
+    return [row["row"] for row in page["rows"]]
 
 
 async def test_a_mark_and_a_note_are_kept_told_and_found():
@@ -31,8 +31,8 @@ async def test_a_mark_and_a_note_are_kept_told_and_found():
         traffic.exchange()
     async with listening(traffic) as here, events(here, "/api/exchanges/stream") as stream:
         await hear(stream)
-        status, told = await mark(here, 2, marked=True, note="Slow? ask Ann")
-        assert (status, told["row"]["marked"], told["row"]["note"]) == (200, True, "Slow? ask Ann")
+        status, answer = await mark(here, 2, marked=True, note="Slow? ask Ann")
+        assert (status, answer["row"]["marked"], answer["row"]["note"]) == (200, True, "Slow? ask Ann")
         _, event = await hear(stream)
         assert [(row["row"], row["note"]) for row in event["rows"]] == [(2, "Slow? ask Ann")]
         assert await rows(here, "marked") == await rows(here, "note~ann") == await rows(here, "note!=") == [2]
@@ -59,8 +59,8 @@ async def test_what_is_no_mark_is_refused_with_its_reason(row, said, status, wor
     traffic = Traffic()
     traffic.exchange()
     async with listening(traffic) as here:
-        told, answer = await mark(here, row, **said)
-        assert told == status
+        code, answer = await mark(here, row, **said)
+        assert code == status
         assert word in answer["error"]
         assert await rows(here, "marked") == []
 
@@ -71,18 +71,18 @@ async def test_notes_count_in_the_rings_memory_and_go_with_their_exchange():
     ring = traffic.ring
     row = ring.row(1)
     assert row is not None
-    before = ring._bytes
+    size = ring._bytes
     ring.mark(row, True, "n" * 500)
-    assert ring._bytes == before + 500
+    assert ring._bytes == size + 500
     ring.mark(row, True, "")
-    assert ring._bytes == before
+    assert ring._bytes == size
     ring.mark(row, True, "n" * 500)
     for _ in range(2):
         traffic.exchange()
     there = list(traffic.ring.before(4))
     assert len(there) == 2
     ring.mark(row, True, "")
-    assert ring._bytes == sum(each.weight for each in there)
+    assert ring._bytes == sum(row.weight for row in there)
 
 
 async def test_two_exchanges_differ_by_path_in_what_was_asked_and_answered():
@@ -94,8 +94,8 @@ async def test_two_exchanges_differ_by_path_in_what_was_asked_and_answered():
         )
     traffic.begin("tools/call", {"name": "docs__find", "arguments": {"n": 2, "same": True}})
     async with listening(traffic) as here:
-        found = await get(here, "/api/exchanges/1/differences/2")
-        assert found == {
+        answer = await get(here, "/api/exchanges/1/differences/2")
+        assert answer == {
             "differences": [
                 {"path": "params.arguments.n", "kind": "changed", "captured": 1, "now": 2},
                 {"path": "result.content[0].text", "kind": "changed", "captured": "one", "now": "two"},
@@ -103,7 +103,9 @@ async def test_two_exchanges_differ_by_path_in_what_was_asked_and_answered():
             "incomplete": False,
         }
         open_one = (await get(here, "/api/exchanges/2/differences/3"))["differences"]
-        assert [(each["path"], each["kind"]) for each in open_one] == [("result", "removed")]
+        assert [(difference["path"], difference["kind"]) for difference in open_one] == [
+            ("result", "removed")
+        ]
         assert (await get(here, "/api/exchanges/2/differences/2"))["differences"] == []
         assert (await ask(here, "/api/exchanges/2/differences/4", token=here.token))[0] == 404
 
@@ -113,9 +115,9 @@ async def test_messages_too_large_to_be_kept_are_reported_as_not_compared():
     for _ in range(2):
         traffic.exchange(answer={"result": {"content": [{"type": "text", "text": "x" * 2**17}]}})
     async with listening(traffic) as here:
-        found = await get(here, "/api/exchanges/1/differences/2")
-        assert found["incomplete"] is True
-        assert [each["path"] for each in found["differences"]] == ["params.arguments.n"]
+        answer = await get(here, "/api/exchanges/1/differences/2")
+        assert answer["incomplete"] is True
+        assert [difference["path"] for difference in answer["differences"]] == ["params.arguments.n"]
 
 
 async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Who listens to what, over the admin listener."""
+"""Subscriptions and their clients, over the admin listener."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
 async def subscriptions_of(here: Listening) -> dict[str, Any]:
-    found = (await get(here, "/api/subscriptions"))["subscriptions"]
-    return {each["uri"] or each["list"]: each for each in found}
+    subscriptions = (await get(here, "/api/subscriptions"))["subscriptions"]
+    return {row["uri"] or row["list"]: row for row in subscriptions}
 
 
 async def listen(here: Listening, *uris: str, **lists: bool) -> Any:
@@ -43,9 +43,9 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
         await legacy.initialize("2025-11-25")
         for uri in ("docs+memo:1", "docs+memo:2"):
             await legacy.request("resources/subscribe", {"uri": uri})
-        found = await subscriptions_of(here)
-        assert list(found) == ["tools", "prompts", "resources", "docs+memo:1", "docs+memo:2"]
-        both = found["docs+memo:1"]
+        subscriptions = await subscriptions_of(here)
+        assert list(subscriptions) == ["tools", "prompts", "resources", "docs+memo:1", "docs+memo:2"]
+        both = subscriptions["docs+memo:1"]
         assert (both["upstream"], both["sessions"], both["agreed"]) == ("docs", ["docs"], True)
         assert (both["changed"], both["told"]) == (None, 0)
         clients = {client["era"]: client for client in both["clients"]}
@@ -54,9 +54,9 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
         assert clients["legacy"]["revision"] == "2025-11-25"
         rows = (await get(here, f"/api/exchanges?filter=peer%3D{clients['modern']['peer']}"))["rows"]
         assert [row["method"] for row in rows] == ["subscriptions/listen"]
-        assert [client["era"] for client in found["docs+memo:2"]["clients"]] == ["legacy"]
-        assert len(found["tools"]["clients"]) == 2
-        assert len(found["prompts"]["clients"]) == 1
+        assert [client["era"] for client in subscriptions["docs+memo:2"]["clients"]] == ["legacy"]
+        assert len(subscriptions["tools"]["clients"]) == 2
+        assert len(subscriptions["prompts"]["clients"]) == 1
 
         with trio.fail_after(WAIT_SECONDS):
             await docs.update("memo:1")
@@ -65,11 +65,11 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
             await docs.notify(TOOLS_CHANGED)
             for client in (modern, legacy):
                 await client.receive_method(TOOLS_CHANGED)
-        found = await subscriptions_of(here)
-        for told in (found["docs+memo:1"], found["tools"]):
-            assert told["told"] == 2
-            assert told["changed"].endswith("Z")
-        assert found["docs+memo:2"]["changed"] is None
+        subscriptions = await subscriptions_of(here)
+        for row in (subscriptions["docs+memo:1"], subscriptions["tools"]):
+            assert row["told"] == 2
+            assert row["changed"].endswith("Z")
+        assert subscriptions["docs+memo:2"]["changed"] is None
         await modern.vanish()
         with trio.fail_after(WAIT_SECONDS):
             while len((await subscriptions_of(here))["docs+memo:1"]["clients"]) > 1:
@@ -91,9 +91,12 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch):
         with trio.fail_after(WAIT_SECONDS):
             await docs.update("memo:3")
             await client.receive_method(UPDATED)
-        found = await subscriptions_of(here)
-        assert list(found) == ["docs+memo:3", "docs+memo:1"]  # the newest change first
-        assert (len(found["docs+memo:3"]["clients"]), found["docs+memo:3"]["more_clients"]) == (1, 1)
+        subscriptions = await subscriptions_of(here)
+        assert list(subscriptions) == ["docs+memo:3", "docs+memo:1"]  # the newest change first
+        assert (
+            len(subscriptions["docs+memo:3"]["clients"]),
+            subscriptions["docs+memo:3"]["more_clients"],
+        ) == (1, 1)
 
 
 async def test_no_more_than_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch):
@@ -126,17 +129,17 @@ def of_worker(peer: str | None, **more: Any) -> Subscription:
 def test_what_workers_say_is_one():
     early, late = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
     lists: dict[str, Any] = {"upstream": None, "uri": None, "sessions": []}
-    said = {
+    workers = {
         1: [of_worker("c1", told=1, changed=late), of_worker("c2", **lists, list="tools")],
         2: [
             of_worker("c1", told=2, changed=early, agreed=False, more_clients=3),
             of_worker(None, uri="docs+b:2"),
         ],
     }
-    tools, one, two = merge_subscriptions(said)
-    assert msgspec.structs.replace(one, clients=[]) == of_worker(
+    tools, first, second = merge_subscriptions(workers)
+    assert msgspec.structs.replace(first, clients=[]) == of_worker(
         "", sessions=["1/docs", "2/docs"], changed=late, told=3, agreed=False, more_clients=3, clients=[]
     )
-    assert [client.peer for client in one.clients] == ["1/c1", "2/c1"]
+    assert [client.peer for client in first.clients] == ["1/c1", "2/c1"]
     assert (tools.list, tools.sessions) == ("tools", [])
-    assert (two.uri, two.clients[0].peer) == ("docs+b:2", None)
+    assert (second.uri, second.clients[0].peer) == ("docs+b:2", None)

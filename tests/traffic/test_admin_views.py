@@ -89,7 +89,7 @@ async def test_views_are_described():
 
 
 async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
-    """As `mcpmux view` counts it: the rules that hold for one principal do not hold for another."""
+    """Count the same as `mcpmux view`: the rules that hold for one principal do not hold for another."""
     servers = {"docs": ScriptedServer(tools=TOOLS), "more": ScriptedServer(tools=TOOLS)}
     rules = (AccessRule(effect="allow", principals=("alice",), upstreams=("docs",)),)
     views = {"coding": CODING, "reading": READING}
@@ -99,13 +99,13 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         assert {name: count["tools"] for name, count in counts.items()} == {"coding": 2, "reading": 2}
         shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         seen = await view_contents.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
-        assert [(each.name, each.rule) for each in seen] == [
+        assert [(tool.name, tool.rule) for tool in seen] == [
             ("docs__find", "views.coding.include[0]"),
             ("docs__write", "views.coding.include[0]"),
         ]
         assert counts["coding"] == {
             "tools": 2, "prompts": 0, "resources": 0, "templates": 0,
-            "tokens": sum(each.tokens for each in seen), "missing": {},
+            "tokens": sum(tool.tokens for tool in seen), "missing": {},
         }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ async def test_tools_that_are_searched_take_the_tokens_of_two():
         (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
         shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         two = view_contents.look_at_search(ANYONE.within("all"), shown)
-        assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(each.tokens for each in two))
+        assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(tool.tokens for tool in two))
 
 
 async def test_an_upstream_that_does_not_answer_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch):
@@ -145,8 +145,8 @@ async def test_exchanges_of_a_view_are_found_by_it_but_messages_are_not():
     async with listening() as here:
         here.traffic.exchange()
         here.traffic.exchange(view="coding")
-        found = await get(here, "/api/exchanges?filter=view%3Dcoding")
-        assert [(row["row"], row["view"]) for row in found["rows"]] == [(2, "coding")]
+        page = await get(here, "/api/exchanges?filter=view%3Dcoding")
+        assert [(row["row"], row["view"]) for row in page["rows"]] == [(2, "coding")]
         assert (await get(here, "/api/exchanges/2"))["row"]["view"] == "coding"
         status, _, body = await ask(here, "/api/traffic/stream?filter=view%3Dcoding", token=here.token)
         assert status == 400

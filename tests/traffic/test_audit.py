@@ -1,4 +1,4 @@
-"""The keeper: what a record says, and that nothing is lost on a slow, full or dying disk."""
+"""The keeper: contents of a record, and no record lost on a slow, full or dying disk."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def record_of(exchange: Exchange, outcome: Fields | BaseException) -> dict[str, 
 
 def encoded(make: Callable[[RecordMaker], Any], rules: Redaction | None = None) -> dict[str, Any]:
     maker = RecordMaker("run", Redactor(rules), lambda: WALL)
-    found = json.loads(maker.encode([make(maker)])[0])
-    assert isinstance(found, dict)
-    return found
+    record = json.loads(maker.encode([make(maker)])[0])
+    assert isinstance(record, dict)
+    return record
 
 
 def test_a_record_says_who_asked_what_and_how_it_went():
@@ -152,8 +152,8 @@ def test_texts_of_strangers_are_cleaned_and_cut():
     leg = leg_of()
     exchange = Exchange(7, leg, call, 0.0, [], NO_HEADERS)
     record = encoded(lambda maker: maker.begin(exchange), Redaction(patterns={"x": "s3cret"}))
-    told = "[redacted: x]"
-    assert record["target"] == told + "u" * (TEXT_LIMIT - len(told) - 1) + "…"
+    mask = "[redacted: x]"
+    assert record["target"] == mask + "u" * (TEXT_LIMIT - len(mask) - 1) + "…"
     assert record["client"] == "c" * (NAME_LIMIT - 1) + "…"
     assert record["method"] == "x" * (NAME_LIMIT - 1) + "…"
 
@@ -257,8 +257,8 @@ async def test_a_slow_disk_holds_clients_back_and_loses_nothing(autojump_clock):
     async with open_world() as world:
         world.disk.seconds = 1.0
         async with trio.open_nursery() as nursery:
-            for each in range(clients):
-                nursery.start_soon(client, each * rounds)
+            for number in range(clients):
+                nursery.start_soon(client, number * rounds)
     assert sorted(record["exchange"] for record in world.disk.of_kind("exchange")) == list(
         range(clients * rounds)
     )
@@ -283,7 +283,7 @@ async def test_with_a_full_backlog_no_exchange_is_begun(autojump_clock):
 
 
 def gauge_of(audit: Audit) -> float:
-    """How many exchanges are held back, as metrics tell it."""
+    """Return the metric of exchanges that are held back."""
     return gauges_of(audit)["mcpmux_audit_held_back"]
 
 
@@ -337,9 +337,9 @@ async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):
             world.disk.error = FULL
             with pytest.raises(
                 RpcError, match=r"\(no space left on device\), so the answer is withheld"
-            ) as found:
+            ) as raised:
                 await world.recorder.ended(2, {})
-            assert found.value.code == INTERNAL_ERROR
+            assert raised.value.code == INTERNAL_ERROR
             for number in (3, 4):
                 with pytest.raises(Refused, match=r"so nothing was done; try again") as refused:
                     await world.exchange(number)
@@ -351,8 +351,8 @@ async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):
             await trio.sleep(RETRY_SECONDS + 0.1)
             assert gauges_of(world.audit)["mcpmux_audit_failing"] == 0
             await world.exchange(5)
-    told = [(record["kind"], record.get("exchange")) for record in world.disk.records]
-    assert told == [("exchange", 1), ("exchange", 2), ("gap", None), ("exchange", 5), ("close", None)]
+    records = [(record["kind"], record.get("exchange")) for record in world.disk.records]
+    assert records == [("exchange", 1), ("exchange", 2), ("gap", None), ("exchange", 5), ("close", None)]
     (gap,) = world.disk.of_kind("gap")
     assert (gap["refused"], gap["late"], gap["lost"]) == (2, 1, 0)
     assert gap["reason"] == "no space left on device"
@@ -591,9 +591,9 @@ async def test_who_is_alone_waits_for_nobody(autojump_clock):
     trio.lowlevel.add_instrument(turns)
     async with open_world() as world:
         for number in (1, 2):
-            before = turns.count
+            start = turns.count
             await world.exchange(number)
-            took.append(turns.count - before)
+            took.append(turns.count - start)
             if number == 1:
                 await world.recorder.admit(leg_of(), 3, call_of("tools/list"))
         await world.recorder.ended(3, {})

@@ -33,7 +33,7 @@ def write(directory: Path, *groups: int, key: bytes | None = None, rotate_size: 
     files.open()
     number = 0
     for count in groups:
-        bodies = [b'{"kind":"exchange","n":%d}' % (number + each) for each in range(count)]
+        bodies = [b'{"kind":"exchange","n":%d}' % (number + offset) for offset in range(count)]
         number += count
         files.append(bodies)
     files.close()
@@ -131,10 +131,10 @@ def test_a_log_with_a_changed_end_is_not_continued(tmp_path, change, key, words)
     write(tmp_path, 3)
     path = tmp_path / "audit-000001.jsonl"
     path.write_bytes(change(path.read_bytes()))
-    before = path.read_bytes()
+    content = path.read_bytes()
     with pytest.raises(AuditUnusable, match=words):
         files_of(tmp_path, key).open()
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
 
 
 def test_a_log_with_an_empty_file_before_the_last_is_not_continued(tmp_path):
@@ -178,7 +178,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch, broken):
 
 
 def test_a_file_that_is_there_already_is_not_written_over(tmp_path):
-    """Somebody has put it there meanwhile."""
+    """Refuse to overwrite a file that another program has put there meanwhile."""
     files = files_of(tmp_path, rotate_size=600)
     files.open()
     stranger = tmp_path / "audit-000002.jsonl"
@@ -203,10 +203,10 @@ def test_removed_files_are_missed(tmp_path):
     assert fault_of(tmp_path).startswith(expected)
     paths[2].write_bytes(third)
     check(tmp_path)
-    before = read_head(paths[0]).hash
+    hash_ = read_head(paths[0]).hash
     paths[0].unlink()
     assert fault_of(tmp_path).startswith(f"{paths[1].name}:1: the record has number {first[1]}, and 1 has to")
-    assert verify(tmp_path, None, before).fault is None
+    assert verify(tmp_path, None, hash_).fault is None
     assert "one of the two was replaced" in fault_of(tmp_path, after="0" * 64)
 
 

@@ -1,4 +1,4 @@
-"""Records of exchanges: they say what the format says and no secret, whether a caller is known or not."""
+"""Records of exchanges: they follow the format and contain no secret, whether a caller is known or not."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def exchange_of(
 ) -> Exchange:
     leg = Leg("client", others.get("peer", "c1"), "http")
     leg.introduce(others.get("revision", "2026-07-28"), client)
-    said = fields(meta or {})
+    members = fields(meta or {})
     call = Call(
         method,
         fields({"uri": "memo:1"} if params is None else params),
-        Meta(said) if meta is not None and MODERN.keys() >= meta.keys() else said,
+        Meta(members) if meta is not None and MODERN.keys() >= meta.keys() else members,
         principal=others.get("principal", ANYONE),
     )
     return Exchange(7, leg, call, 0.0, list(upstreams), others.get("headers", {}))
@@ -63,17 +63,19 @@ def said_by(maker: RecordMaker, exchange: Exchange, outcome: Any, seconds: float
 
 
 def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, Any]:
-    """The members of the record in their order, each by itself as the format has it."""
+    """Build the expected record: its members in their order, each as the format describes it."""
     leg, call = exchange.leg, exchange.call
-    said = {name: value_of(value) for name, value in call.params.items()}
-    named = said.get("ref")
+    params = {name: value_of(value) for name, value in call.params.items()}
+    named = params.get("ref")
     ref = named if isinstance(named, dict) else {}
-    about = [said.get("uri"), said.get("name"), *(ref.get(name) for name in ("uri", "name"))]
-    target = next((each for each in about if isinstance(each, str)), None)
+    about = [params.get("uri"), params.get("name"), *(ref.get(name) for name in ("uri", "name"))]
+    target = next((text for text in about if isinstance(text, str)), None)
     meta = {name: value_of(value) for name, value in call.meta.items()}
     client = leg.name or (meta.get(CLIENT_INFO) or {}).get("name")
-    wished = said.get("notifications", {}).get("resourceSubscriptions", []) if call.method == m.LISTEN else []
-    body = said | ({"_meta": meta} if meta or isinstance(call.meta, Meta) else {})
+    wished = (
+        params.get("notifications", {}).get("resourceSubscriptions", []) if call.method == m.LISTEN else []
+    )
+    body = params | ({"_meta": meta} if meta or isinstance(call.meta, Meta) else {})
 
     def clean(text: str | None, limit: int) -> str | None:
         cleaned = text if text is None else REDACTOR.clean(text)
@@ -148,8 +150,8 @@ def test_other_rules_hold_from_the_next_record_on():
     redactor = Redactor()
     maker = RecordMaker("run", redactor, lambda: WALL)
     exchange = exchange_of("x/pear", {"uri": "memo:pear"}, client="pear")
-    before = said_by(maker, exchange, {})
-    assert [before[key] for key in ("client", "method", "target")] == ["pear", "x/pear", "memo:pear"]
+    record = said_by(maker, exchange, {})
+    assert [record[key] for key in ("client", "method", "target")] == ["pear", "x/pear", "memo:pear"]
     waiting = maker.end(exchange, {}, 0.1)
     redactor.adopt(Redaction(patterns={"fruit": "pear"}))
     after = said_by(maker, exchange, {})

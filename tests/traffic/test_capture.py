@@ -206,12 +206,12 @@ def test_names_of_legs_are_redacted():
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what a thread does."""
     with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - files and threads tell nobody
+        while not condition():  # noqa: ASYNC110 - files and threads set no event
             await trio.sleep(0.01)
 
 
 def observers_of(sink: CaptureSink) -> tuple[CaptureSink, ...]:
-    """Of exchanges."""
+    """Return the observers of exchanges: the sink, if it holds exchanges back."""
     return (sink,) if sink.holds_back else ()
 
 
@@ -320,7 +320,7 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
         records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
     numbers = [record.seq for record in records][1:]
     assert numbers == [*range(1, len(numbers)), 101]
-    assert [(each["log_level"], each["dropped"]) for each in logs] == [("warning", 101 - len(numbers))]
+    assert [(entry["log_level"], entry["dropped"]) for entry in logs] == [("warning", 101 - len(numbers))]
 
 
 async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
@@ -366,7 +366,7 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
-    assert [each["event"].partition(",")[0].partition(":")[0] for each in logs] == [
+    assert [entry["event"].partition(",")[0].partition(":")[0] for entry in logs] == [
         "capture pauses",
         "capture goes on",
         "messages are missing in the capture",
@@ -393,8 +393,8 @@ async def test_a_full_disk_does_not_delay_the_end_and_is_reported_once(tmp_path:
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
-    said = [each["event"].partition(":")[0].partition(",")[0] for each in logs]
-    assert said == ["capture pauses", "the capture is incomplete"]
+    warnings = [entry["event"].partition(":")[0].partition(",")[0] for entry in logs]
+    assert warnings == ["capture pauses", "the capture is incomplete"]
     assert (logs[1]["log_level"], logs[1]["lost"]) == ("error", 3)
     assert sinks[0].dropped == 3
 
@@ -440,7 +440,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
         await capture(FULL, tmp_path, use)
     release.set()
-    assert [each["event"].partition(",")[0] for each in logs] == ["the capture is incomplete"]
+    assert [entry["event"].partition(",")[0] for entry in logs] == ["the capture is incomplete"]
 
 
 async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The files: their names, what writes them, what tidies them up, and reading whatever became of them."""
+"""Capture files: names, writing, tidying up, and reading files that are damaged or cut."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def writer(directory: Path, size: int = 2**20, age: float = 3600.0, run: Run = R
     return CaptureWriter(directory, run, size, age)
 
 
-def write_all(one: CaptureWriter, lines: bytes) -> list[int]:
-    """How much was written at a time."""
+def write_all(capture: CaptureWriter, lines: bytes) -> list[int]:
+    """Write the lines, and return the number of bytes of each write."""
     written = []
     while lines:
-        written.append(one.write(lines, 100))
+        written.append(capture.write(lines, 100))
         lines = lines[written[-1] :]
     return written
 
@@ -63,7 +63,7 @@ def tidy(directory: Path, config: Capture, now: float = 2e9) -> list[str]:
 
 
 class Disk:
-    """One with so much room, in bytes. What is taken back frees none."""
+    """A disk with `room` bytes. Truncating a file frees none."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -104,8 +104,8 @@ def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path:
 
 def test_a_file_begins_with_a_start_record_and_is_private(tmp_path: Path):
     directory = tmp_path / "a" / "b"
-    one = writer(directory)
-    assert one.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
+    capture = writer(directory)
+    assert capture.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
     (path,) = find_files(directory)
     assert path.name == "mcpmux-20261121T120001Z-5f3a9c01-0001.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -122,21 +122,21 @@ def test_a_file_begins_with_a_start_record_and_is_private(tmp_path: Path):
 
 
 def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
-    one = writer(tmp_path, size=1000, age=60)
+    capture = writer(tmp_path, size=1000, age=60)
     size = len(line(1, 300))
-    assert write_all(one, b"".join(line(n, 300) for n in range(1, 8))) == [3 * size, 3 * size, size]
+    assert write_all(capture, b"".join(line(n, 300) for n in range(1, 8))) == [3 * size, 3 * size, size]
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
-    assert one.rotated
-    one.write(line(8), 159)
-    one.write(line(9), 161)
+    assert capture.rotated
+    capture.write(line(8), 159)
+    capture.write(line(9), 161)
     assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]
     assert read(tmp_path)[0] == [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 0, 9]
 
 
 def test_processes_never_share_a_file(tmp_path: Path):
     writers = [writer(tmp_path) for _ in range(3)]  # even with the same name for their runs
-    for number, one in enumerate(writers, 1):
-        one.write(line(number), 100)
+    for number, capture in enumerate(writers, 1):
+        capture.write(line(number), 100)
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
 
 
@@ -147,34 +147,34 @@ def test_a_write_that_fails_halfway_keeps_the_lines_that_are_whole(tmp_path: Pat
     ends = list(accumulate(map(len, lines), initial=0))
     for room in range(len(text)):
         folder = tmp_path / str(room)
-        one = writer(folder)
-        one.write(line(1), 100)
+        capture = writer(folder)
+        capture.write(line(1), 100)
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", Disk(room).write)
             whole = max(end for end in ends if end <= room)
             if whole:
-                assert one.write(text, 100) == whole
+                assert capture.write(text, 100) == whole
             with pytest.raises(OSError, match="No space"):
-                one.write(text[whole:], 100)
+                capture.write(text[whole:], 100)
         assert read(folder) == ([0, 1, *range(2, 2 + ends.index(whole))], [])
-        assert one.write(text[whole:], 100) == len(text) - whole
+        assert capture.write(text[whole:], 100) == len(text) - whole
         assert read(folder) == ([0, 1, 2, 3, 4, 5], [])
-        one.close()
+        capture.close()
 
 
 def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypatch):
-    one = writer(tmp_path)
-    one.write(line(1), 100)
+    capture = writer(tmp_path)
+    capture.write(line(1), 100)
     lines, system = b"".join(map(line, range(2, 6))), os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda fd, data: system(fd, data[: len(line(2)) + 7]))
-        assert one.write(lines, 100) == len(lines)
+        assert capture.write(lines, 100) == len(lines)
     assert read(tmp_path) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_a_broken_line_that_cannot_be_removed_begins_a_new_file(tmp_path: Path, monkeypatch):
-    one = writer(tmp_path)
-    one.write(line(1), 100)
+    capture = writer(tmp_path)
+    capture.write(line(1), 100)
     lines = [line(2), line(3)]
 
     def unable(fd: int, size: int) -> None:
@@ -183,11 +183,11 @@ def test_a_broken_line_that_cannot_be_removed_begins_a_new_file(tmp_path: Path, 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", Disk(len(lines[0]) + 10).write)
         patched.setattr(os, "ftruncate", unable)
-        assert one.write(b"".join(lines), 100) == len(lines[0])
-    one.write(lines[1], 100)
+        assert capture.write(b"".join(lines), 100) == len(lines[0])
+    capture.write(lines[1], 100)
     seqs, bad = read(tmp_path)
     assert seqs == [0, 1, 2, 0, 3]
-    assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
+    assert [damage.problem for damage in bad] == ["the file was cut in the middle of this line"]
 
 
 def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path, monkeypatch):
@@ -220,10 +220,10 @@ while True:
             child.send_signal(signal.SIGKILL)
     config = Capture(keep_bytes=2**40)
     _, bad = read(tmp_path)
-    assert {each.problem for each in bad} <= {"the file was cut in the middle of this line"}
+    assert {damage.problem for damage in bad} <= {"the file was cut in the middle of this line"}
     assert all(name.endswith(".gz") for name in tidy(tmp_path, config))
     assert read(tmp_path)[1] == [
-        each._replace(path=each.path.with_name(each.path.name + ".gz")) for each in bad
+        damage._replace(path=damage.path.with_name(damage.path.name + ".gz")) for damage in bad
     ]
 
 
@@ -231,8 +231,8 @@ while True:
 
 
 def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
-    one = writer(tmp_path, size=1000)
-    write_all(one, b"".join(line(n, 300) for n in range(1, 6)))
+    capture = writer(tmp_path, size=1000)
+    write_all(capture, b"".join(line(n, 300) for n in range(1, 6)))
     first, second = find_files(tmp_path)
     os.utime(first, (5, 5))
     assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]
@@ -251,7 +251,7 @@ def test_compressing_can_be_stopped_and_leaves_the_file(tmp_path: Path):
 
     with pytest.raises(KeyboardInterrupt):
         compress(path, stop)
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 def test_what_a_killed_process_left_of_its_compressing_is_done_again(tmp_path: Path):
@@ -316,7 +316,7 @@ def test_damaged_lines_are_reported_with_their_place_and_the_rest_is_read(tmp_pa
     )
     seqs, bad = read(path, tmp_path / "missing.jsonl")
     assert seqs == [1, 2]
-    assert [(each.path.name, each.line) for each in bad] == [
+    assert [(damage.path.name, damage.line) for damage in bad] == [
         ("a.jsonl", 2),
         ("a.jsonl", 4),
         ("a.jsonl", 6),
@@ -336,7 +336,7 @@ def test_a_compressed_file_is_read_up_to_its_cut_or_damage(tmp_path: Path):
     for path, problem in ((cut, "the compressed file was cut here"), (broken, "damaged")):
         seqs, bad = read(path)
         assert seqs == list(range(1, len(seqs) + 1))
-        assert any(problem in each.problem for each in bad)
+        assert any(problem in damage.problem for damage in bad)
     assert 100 < len(read(cut)[0]) < 2000
     assert len(read(broken)[0]) == 2000
 
@@ -347,7 +347,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
     path.write_bytes(line(1) + b"x" * 5_000_000 + b"\n" + line(2))
     seqs, bad = read(path)
     assert seqs == [1, 2]
-    assert [(each.line, each.problem) for each in bad] == [(2, "the line is longer than 1000 bytes")]
+    assert [(damage.line, damage.problem) for damage in bad] == [(2, "the line is longer than 1000 bytes")]
 
 
 def test_a_folder_cannot_be_read_as_a_file(tmp_path: Path):

@@ -49,8 +49,8 @@ def test_a_rule_may_name_upstream_and_method():
 
 def test_a_message_left_out_on_one_leg_is_not_kept():
     rules = levels(CaptureRule(upstream="hr", level="off"))
-    asked = seen(CLIENT, "in", "request", "resources/read", 1, "people+file:///salaries")
-    assert rules.level(asked) == "off"
+    request = seen(CLIENT, "in", "request", "resources/read", 1, "people+file:///salaries")
+    assert rules.level(request) == "off"
     assert rules.level(seen(HR, "out", "request", "resources/read", 1, "file:///salaries")) == "off"
     assert rules.level(seen(HR, "in", "result", "resources/read", 1)) == "off"
     assert rules.level(seen(CLIENT, "out", "notification", "notifications/progress", 1)) == "off"

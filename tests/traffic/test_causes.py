@@ -39,8 +39,8 @@ async def test_a_private_session_belongs_to_its_exchange_only_while_it_opens(rev
     assert {record.exchange for record in theirs if record.method == "notifications/progress"} == {
         names["x__count"]
     }
-    asked = {record.exchange for record in theirs if record.method == "roots/list"}
-    assert len(asked) == 1 and opener not in asked
+    exchanges = {record.exchange for record in theirs if record.method == "roots/list"}
+    assert len(exchanges) == 1 and opener not in exchanges
     if revision == LEGACY:
-        assert asked == {names["x__ask"]}
+        assert exchanges == {names["x__ask"]}
     assert {record.exchange for record in theirs if record.method == "ping"} == {None}

@@ -1,4 +1,4 @@
-"""The chain without files: whatever is done to a log, its first bad record is named."""
+"""The chain without files: after any change to a log, its first bad record is named."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_changed_byte_is_found_at_its_record(bodies, key, data):
 
 @given(logs, keys, st.integers(0, 255))
 def test_without_its_newline_the_last_record_is_unfinished(bodies, key, byte):
-    """Nothing tells it from a record that was not written to its end."""
+    """Take it for a record that was not written to its end, as both look the same."""
     assume(byte != 10)
     lines = write(bodies, key)
     assert first_bad(b"".join(lines)[:-1], key) is None
@@ -157,7 +157,7 @@ def test_what_no_record_begins_with_is_not_taken_for_an_unfinished_one(bodies, k
 
 
 def line_of(text: str, key: bytes | None = None) -> bytes:
-    """A line with the right hash, whatever it says."""
+    """Return a line of this text with its right hash."""
     sealed = text.encode()
     new = hmac.new(key, sealed, "sha256") if key else hashlib.sha256(sealed)
     return sealed + b',"hash":"' + new.hexdigest().encode() + b'"}'

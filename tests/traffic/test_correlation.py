@@ -38,8 +38,8 @@ def said(client: Leg, data: bytes) -> Observation:
 def test_an_exchange_is_followed_over_both_legs():
     play = Play()
     params = {"uri": "docs+memo:1"}
-    asked = play.pass_(play.client, "in", id="a", method="resources/read", params=params)
-    assert (asked.kind, asked.exchange, asked.method, asked.target) == (
+    request = play.pass_(play.client, "in", id="a", method="resources/read", params=params)
+    assert (request.kind, request.exchange, request.method, request.target) == (
         "request",
         1,
         "resources/read",
@@ -48,8 +48,8 @@ def test_an_exchange_is_followed_over_both_legs():
     assert exchange_of(play.client, "in", "a") == 1
     play.pass_(play.upstream, "out", 1, id=7, method="resources/read", params={"uri": "memo:1"})
     progress = {"progressToken": 7, "progress": 1}
-    told = play.pass_(play.upstream, "in", method="notifications/progress", params=progress)
-    assert (told.kind, told.exchange) == ("notification", 1)
+    notification = play.pass_(play.upstream, "in", method="notifications/progress", params=progress)
+    assert (notification.kind, notification.exchange) == ("notification", 1)
     answer = play.pass_(play.upstream, "in", id=7, result={})
     assert (answer.kind, answer.exchange, answer.method, answer.ms) == ("result", 1, "resources/read", 2000)
     final = play.pass_(play.client, "out", 1, id="a", result={})
@@ -70,8 +70,8 @@ def test_a_servers_question_belongs_to_its_only_request_in_flight():
     play = Play()
     play.pass_(play.upstream, "out", 0, id=3, method="ping")
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
-    asked = play.pass_(play.upstream, "in", id=0, method="roots/list")
-    assert asked.exchange == 1
+    question = play.pass_(play.upstream, "in", id=0, method="roots/list")
+    assert question.exchange == 1
     assert play.pass_(play.upstream, "out", 1, id=0, result={"roots": []}).method == "roots/list"
     play.pass_(play.upstream, "out", 2, id=2, method="tools/call", params={"name": "t"})
     assert play.pass_(play.upstream, "in", id=1, method="roots/list").exchange == 0
@@ -140,7 +140,7 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     begun = Observation(play.client, "in", second, 0.0, exchange=number)
     begun.has_begun = True
     seen = observe([said(play.client, first), begun], play.exchanges, play.numbers)
-    assert [(each.exchange, each.number) for each in seen] == [(2, 1), (1, 2)]
+    assert [(message.exchange, message.number) for message in seen] == [(2, 1), (1, 2)]
     assert exchange_of(play.client, "in", 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
@@ -148,9 +148,9 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
 @pytest.mark.parametrize("request_id", [b"7", b'"7"', b"7.0"])
 def test_a_message_that_was_repaired_is_recorded_as_it_was_read(request_id: bytes):
     leg = Leg("upstream", "docs", "stdio", "docs")
-    asked = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
+    request = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
     data = b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\\ud83d\xe9","y":NaN}}' % request_id
-    pair = [Observation(leg, "out", asked, 1.0, exchange=4), Observation(leg, "in", data, 2.0)]
+    pair = [Observation(leg, "out", request, 1.0, exchange=4), Observation(leg, "in", data, 2.0)]
     _, answered = observe(pair, count(1), count(1))
     assert (answered.kind, answered.exchange, answered.method) == ("result", 4, "tools/call")
     assert json.loads(answered.data)["result"] == {"x": "\ufffd\ufffd", "y": None}
@@ -188,8 +188,13 @@ def test_a_decoded_message_is_observed_like_its_bytes(asked: Any, answered: Any)
             Observation(leg, "in", data, 1.0, said=said_of[0]),
             Observation(leg, "out", back, 2.0, status=200, said=said_of[1]),
         ]
-        found = observe(messages, count(1), count(1))
-        seen.append([(each.data, each.at, each.direction, *each.facts()) for each in found])
+        observations = observe(messages, count(1), count(1))
+        seen.append(
+            [
+                (observation.data, observation.at, observation.direction, *observation.facts())
+                for observation in observations
+            ]
+        )
     assert seen[0] == seen[1]
 
 
@@ -203,7 +208,7 @@ def test_what_is_never_answered_is_forgotten():
 
 def test_how_long_an_answer_took_is_told_to_the_microsecond():
     exchanges, leg = count(1), Leg("upstream", "docs", "stdio", "docs")
-    asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    messages = [Observation(leg, "out", asked, 7.0), Observation(leg, "in", answer, 7.01234567)]
+    request, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    messages = [Observation(leg, "out", request, 7.0), Observation(leg, "in", answer, 7.01234567)]
     _, seen = observe(messages, exchanges, count(1))
     assert seen.ms == 12.346

@@ -1,4 +1,4 @@
-"""What the dashboard and the alerts of configs/deploy ask for is in what mcpmux tells Prometheus."""
+"""The dashboard and alerts of configs/deploy query only metrics and labels that mcpmux exports."""
 
 from __future__ import annotations
 
@@ -73,8 +73,12 @@ def asked() -> Iterator[Asked]:
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             yield Asked(panel["title"], target["expr"], shown_in(target["legendFormat"]))
-    for each in dashboard()["annotations"]["list"]:
-        yield Asked(each["name"], each["expr"], shown_in(each["titleFormat"] + each["textFormat"]))
+    for annotation in dashboard()["annotations"]["list"]:
+        yield Asked(
+            annotation["name"],
+            annotation["expr"],
+            shown_in(annotation["titleFormat"] + annotation["textFormat"]),
+        )
     for name, rule in alerts().items():
         yield Asked(name, rule["expr"], shown_in("".join(rule["annotations"].values())))
 
@@ -98,9 +102,9 @@ MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 def selectors_in(expression: str) -> list[Selector]:
     """Return what an expression of PromQL asks for."""
     rest = NO_METRIC.sub("", GROUPING.sub("", expression))
-    found = [Selector(metric, MATCHER.findall(matchers)) for metric, matchers in SELECTOR.findall(rest)]
-    assert found, expression
-    return found
+    selectors = [Selector(metric, MATCHER.findall(matchers)) for metric, matchers in SELECTOR.findall(rest)]
+    assert selectors, expression
+    return selectors
 
 
 def groups_in(expression: str) -> frozenset[str]:
@@ -161,33 +165,33 @@ def test_what_a_limit_refuses_is_counted_as_busy(told: list[Sample]):
 
 
 def test_what_is_asked_for_is_told(series: dict[str, frozenset[str]], subtests: pytest.Subtests):
-    for each in ASKED:
-        with subtests.test(each.where):
-            found, groups = selectors_in(each.expression), groups_in(each.expression)
-            assert {metric for metric, _ in found} <= series.keys()
-            for metric, matchers in found:
+    for query in ASKED:
+        with subtests.test(query.where):
+            selectors, groups = selectors_in(query.expression), groups_in(query.expression)
+            assert {metric for metric, _ in selectors} <= series.keys()
+            for metric, matchers in selectors:
                 assert {label for label, _, _ in matchers} <= series[metric]
-            everywhere = frozenset[str]().union(*(series[metric] for metric, _ in found))
+            everywhere = frozenset[str]().union(*(series[metric] for metric, _ in selectors))
             assert groups <= everywhere
             # A comparison keeps the labels of its left side, an aggregation those of its groups.
-            is_plain = each.expression.startswith(METRICS)
-            assert each.shown <= (everywhere if is_plain or not groups else groups)
+            is_plain = query.expression.startswith(METRICS)
+            assert query.shown <= (everywhere if is_plain or not groups else groups)
 
 
 def test_what_labels_are_compared_with_is_a_value_of_theirs(subtests: pytest.Subtests):
-    for each in ASKED:
-        for selector in selectors_in(each.expression):
+    for query in ASKED:
+        for selector in selectors_in(query.expression):
             for label, sign, value in selector.matchers:
-                with subtests.test(each.where, label=label):
+                with subtests.test(query.where, label=label):
                     if label in VALUES:
                         assert set(value.split("|") if "~" in sign else [value]) <= VALUES[label]
                     elif value.startswith("$"):
                         assert (sign, value) == ("=~", f"${label}")
-                        assert label in {each["name"] for each in dashboard()["templating"]["list"]}
+                        assert label in {variable["name"] for variable in dashboard()["templating"]["list"]}
 
 
 def test_every_metric_is_shown(series: dict[str, frozenset[str]]):
-    shown = {selector.metric for each in ASKED for selector in selectors_in(each.expression)}
+    shown = {selector.metric for query in ASKED for selector in selectors_in(query.expression)}
     assert {metric_of(name) for name in series} - {metric_of(name) for name in shown} == NOT_SHOWN
 
 
@@ -197,7 +201,9 @@ def metric_of(series: str) -> str:
 
 def test_variables_ask_for_what_is_told(series: dict[str, frozenset[str]]):
     queries = [
-        each["query"]["query"] for each in dashboard()["templating"]["list"] if each["type"] == "query"
+        variable["query"]["query"]
+        for variable in dashboard()["templating"]["list"]
+        if variable["type"] == "query"
     ]
     assert queries
     for query in queries:
@@ -227,5 +233,5 @@ def test_the_source_of_the_data_is_the_one_that_is_provisioned():
     (source,) = yaml.safe_load((FOLDER / "grafana" / "datasources.yaml").read_text())["datasources"]
     variable = dashboard()["templating"]["list"][0]
     assert (variable["type"], variable["query"]) == ("datasource", source["type"])
-    wanted = {"type": source["type"], "uid": f"${{{variable['name']}}}"}
-    assert all(panel["datasource"] == wanted for panel in dashboard()["panels"] if panel["type"] != "row")
+    reference = {"type": source["type"], "uid": f"${{{variable['name']}}}"}
+    assert all(panel["datasource"] == reference for panel in dashboard()["panels"] if panel["type"] != "row")

@@ -1,4 +1,4 @@
-"""What was said in a capture, put together again."""
+"""The dialogues of a capture, put together from its records."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_each_leg_has_its_own_requests_with_their_answers():
 
 
 def test_runs_and_clients_are_kept_apart():
-    one, two = Play("aaaa"), Play("bbbb")
-    for play in (one, two):
+    first, second = Play("aaaa"), Play("bbbb")
+    for play in (first, second):
         play.read()
         play.put({"id": 1, "method": "ping"}, id=1, method="ping", peer="c2")
-    reading = read_dialogues([*one.records, *two.records], "client")
+    reading = read_dialogues([*first.records, *second.records], "client")
     assert [len(requests(d)) for d in reading.dialogues()] == [1, 1, 1, 1]
     assert [t.answer is not None for d in reading.dialogues() for t in d.requests()].count(True) == 2
 
@@ -82,10 +82,14 @@ def test_what_comes_in_between_belongs_to_its_request():
     play.put(changed, kind="notification", direction="out")
     dialogue = only(play)
     first, second = requests(dialogue)
-    assert [(said.method, said.after) for said in first.before_answer] == [("notifications/progress", 1.0)]
-    assert [(said.method, said.question) for said in second.before_answer] == [("roots/list", True)]
-    assert [(asked.method, asked.during) for asked in dialogue.questions] == [("roots/list", second.position)]
-    assert [(said.method, said.after) for said in first.after_answer] == [(changed["method"], 2.0)]
+    assert [(message.method, message.after) for message in first.before_answer] == [
+        ("notifications/progress", 1.0)
+    ]
+    assert [(message.method, message.question) for message in second.before_answer] == [("roots/list", True)]
+    assert [(question.method, question.during) for question in dialogue.questions] == [
+        ("roots/list", second.position)
+    ]
+    assert [(message.method, message.after) for message in first.after_answer] == [(changed["method"], 2.0)]
 
 
 def test_updates_belong_to_the_subscription_as_long_as_it_lasts():
@@ -107,11 +111,11 @@ def test_updates_belong_to_the_subscription_as_long_as_it_lasts():
     update("file:///other")
     ask(3, "resources/unsubscribe")
     update("file:///a")
-    told = [
-        [(bytes(said.params["uri"]), said.after) for said in each.after_answer]
-        for each in requests(only(play))
+    updates = [
+        [(bytes(message.params["uri"]), message.after) for message in request.after_answer]
+        for request in requests(only(play))
     ]
-    assert told == [[(b'"file:///a/b"', 2)], [(b'"file:///other"', 1)], [(b'"file:///a"', 1)]]
+    assert updates == [[(b'"file:///a/b"', 2)], [(b'"file:///other"', 1)], [(b'"file:///a"', 1)]]
 
 
 def test_a_request_that_was_taken_back_is_known_as_such():

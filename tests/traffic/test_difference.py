@@ -134,9 +134,9 @@ def test_patterns_cover_what_they_name_and_what_is_in_it(pattern: str, path: Any
 def test_many_differences_and_deep_values_are_bounded():
     many = {str(number): number for number in range(1000)}
     assert len(compare(many, {})) == DIFFERENCE_LIMIT
-    one: Any = 1
+    first: Any = 1
     other: Any = 2
     for _ in range(300):
-        one, other = [one], [other]
-    [difference] = compare(one, other)
+        first, other = [first], [other]
+    [difference] = compare(first, other)
     assert len(difference.path) == 64

@@ -50,14 +50,18 @@ MESSAGES = st.fixed_dictionaries(
 
 
 def found_by(read: Any, data: bytes) -> Any:
-    """What is known of a message, or that it is none."""
+    """Return what `read` finds in a message, or the error when the data are none."""
     try:
-        said = read(data)
+        envelope = read(data)
     except BadMessage as bad:
         return "bad", bad.code, bad.id
-    if isinstance(said.method, str):
-        return said.method, said.id, said.params
-    return (said.id or None, said.error.code) if hasattr(said.error, "code") else (said.id, said.result)
+    if isinstance(envelope.method, str):
+        return envelope.method, envelope.id, envelope.params
+    return (
+        (envelope.id or None, envelope.error.code)
+        if hasattr(envelope.error, "code")
+        else (envelope.id, envelope.result)
+    )
 
 
 def normal(found: Any) -> Any:

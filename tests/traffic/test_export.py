@@ -130,7 +130,7 @@ def test_a_table_has_a_row_for_each_message():
     play.read(error=-32602)
     play.call(failed=True)
     rows = list(csv.DictReader(io.StringIO("".join(to_csv(play.records)), newline="")))
-    assert [row["seq"] for row in rows] == [str(each.seq) for each in play.records]
+    assert [row["seq"] for row in rows] == [str(record.seq) for record in play.records]
     assert [row["outcome"] for row in rows] == ["", "", *["error invalid_params"] * 2, "", "tool_error"]
     assert rows[3]["code"] == "-32602"
     assert rows[2] == {

@@ -54,7 +54,7 @@ def parse(text: str) -> Filter:
 
 
 class Meant(NamedTuple):
-    """What a term says, wherever it is."""
+    """The parts of a term, without its place in the text."""
 
     key: str
     operator: str | None = None
@@ -96,8 +96,8 @@ def spell(term: Meant) -> str:
 def test_what_is_spelt_out_reads_as_it_was_meant(terms: tuple[Meant, ...]):
     text = " ".join(map(spell, terms))
     placed = split_terms(text)
-    assert tuple(each[:4] for each in placed) == terms
-    assert [each.found[0] for each in placed] == [spell(term) for term in terms]
+    assert tuple(term[:4] for term in placed) == terms
+    assert [term.found[0] for term in placed] == [spell(term) for term in terms]
 
 
 SPELLINGS = {
@@ -130,7 +130,7 @@ def test_a_filter_has_a_length():
         parse("a=1 " * 10_000)
 
 
-# What terms mean
+# The meaning of terms
 
 WANTED = {
     "": "answer error tool request note garbage",
@@ -217,8 +217,8 @@ WANTED = {
 def test_what_is_wanted(subtests: pytest.Subtests):
     for text, names in WANTED.items():
         with subtests.test(text):
-            found = parse(text)
-            assert [name for name, each in ALL.items() if found.matches(each)] == names.split()
+            filter_ = parse(text)
+            assert [name for name, record in ALL.items() if filter_.matches(record)] == names.split()
 
 
 def _examples() -> list[str]:
@@ -318,13 +318,13 @@ def test_a_mistake_tells_what_to_write_and_where(subtests: pytest.Subtests):
 @given(st.text(max_size=60))
 def test_any_text_is_a_filter_or_a_mistake(text: str):
     try:
-        found = parse(text)
+        filter_ = parse(text)
     except FilterError as error:
         assert 0 <= error.start < error.end <= len(text) + 1
         assert error.text == text
     else:
         for subject in ALL.values():
-            found.matches(subject)
+            filter_.matches(subject)
 
 
 def test_an_exchange_is_judged_by_both_legs():
@@ -334,10 +334,10 @@ def test_an_exchange_is_judged_by_both_legs():
     play.call(failed=True)
 
     def numbers(text: str) -> list[int | None]:
-        found = parse(text)
-        summarizer = Summarizer(found.body_tests)
-        ended = [each for record in play.records for each in summarizer.add(record)]
-        return [each.exchange for each in ended if found.matches(each)]
+        filter_ = parse(text)
+        summarizer = Summarizer(filter_.body_tests)
+        ended = [exchange for record in play.records for exchange in summarizer.add(record)]
+        return [exchange.exchange for exchange in ended if filter_.matches(exchange)]
 
     assert numbers("") == [1, 2, 3]
     assert numbers("upstream=docs client=claude-ai status=ok duration>200ms uri~*.md") == [1]
@@ -352,17 +352,17 @@ def test_an_exchange_is_judged_by_both_legs():
 
 @pytest.mark.parametrize("text", ["name=docs__find", "name=find", "name=*find", "name~FIND", "!name!=find"])
 def test_a_name_is_found_on_both_legs_in_either_spelling(text: str):
-    asked = record(method="tools/call", target="docs__find", leg="client")
+    request = record(method="tools/call", target="docs__find", leg="client")
     passed = record(method="tools/call", target="find", leg="upstream", upstream="docs")
     elsewhere = record(method="tools/call", target="find", leg="upstream", upstream="web")
-    wanted = parse(text)
-    assert wanted.matches(asked) and wanted.matches(passed)
-    assert wanted.matches(elsewhere) is (text != "name=docs__find")
+    filter_ = parse(text)
+    assert filter_.matches(request) and filter_.matches(passed)
+    assert filter_.matches(elsewhere) is (text != "name=docs__find")
 
 
 @pytest.mark.parametrize("text", ["uri=docs+note:///a", "uri=note:///a", "uri=*note:*"])
 def test_a_uri_is_found_on_both_legs_in_either_spelling(text: str):
-    wanted = parse(text)
+    filter_ = parse(text)
     for leg, target, upstream in (("client", "docs+note:///a", None), ("upstream", "note:///a", "docs")):
-        assert wanted.matches(record(method="resources/read", target=target, leg=leg, upstream=upstream))
-    assert not wanted.matches(record(method="resources/read", target="docs+file:///a", leg="client"))
+        assert filter_.matches(record(method="resources/read", target=target, leg=leg, upstream=upstream))
+    assert not filter_.matches(record(method="resources/read", target="docs+file:///a", leg="client"))

@@ -13,7 +13,7 @@ from tests.traffic.made import record
 
 
 class World:
-    """A folder of captures, and whoever follows it."""
+    """A folder of captures, and its followers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,20 +41,20 @@ def world(tmp_path: Path) -> World:
 
 
 def seqs(follower: Follower) -> list[int]:
-    """What comes until nothing comes."""
-    found: list[int] = []
+    """Read until no more records come, and return their numbers."""
+    numbers: list[int] = []
     for _ in range(100):
         records = follower.read()
         if not records:
-            return found
-        found += [each.seq for each in records]
-    raise AssertionError(f"it does not end: {found}")
+            return numbers
+        numbers += [record.seq for record in records]
+    raise AssertionError(f"it does not end: {numbers}")
 
 
 def test_what_is_appended_comes_once(world: World):
     world.add(world.file(1), 1, 2)
     with world.follow() as follower:
-        assert [each.seq for each in follower.recent()] == [1, 2]
+        assert [record.seq for record in follower.recent()] == [1, 2]
         assert not follower.left_out
         assert seqs(follower) == []
         world.add(world.file(1), 3)
@@ -140,10 +140,10 @@ def test_only_the_ends_of_the_newest_files_are_looked_through(world: World, monk
     world.add(world.file(1), *range(1, 20))
     world.add(world.file(2), *range(20, 40))
     with world.follow() as follower:
-        found = [each.seq for each in follower.recent()]
+        numbers = [record.seq for record in follower.recent()]
         assert follower.left_out
-        assert 2 <= len(found) <= 10
-        assert found == list(range(40 - len(found), 40))
+        assert 2 <= len(numbers) <= 10
+        assert numbers == list(range(40 - len(numbers), 40))
         assert seqs(follower) == []
 
 
@@ -152,14 +152,14 @@ def test_compressed_files_count_among_the_newest(world: World):
     world.compress(world.file(1))
     world.add(world.file(2), 3)
     with world.follow() as follower:
-        assert [each.seq for each in follower.recent()] == [1, 2, 3]
+        assert [record.seq for record in follower.recent()] == [1, 2, 3]
 
 
 def test_a_large_file_comes_in_parts(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(following, "CHUNK_BYTES", 100)
     world.add(world.file(1), 1, 2, 3)
     with world.follow(world.file(1)) as follower:
-        assert [each.seq for each in follower.read()] == [1]
+        assert [record.seq for record in follower.read()] == [1]
         assert seqs(follower) == [2, 3]
 
 

@@ -41,16 +41,16 @@ def recorded(values: Iterable[float]) -> Histogram:
 def test_a_percentile_is_within_a_thousandth_of_the_exact_one(values: list[float], percent: str):
     rank = max(1, math.ceil(Fraction(percent) * len(values) / 100))
     exact = sorted(values)[rank - 1]
-    told = recorded(values).freeze().percentile(float(percent))
-    assert told == pytest.approx(exact, rel=ERROR * 1.000001)
+    percentile = recorded(values).freeze().percentile(float(percent))
+    assert percentile == pytest.approx(exact, rel=ERROR * 1.000001)
     assert ERROR < 0.001
 
 
 @settings(deadline=None)
 @given(st.lists(durations, max_size=200))
 def test_percentiles_before_and_after_freezing_are_the_same(values: list[float]):
-    histogram, asked = recorded(values), (0, 25, 50, 50, 99, 99.9, 100)
-    assert histogram.percentiles(asked) == histogram.freeze().percentiles(asked)
+    histogram, percents = recorded(values), (0, 25, 50, 50, 99, 99.9, 100)
+    assert histogram.percentiles(percents) == histogram.freeze().percentiles(percents)
 
 
 @settings(deadline=None)

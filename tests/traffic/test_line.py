@@ -1,4 +1,4 @@
-"""A line says what is known of its message, whatever is encoded once for many."""
+"""A line has all the facts of its message, with or without parts that are encoded once for many lines."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ MESSAGES = st.builds(
 
 
 def members(line: bytes) -> dict[str, Any]:
-    """What a reader gets."""
+    """Decode a line, and return the members of its record."""
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     record = decode_record(line)
@@ -106,9 +106,9 @@ def members(line: bytes) -> dict[str, Any]:
 )
 def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, Any]], level: str):
     for seen, *facts in messages:
-        for said in facts:  # what is known of a leg may change from message to message
-            seen.leg.name = seen.leg.session = seen.leg.revision = said
-            seen.leg.transport = said or "http"
+        for fact in facts:  # what is known of a leg may change from message to message
+            seen.leg.name = seen.leg.session = seen.leg.revision = fact
+            seen.leg.transport = fact or "http"
             after_others = encode_lines(RUN, REDACTOR, 40, level, [seen])
             _texts_of.cache_clear()
             assert encode_lines(RUN, REDACTOR, 40, level, [seen]) == after_others
@@ -127,26 +127,26 @@ def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], l
 def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str):
     (line,) = encode_lines(RUN, REDACTOR, 40, level, [seen])
     body, count = REDACTOR.redact(seen.method, seen.data)
-    found = members(line)
-    assert (found["kind"], found["leg"], found["peer"]) == (seen.kind, seen.leg.side, seen.leg.peer)
-    assert (found["direction"], found["transport"]) == (seen.direction, seen.leg.transport)
-    assert (found["exchange"], found["own"]) == (seen.exchange or None, not seen.exchange and seen.own)
-    assert (found["code"], found["failed"], found["ms"]) == (seen.code, seen.failed, seen.ms)
-    assert (found["status"], found["size"]) == (seen.status, len(seen.data))
-    assert (found["seq"], found["answers"]) == (seen.number, seen.answers or None)
-    assert (found["time"], found["redacted"]) == (RUN.time_of(seen.at), count or None)
-    assert found["at"] == pytest.approx(seen.at - RUN.clock, abs=1e-6)
+    record = members(line)
+    assert (record["kind"], record["leg"], record["peer"]) == (seen.kind, seen.leg.side, seen.leg.peer)
+    assert (record["direction"], record["transport"]) == (seen.direction, seen.leg.transport)
+    assert (record["exchange"], record["own"]) == (seen.exchange or None, not seen.exchange and seen.own)
+    assert (record["code"], record["failed"], record["ms"]) == (seen.code, seen.failed, seen.ms)
+    assert (record["status"], record["size"]) == (seen.status, len(seen.data))
+    assert (record["seq"], record["answers"]) == (seen.number, seen.answers or None)
+    assert (record["time"], record["redacted"]) == (RUN.time_of(seen.at), count or None)
+    assert record["at"] == pytest.approx(seen.at - RUN.clock, abs=1e-6)
     if not count:
-        assert (found["id"], found["target"]) == (seen.id, seen.target)
-        assert found["method"] == REDACTOR.redact_name(seen.method)
+        assert (record["id"], record["target"]) == (seen.id, seen.target)
+        assert record["method"] == REDACTOR.redact_name(seen.method)
     if level == "metadata":
-        assert (found["message"], found["text"]) == (None, None)
+        assert (record["message"], record["text"]) == (None, None)
     elif level == "truncated" and len(body) > 40:
-        assert (found["message"], found["text"]) == (None, body[:40].decode("utf-8", "ignore"))
-    elif found["message"] is not None:
-        assert found["message"] == body.replace(b"\r", b" ").replace(b"\n", b" ")
+        assert (record["message"], record["text"]) == (None, body[:40].decode("utf-8", "ignore"))
+    elif record["message"] is not None:
+        assert record["message"] == body.replace(b"\r", b" ").replace(b"\n", b" ")
     else:
-        assert found["text"] == body.decode("utf-8", "replace")
+        assert record["text"] == body.decode("utf-8", "replace")
         assert seen.kind == "invalid" or body[:1] == b'"'
 
 
@@ -166,8 +166,8 @@ PLACES = st.integers(HEAD - 20, HEAD)  # around the place where a body is cut th
 def test_secrets_are_found_wherever_two_answers_begin_or_cease_to_differ(
     place: int, word: str, beside: str, name: str, is_first: bool, in_tail: bool
 ):
-    before, after = (TEXT + beside, TEXT[:place]) if in_tail else (TEXT[:place], beside + TEXT)
-    plain, secret = (f'{{"{name}":"{before}{it}{after}"}}'.encode() for it in ("#" + word[1:], word))
+    head, tail = (TEXT + beside, TEXT[:place]) if in_tail else (TEXT[:place], beside + TEXT)
+    plain, secret = (f'{{"{name}":"{head}{it}{tail}"}}'.encode() for it in ("#" + word[1:], word))
     bodies = [secret, plain, plain] if is_first else [plain, secret, plain]
     joined = b"\t".join(without_repeats(bodies))
     assert not is_first or len(joined) < sum(map(len, bodies))
@@ -176,18 +176,18 @@ def test_secrets_are_found_wherever_two_answers_begin_or_cease_to_differ(
 
 
 def test_what_only_one_of_two_long_messages_has_is_kept():
-    one, other = (f'{{"text":"{TEXT}{number}"}}'.encode() for number in (1, 2))
-    assert without_repeats([one, other]) == [one, other]
-    assert without_repeats([one, one[:100], one]) == [one, one[:100], b'{"text":"}']
+    first, other = (f'{{"text":"{TEXT}{number}"}}'.encode() for number in (1, 2))
+    assert without_repeats([first, other]) == [first, other]
+    assert without_repeats([first, first[:100], first]) == [first, first[:100], b'{"text":"}']
 
 
 def test_what_two_legs_have_in_common_is_looked_at_once():
-    seen, said = (
+    seen, sent = (
         f'{{"contents":[{{"uri":"{uri}","text":"{TEXT}"}}],"name":"{name}"}}'.encode()
         for uri, name in (("a", "server"), ("s1+a", "token"))
     )
-    assert without_repeats([seen, said]) == [seen, b'{"contents":[{"uri":"s1+a","text":"}],"name":"token"}']
-    blob = [data.replace(b'"text"', b'"blob"') for data in (seen, said)]
+    assert without_repeats([seen, sent]) == [seen, b'{"contents":[{"uri":"s1+a","text":"}],"name":"token"}']
+    blob = [data.replace(b'"text"', b'"blob"') for data in (seen, sent)]
     assert without_repeats(blob) == [blob[0], b'{"contents":[{"uri":"s1+a","blob":"}],"name":"token"}']
 
 

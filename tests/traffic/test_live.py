@@ -34,7 +34,7 @@ def rows(traffic):
 
 
 def own_rows(traffic):
-    """The rows of what mcpmux has asked by itself."""
+    """Return the rows of mcpmux's own requests."""
     return list(traffic.ring.own.before(traffic.ring.own.last + 1))
 
 
@@ -119,18 +119,18 @@ def test_an_answer_to_nothing_is_no_open_row():
 async def test_an_exchange_that_was_cut_off_is_cancelled():
     traffic = Traffic()
     _, exchange = traffic.begin("tools/call", {"name": "docs__find"})
-    before = traffic.ring.position
+    position = traffic.ring.position
     with trio.CancelScope() as scope:
         scope.cancel()
         try:
             await trio.sleep_forever()
         except trio.Cancelled as cancelled:
-            known = Exchange(exchange, traffic.client, Call("tools/call", {}, {}), 0.0, [], {})
-            await traffic.ring.ended(known, cancelled, 0.1)
+            request = Exchange(exchange, traffic.client, Call("tools/call", {}, {}), 0.0, [], {})
+            await traffic.ring.ended(request, cancelled, 0.1)
             raise
     (row,) = rows(traffic)
     assert row.status == "cancelled"
-    assert traffic.ring.changed_since(before)[0] == [row]
+    assert traffic.ring.changed_since(position)[0] == [row]
 
 
 def test_a_client_that_takes_its_request_back_cancels_the_row():
@@ -182,8 +182,10 @@ def check(ring, most_rows, most_bytes):
     assert weight <= most_bytes or len(kept) == 1
     assert ring.row(ring.first - 1) is None
     for row in kept:
-        assert row.weight == 600 + sum(weight_of(each.observed) for each in row.messages)
-        assert [each.position for each in row.messages] == sorted(each.position for each in row.messages)
+        assert row.weight == 600 + sum(weight_of(message.observed) for message in row.messages)
+        assert [message.position for message in row.messages] == sorted(
+            message.position for message in row.messages
+        )
     assert {key for key in ring._growing if key > 0} == {row.exchange for row in kept if row.exchange}
 
 
@@ -197,9 +199,9 @@ def test_a_reader_gets_each_message_once_and_a_count_of_missed_ones():
     assert (position, missed + more_missed) == (4, 0)
     for _ in range(RECENT // 4 + 10):
         traffic.exchange()
-    found, position, missed = traffic.ring.messages_since(position, 5)
+    messages, position, missed = traffic.ring.messages_since(position, 5)
     assert missed == 40
-    assert [kept.position for kept in found] == [45, 46, 47, 48, 49]
+    assert [kept.position for kept in messages] == [45, 46, 47, 48, 49]
     assert position == 49
     assert ring.changed_since(4)[1] == 40
 
@@ -303,8 +305,8 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.exchange("resources/read", {"uri": "search+file:///a.md", "name": ""}, "search", answer=missing)
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
     traffic.message_passed(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
-    found, _ = await traffic.view.find(parse_filter(text, NOW), LAST, 100)
-    assert sorted(row.row for row in found) == expected
+    rows, _ = await traffic.view.find(parse_filter(text, NOW), LAST, 100)
+    assert sorted(row.row for row in rows) == expected
 
 
 async def test_a_row_shows_the_view_of_its_client_with_its_narrowing():
@@ -333,16 +335,16 @@ async def test_rows_are_found_by_the_view_of_their_client(text, expected):
     traffic = Traffic()
     for view in ("", "coding", "coding?tools=find*", "?upstreams=docs"):
         traffic.exchange(view=view)
-    found, _ = await traffic.view.find(parse_filter(text, NOW, LIVE_NAMES), LAST, 100)
-    assert sorted(row.row for row in found) == expected
+    rows, _ = await traffic.view.find(parse_filter(text, NOW, LIVE_NAMES), LAST, 100)
+    assert sorted(row.row for row in rows) == expected
 
 
 async def test_an_exchange_whose_request_has_not_been_looked_at_has_its_view():
     traffic = Traffic()
     request = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}'
-    said = Said("request", 1, "tools/call")
+    envelope = Said("request", 1, "tools/call")
     traffic.recorder.message_passed(traffic.client, "in", request)
-    number = traffic.recorder.exchange_of(traffic.client, 1, request, said)
+    number = traffic.recorder.exchange_of(traffic.client, 1, request, envelope)
     await traffic.recorder.admit(
         traffic.client, number, Call("tools/call", {}, {}, principal=ANYONE.within("coding"))
     )
@@ -424,10 +426,10 @@ async def test_walking_the_pages_shows_every_row_once():
         traffic.exchange()
     everything = parse_filter("  ", NOW)
     seen: list[int] = []
-    before: int | None = LAST
-    while before is not None:
-        found, before = await traffic.view.find(everything, before, 7)
-        seen += [row.row for row in found]
+    position: int | None = LAST
+    while position is not None:
+        page, position = await traffic.view.find(everything, position, 7)
+        seen += [row.row for row in page]
     assert seen == list(range(25, 0, -1))
     assert (await traffic.view.find(everything, 1, 7))[1] is None
 

@@ -1,4 +1,4 @@
-"""What one run made up, in terms of another."""
+"""Translation of generated values (cursors, states, names) from one run to those of another."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_a_state_and_the_names_of_questions_go_together():
     now = {"requestState": "s2", "inputRequests": {"x": {}, "y": {}}}
     mapping = learned("tools/call", then, now, {"name": "t"})
     params = {"name": "t", "requestState": "s1", "inputResponses": {"b": 2, "a": 1}}
-    told, _ = applied(mapping, "tools/call", params)
-    assert told == {"name": "t", "requestState": "s2", "inputResponses": {"y": 2, "x": 1}}
+    result, _ = applied(mapping, "tools/call", params)
+    assert result == {"name": "t", "requestState": "s2", "inputResponses": {"y": 2, "x": 1}}
 
 
 def test_names_of_questions_without_a_state_are_known_by_the_tool():
     mapping = learned("tools/call", {"inputRequests": {"a": {}}}, {"inputRequests": {"x": {}}}, {"name": "t"})
-    told, _ = applied(mapping, "tools/call", {"name": "t", "inputResponses": {"a": 1}})
-    assert told["inputResponses"] == {"x": 1}
+    result, _ = applied(mapping, "tools/call", {"name": "t", "inputResponses": {"a": 1}})
+    assert result["inputResponses"] == {"x": 1}
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ async def test_what_is_being_worked_on_is_in_flight_until_it_has_ended():
 
 
 class Refusing:
-    """A keeper that lets nothing in."""
+    """A keeper that admits no exchange."""
 
     passes = False
 

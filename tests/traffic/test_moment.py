@@ -11,9 +11,9 @@ from mcpmux.traffic.record import MICROS, micros_of, rfc3339, second_of
 
 @given(st.integers(0, 4_000_000_000 * MICROS))
 def test_a_moment_is_written_with_all_of_its_microseconds(micros: int):
-    said = rfc3339(micros)
-    assert datetime.fromisoformat(said) - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(microseconds=micros)
-    assert len(said) == len("2026-11-21T12:00:00.000000Z")
+    text = rfc3339(micros)
+    assert datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC) == timedelta(microseconds=micros)
+    assert len(text) == len("2026-11-21T12:00:00.000000Z")
 
 
 @pytest.mark.parametrize(

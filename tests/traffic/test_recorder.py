@@ -1,4 +1,4 @@
-"""Who is told when: sinks at once, an archive of many messages at a time; and which exchange it is."""
+"""Sinks get messages at once, an archive gets many at a time, and each message has its exchange's number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pong(request_id: int) -> bytes:
 
 
 class Shelf:
-    """An archive that settles only when it is told to; and a sink."""
+    """An archive that settles only on demand; and a sink."""
 
     def __init__(self) -> None:
         self.most_waiting = BATCH
@@ -97,7 +97,7 @@ def test_a_request_has_its_number_before_anybody_looks_at_it():
             recorder.message_passed(leg, "in", message)
             assert recorder.exchange_of(leg, 7, message) == number
             recorder.message_passed(leg, "out", pong(7))
-        assert len(shelf.batches) == first // 2  # nobody has looked at them yet
+        assert len(shelf.batches) == first // 2  # these messages are not looked at yet
         recorder.settle()
     assert [[seen.exchange for seen in batch] for batch in shelf.batches] == [[1, 1, 2, 2], [3, 3, 4, 4]]
 
@@ -116,8 +116,8 @@ def test_a_request_that_was_not_the_last_is_looked_up():
 def test_a_message_belongs_to_the_exchange_in_work_when_it_passed():
     recorder, shelf, client = watched()
     docs = Leg("upstream", "docs", "stdio", "docs")
-    recorder.message_passed(client, "in", asked := ping(1))
-    token = EXCHANGE.set(recorder.exchange_of(client, 1, asked))
+    recorder.message_passed(client, "in", request := ping(1))
+    token = EXCHANGE.set(recorder.exchange_of(client, 1, request))
     recorder.message_passed(docs, "out", ping(50))
     EXCHANGE.reset(token)
     recorder.message_passed(docs, "in", pong(50))
@@ -165,4 +165,4 @@ def test_exchanges_have_numbers_when_nobody_is_told_of_messages():
         recorder.message_passed(client, "in", message)
         assert recorder.exchange_of(client, 7, message) == number
         recorder.message_passed(client, "out", pong(7))
-    assert client.notes is None  # nothing is kept for them
+    assert client.notes is None  # no sink wants notes

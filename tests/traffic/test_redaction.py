@@ -1,4 +1,4 @@
-"""What is a secret, what is none, and the law: a planted secret is nowhere in what is left."""
+"""Which values are secrets and which are not, and the law: a planted secret is nowhere in the output."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_the_schema_of_a_secret_is_kept_and_its_default_is_not():
         "default": "[redacted: password]",
     }
     assert kept["required"] == ["password", "name"]
-    asked = {"params": {"message": "m", "requestedSchema": schema}}
-    assert redact(asked, "elicitation/create")["params"]["requestedSchema"] == kept
+    request = {"params": {"message": "m", "requestedSchema": schema}}
+    assert redact(request, "elicitation/create")["params"]["requestedSchema"] == kept
 
 
 def test_what_only_pretends_to_be_a_schema_is_no_place_to_hide():
@@ -467,7 +467,9 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
 )
 def test_what_one_look_at_many_messages_spares_stays_as_it_is(messages: list[bytes]):
     if REDACTOR.current.leaves_unchanged(messages, b"\t".join(messages)):
-        assert [REDACTOR.redact(None, message) for message in messages] == [(each, 0) for each in messages]
+        assert [REDACTOR.redact(None, message) for message in messages] == [
+            (message, 0) for message in messages
+        ]
 
 
 def test_one_search_of_many_messages_is_enough_without_secrets():

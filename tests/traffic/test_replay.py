@@ -46,7 +46,7 @@ FORM: Json = {
 
 
 def told(report: Report) -> list[tuple[str, str, str | None]]:
-    """What is not the same, for the message of a failed test."""
+    """List the outcomes that are not the same, for the message of a failed test."""
     return [
         (o.captured.method, o.status, o.reason or ", ".join(show_path(d.path) for d in o.differences))
         for o in report.outcomes
@@ -55,7 +55,7 @@ def told(report: Report) -> list[tuple[str, str, str | None]]:
 
 
 def paths(report: Report) -> dict[str, list[str]]:
-    """Where answers differ, by method and target."""
+    """Map method and target to the paths at which answers differ."""
     return {
         f"{o.captured.method} {o.captured.target or ''}".strip(): [show_path(d.path) for d in o.differences]
         for o in report.having("different")
@@ -67,13 +67,13 @@ def paths(report: Report) -> dict[str, list[str]]:
 async def test_a_client_of_a_view_is_replayed_in_its_view(down, view, autojump_clock):
     views = {"few": View(include=(Selector(upstream="x"),))}
     async with open_taped({"x": Varied(MODERN), "y": Varied(MODERN)}, views) as (world, tape):
-        for each in (view, ""):
-            client = await client_of(world, down, each)
+        for name in (view, ""):
+            client = await client_of(world, down, name)
             await client.walk("tools/list", "tools")
             await client.walk("resources/list", "resources")
         await trio.testing.wait_all_tasks_blocked()
     dialogues = tape.dialogues()
-    assert {each.view.partition("?")[0] for each in dialogues} == {view.partition("?")[0], ""}
+    assert {dialogue.view.partition("?")[0] for dialogue in dialogues} == {view.partition("?")[0], ""}
     async with open_taped({"x": Varied(MODERN), "y": Varied(MODERN)}, views) as (world, _):
         report = await replayed(dialogues, to_service(world.mux.service))
     assert told(report) == []
@@ -193,8 +193,8 @@ async def test_a_capture_that_begins_in_a_session_is_replayed_in_its_revision(au
     async with open_taped({"x": server, "y": Varied(LEGACY)}) as (world, again):
         report = await replayed(tape.dialogues(), to_service(world.mux.service))
     assert told(report) == []
-    asked = next(r for r in again.records if r.leg == "client" and r.method == "initialize")
-    assert b'"protocolVersion":"2025-11-25"' in bytes(asked.message or b"")
+    request = next(r for r in again.records if r.leg == "client" and r.method == "initialize")
+    assert b'"protocolVersion":"2025-11-25"' in bytes(request.message or b"")
 
 
 async def test_two_sessions_with_one_server_stay_two(autojump_clock):
@@ -364,7 +364,7 @@ async def test_what_the_server_asks_without_an_answer_in_the_capture_is_refused(
 
 
 async def tape_of_silence() -> Tape:
-    """The upstream leg of a session with a server that asked nothing."""
+    """Record the upstream leg of a session with a server that sent no requests."""
     server = Hasty(MODERN, times=0)
     async with open_taped({"x": server}) as (world, tape):
         await live(await client_of(world, MODERN), server)
@@ -481,8 +481,8 @@ class Curious(Varied):
             self.form = params["inputResponses"]["form"]
             params = {"name": params["name"]}
         if self.form is None:
-            asked = {"form": FORM}
-            return {"resultType": "input_required", "inputRequests": asked, "requestState": "form"}
+            questions = {"form": FORM}
+            return {"resultType": "input_required", "inputRequests": questions, "requestState": "form"}
         return await super()._ask(params)
 
 

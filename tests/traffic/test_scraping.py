@@ -29,9 +29,9 @@ def told(answers: int, up: float = 1) -> list[Family]:
 
 
 def value(families: list[Family], name: str, *labels: str) -> float:
-    """Of the one sample of that name whose first labels are these."""
-    found = parse(render(families))[name]
-    (value,) = [each for values, each in found.items() if values[: len(labels)] == labels]
+    """Return the value of the one sample of that name whose first labels are these."""
+    samples = parse(render(families))[name]
+    (value,) = [sample for values, sample in samples.items() if values[: len(labels)] == labels]
     return value
 
 
@@ -57,8 +57,8 @@ def test_up_is_what_is_so_everywhere():
 
 
 def test_an_audit_log_that_fails_anywhere_fails():
-    told = [[gauge("audit_failing", "It fails.", failing)] for failing in (1, 1, 0)]
-    assert value(add_up(told), "mcpmux_audit_failing") == 1
+    workers = [[gauge("audit_failing", "It fails.", failing)] for failing in (1, 1, 0)]
+    assert value(add_up(workers), "mcpmux_audit_failing") == 1
 
 
 def test_no_counter_goes_back_when_a_process_ends():

@@ -1,4 +1,4 @@
-"""Spans of exchanges in every pair of eras, and what upstreams are told of them."""
+"""Spans of exchanges in every pair of eras, and their context as sent to upstreams."""
 
 from __future__ import annotations
 
@@ -359,9 +359,9 @@ async def test_names_that_a_client_invents_do_not_grow_a_metric_without_bound(au
         client = await open_client(world, MODERN)
         for number in range(NAMES_FAILED + 5):
             await client.request("tools/call", {"name": f"docs__x{number}"})
-        found = [attributes for attributes, _ in memory.points("mcp.server.operation.duration")]
-    assert sum("gen_ai.tool.name" in attributes for attributes in found) == NAMES_FAILED
-    assert len(found) == NAMES_FAILED + 1
+        points = [attributes for attributes, _ in memory.points("mcp.server.operation.duration")]
+    assert sum("gen_ai.tool.name" in attributes for attributes in points) == NAMES_FAILED
+    assert len(points) == NAMES_FAILED + 1
 
 
 def test_a_tool_that_failed_first_and_then_succeeded_is_told_for_good():
@@ -388,12 +388,12 @@ def test_requests_that_are_never_admitted_take_bounded_memory():
 
 def modern(params: Json, **meta: Any) -> tuple[Json, Json]:
     """A read in 2026-07-28: body and headers."""
-    said = {
+    identity = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": {},
         **meta,
     }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {**params, "_meta": said}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {**params, "_meta": identity}}
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/read", "Mcp-Name": params["uri"]}
     return body, headers
 

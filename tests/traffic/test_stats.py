@@ -15,10 +15,10 @@ from tests.traffic.made import Play, record
 
 
 def counted(records: list[Record], *, by_name: bool = False) -> Stats:
-    found = Stats(by_name=by_name)
-    for each in records:
-        found.add(each)
-    return found
+    stats = Stats(by_name=by_name)
+    for message in records:
+        stats.add(message)
+    return stats
 
 
 def test_each_leg_and_method_is_counted():
@@ -29,8 +29,8 @@ def test_each_leg_and_method_is_counted():
     play.read(answered=False)
     play.call(failed=True)
     play.say(exchange=1, direction="out")
-    found = counted(play.records)
-    rows = {(group.upstream, group.method): group for group in found.groups()}
+    stats = counted(play.records)
+    rows = {(group.upstream, group.method): group for group in stats.groups()}
     assert list(rows) == [
         (CLIENTS, "resources/read"),
         (CLIENTS, "notifications/progress"),
@@ -46,10 +46,10 @@ def test_each_leg_and_method_is_counted():
     assert rows[CLIENTS, "resources/read"].answers == 11
     assert rows[CLIENTS, "tools/call"].failed == {TOOL_ERROR: 1}
     assert rows[CLIENTS, "notifications/progress"].notifications == 1
-    assert found.messages == len(play.records)
-    assert found.latency("git").count == 1
-    assert found.latency(CLIENTS).count == 12
-    assert found.bytes == sum(each.size for each in play.records)
+    assert stats.messages == len(play.records)
+    assert stats.latency("git").count == 1
+    assert stats.latency(CLIENTS).count == 12
+    assert stats.bytes == sum(record.size for record in play.records)
 
 
 def test_names_have_their_own_rows_with_the_slowest_exchange_first():
@@ -70,48 +70,48 @@ def test_answers_to_clients_make_the_timeline():
     play = Play()
     for _ in range(5):
         play.read(seconds=1.0, error=-1)
-    found = counted(play.records)
-    assert sum(slot.answers for slot in found.timeline.slots()) == 5
-    assert sum(slot.failed for slot in found.timeline.slots()) == 5
-    upstream = counted([each for each in play.records if each.leg == "upstream"])
+    stats = counted(play.records)
+    assert sum(slot.answers for slot in stats.timeline.slots()) == 5
+    assert sum(slot.failed for slot in stats.timeline.slots()) == 5
+    upstream = counted([record for record in play.records if record.leg == "upstream"])
     assert sum(slot.answers for slot in upstream.timeline.slots()) == 5
 
 
 def test_statuses_of_http_are_failures_and_answers_without_requests_are_not_open():
-    found = counted([record(kind="result", direction="out", method="ping", status=500)])
-    (group,) = found.groups()
+    stats = counted([record(kind="result", direction="out", method="ping", status=500)])
+    (group,) = stats.groups()
     assert (group.failed[HTTP], group.failures, group.open, group.error_rate) == (1, 1, 0, 1.0)
 
 
 def test_what_is_no_message_is_counted_apart():
-    found = counted([record(kind="start", leg=None), record(kind="invalid", size=7), record(kind="new kind")])
-    assert (found.messages, found.invalid, found.bytes) == (2, 2, 7)
-    assert found.groups() == []
+    stats = counted([record(kind="start", leg=None), record(kind="invalid", size=7), record(kind="new kind")])
+    assert (stats.messages, stats.invalid, stats.bytes) == (2, 2, 7)
+    assert stats.groups() == []
 
 
 def test_strangers_methods_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stats, "GROUPS_LIMIT", 3)
-    found = counted([record(method=f"m{number}") for number in range(10)])
-    assert [group.method for group in found.groups()] == ["m0", "m1", "m2", OTHERS]
-    assert found.groups()[-1].requests == 7
+    counts = counted([record(method=f"m{number}") for number in range(10)])
+    assert [group.method for group in counts.groups()] == ["m0", "m1", "m2", OTHERS]
+    assert counts.groups()[-1].requests == 7
 
 
 def test_times_that_are_none_do_no_harm():
     made = record(kind="result", direction="out")
     odd = Record(v=1, run="r", time="noon", kind="result", leg="client", direction="out")
-    found = counted([made, odd])
-    assert sum(slot.answers for slot in found.timeline.slots()) == 1
-    assert found.messages == 2
+    stats = counted([made, odd])
+    assert sum(slot.answers for slot in stats.timeline.slots()) == 1
+    assert stats.messages == 2
 
 
 def test_machines_get_the_same():
     play = Play()
     play.read(seconds=0.5)
-    told = json.loads(json.dumps(counted(play.records).as_json()))
-    assert told["messages"] == 4
-    assert told["groups"][0]["upstream"] is None
-    assert told["groups"][1]["latencyMs"] == {"p50": 500, "p90": 500, "p99": 500, "max": 500, "mean": 500}
-    assert told["timeline"]["slots"] == [{"start": 1795262400, "answers": 1, "failed": 0}]
+    report = json.loads(json.dumps(counted(play.records).as_json()))
+    assert report["messages"] == 4
+    assert report["groups"][0]["upstream"] is None
+    assert report["groups"][1]["latencyMs"] == {"p50": 500, "p90": 500, "p99": 500, "max": 500, "mean": 500}
+    assert report["timeline"]["slots"] == [{"start": 1795262400, "answers": 1, "failed": 0}]
     assert json.loads(json.dumps(Stats().as_json()))["from"] is None
 
 
@@ -134,12 +134,12 @@ def test_everything_is_in_one_slot_and_slots_are_few(moments: list[tuple[float, 
 
 @given(MOMENTS)
 def test_the_order_does_not_matter(moments: list[tuple[float, bool]]):
-    one, other = Timeline(), Timeline()
+    first, other = Timeline(), Timeline()
     for moment, failed in moments:
-        one.add(moment, failed)
+        first.add(moment, failed)
     for moment, failed in reversed(moments):
         other.add(moment, failed)
-    assert (one.slots(), one.width) == (other.slots(), other.width)
+    assert (first.slots(), first.width) == (other.slots(), other.width)
 
 
 def test_a_short_time_has_slots_of_a_second():

@@ -1,4 +1,4 @@
-"""What is summed up of messages: exchanges, requests with their answers, and what went from leg to leg."""
+"""Summaries of messages: exchanges, requests with their answers, and messages passed from leg to leg."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from tests.traffic.made import Play, record
 
 def ended(records: list[Record], summarizer: Summarizer | None = None) -> list[ExchangeSummary]:
     summarizer = summarizer or Summarizer()
-    return [each for record in records for each in summarizer.add(record)]
+    return [exchange for record in records for exchange in summarizer.add(record)]
 
 
 def test_an_exchange_has_what_both_legs_know():
     play = Play()
     play.read("file:///a.md", seconds=0.5)
-    (found,) = ended(play.records)
-    assert (found.exchange, found.method, found.client, found.upstream) == (
+    (exchange,) = ended(play.records)
+    assert (exchange.exchange, exchange.method, exchange.client, exchange.upstream) == (
         1,
         "resources/read",
         "claude-ai",
         ("docs",),
     )
-    assert found.target == ("docs+file:///a.md", "file:///a.md")
-    assert (found.ms, found.status, found.statuses) == (500, 200, ("ok",))
-    assert (found.leg, found.direction) == (("client", "upstream"), ("in", "out"))
-    assert found.size == play.records[0].size
-    assert found.answer_size == play.records[-1].size
-    assert found.transport == ("http", "stdio")
+    assert exchange.target == ("docs+file:///a.md", "file:///a.md")
+    assert (exchange.ms, exchange.status, exchange.statuses) == (500, 200, ("ok",))
+    assert (exchange.leg, exchange.direction) == (("client", "upstream"), ("in", "out"))
+    assert exchange.size == play.records[0].size
+    assert exchange.answer_size == play.records[-1].size
+    assert exchange.transport == ("http", "stdio")
 
 
 def test_exchanges_end_in_the_order_of_their_answers():
-    one, other = Play(), Play()
-    one.read()
+    first, other = Play(), Play()
+    first.read()
     other.exchanges = 1
     other.read(error=-32002)
-    mixed = [*one.records[:2], *other.records, *one.records[2:]]
-    assert [each.exchange for each in ended(mixed)] == [2, 1]
+    mixed = [*first.records[:2], *other.records, *first.records[2:]]
+    assert [exchange.exchange for exchange in ended(mixed)] == [2, 1]
     assert ended(mixed)[0].statuses[0] == "error"
     assert ended(mixed)[0].code == -32002
 
 
 def test_numbers_of_two_runs_are_not_mixed_up():
-    one, other = Play("aaaa"), Play("bbbb")
-    one.read()
+    first, other = Play("aaaa"), Play("bbbb")
+    first.read()
     other.read()
-    mixed = [record for pair in zip(one.records, other.records, strict=True) for record in pair]
-    assert [(each.run, each.ms) for each in ended(mixed)] == [("aaaa", 10), ("bbbb", 10)]
+    mixed = [record for pair in zip(first.records, other.records, strict=True) for record in pair]
+    assert [(exchange.run, exchange.ms) for exchange in ended(mixed)] == [("aaaa", 10), ("bbbb", 10)]
 
 
 def test_what_has_no_answer_is_told_at_the_end():
@@ -78,8 +78,8 @@ def test_a_cancelled_exchange_is_over():
     play.read(answered=False)
     play.say("notifications/cancelled", exchange=1)
     summarizer = Summarizer()
-    (found,) = ended(play.records, summarizer)
-    assert found.statuses == ("cancelled",)
+    (exchange,) = ended(play.records, summarizer)
+    assert exchange.statuses == ("cancelled",)
     assert summarizer.rest() == []
 
 
@@ -105,8 +105,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     for _ in range(5):
         play.read(answered=False)
     summarizer = Summarizer()
-    assert [each.exchange for each in ended(play.records, summarizer)] == [1, 2]
-    assert [each.exchange for each in summarizer.rest()] == [3, 4, 5]
+    assert [exchange.exchange for exchange in ended(play.records, summarizer)] == [1, 2]
+    assert [exchange.exchange for exchange in summarizer.rest()] == [3, 4, 5]
 
 
 def test_a_watch_hears_any_message_of_an_exchange():
@@ -115,7 +115,7 @@ def test_a_watch_hears_any_message_of_an_exchange():
     play.call()
     leg, kind = (lambda record: record.leg == "upstream"), (lambda record: record.kind == "result")
     ends = ended(play.records, Summarizer([leg, kind]))
-    assert [each.passed_tests for each in ends] == [{leg, kind}, {kind}]
+    assert [exchange.passed_tests for exchange in ends] == [{leg, kind}, {kind}]
 
 
 def given_up(play: Play, upstream: str = "docs") -> None:
@@ -140,16 +140,16 @@ def test_an_exchange_that_is_given_up_upstream_and_not_answered_was_cancelled(re
         play.put(error, kind="error", id=101, exchange=1, **theirs)
     summarizer = Summarizer()
     assert ended(play.records, summarizer) == []
-    before = len(play.records)
+    start = len(play.records)
     play.now += 0.5
     play.call()
-    assert [each.statuses for each in ended(play.records[before:], summarizer)] == [("ok",)]
-    before = len(play.records)
+    assert [exchange.statuses for exchange in ended(play.records[start:], summarizer)] == [("ok",)]
+    start = len(play.records)
     play.now += 1
     play.say()
-    assert [(each.exchange, each.statuses) for each in ended(play.records[before:], summarizer)] == [
-        (1, ("cancelled",))
-    ]
+    assert [
+        (exchange.exchange, exchange.statuses) for exchange in ended(play.records[start:], summarizer)
+    ] == [(1, ("cancelled",))]
     assert summarizer.rest() == []
 
 
@@ -168,7 +168,7 @@ def test_a_late_upstream_is_given_up_and_the_client_gets_an_error():
     )
     play.now += 5
     play.say()
-    assert [each.statuses for each in ended(play.records)] == [("error", "timeout")]
+    assert [exchange.statuses for exchange in ended(play.records)] == [("error", "timeout")]
 
 
 def test_an_exchange_that_waits_for_another_upstream_is_open_still():
@@ -181,7 +181,7 @@ def test_an_exchange_that_waits_for_another_upstream_is_open_still():
     play.say()
     summarizer = Summarizer()
     assert ended(play.records, summarizer) == []
-    assert [each.statuses for each in summarizer.rest()] == [("open",)]
+    assert [exchange.statuses for exchange in summarizer.rest()] == [("open",)]
 
 
 # Requests and their answers
@@ -228,8 +228,8 @@ MESSAGES = st.builds(
 def test_every_message_comes_once(made: list[dict[str, object]]):
     records = [record(seq, **facts) for seq, facts in enumerate(made, 1)]  # type: ignore[arg-type]
     pairs = list(pair_up(records))
-    told = [each.seq for first, answer in pairs for each in (first, answer) if each is not None]
-    assert sorted(told) == [each.seq for each in records]
+    numbers = [record.seq for first, answer in pairs for record in (first, answer) if record is not None]
+    assert sorted(numbers) == [record.seq for record in records]
     for first, answer in pairs:
         if answer is not None:
             assert (first.run, first.leg, first.id) == (answer.run, answer.leg, answer.id)
@@ -241,8 +241,8 @@ def test_answers_get_the_target_of_their_request():
     play = Play()
     play.read("file:///a.md")
     targets = Targets()
-    told = [targets.fill(each).target for each in play.records]
-    assert told == ["docs+file:///a.md", "file:///a.md", "file:///a.md", "docs+file:///a.md"]
+    uris = [targets.fill(record).target for record in play.records]
+    assert uris == ["docs+file:///a.md", "file:///a.md", "file:///a.md", "docs+file:///a.md"]
 
 
 def test_memory_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -251,16 +251,16 @@ def test_memory_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
     answer = record(4, id=1, kind="result", direction="out")
     assert pairs_of([*records, answer]) == [(1, None), (4, None), (2, None), (3, None)]
     targets = Targets()
-    for each in records:
-        targets.fill(each)
+    for request in records:
+        targets.fill(request)
     assert targets.fill(answer).target is None
 
 
-# What mcpmux passed on
+# Messages that mcpmux passed on
 
 
 def passages_of(records: list[Record]) -> list[tuple[list[int], int]]:
-    return [([each.seq for each in before], after.seq) for before, after in passages(records)]
+    return [([record.seq for record in earlier], after.seq) for earlier, after in passages(records)]
 
 
 def test_a_request_goes_on_and_its_answer_comes_back():
@@ -313,7 +313,7 @@ def test_what_mcpmux_says_by_itself_comes_from_nothing():
     assert passages_of(play.records) == []
 
 
-# How it ended
+# The status of an exchange that has ended
 
 STATUSES: list[tuple[dict[str, Any], str]] = [
     ({"kind": "result"}, "ok"),

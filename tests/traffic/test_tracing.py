@@ -1,4 +1,4 @@
-"""Tracing as it is switched on: spans and metrics to a collector over OTLP/HTTP, and none of it when off."""
+"""Tracing switched on, with spans and metrics sent to a collector over OTLP/HTTP; and switched off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.traffic.traced_world import CALLER, TRACE, TRACEPARENT, open_over_htt
 
 
 class Collector:
-    """Takes OTLP over HTTP. `url` is its base; `answers` False: it says nothing."""
+    """A collector of OTLP over HTTP. `url` is its base. With `answers` False it does not respond."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -92,14 +92,14 @@ async def test_one_trace_over_both_legs_reaches_a_collector(down: str):
                 session = await client.initialize(down)
                 body = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": URI}
                 await client.send(body, {**session, "traceparent": TRACEPARENT})
-            told = face.headers["resources/read"]["traceparent"]
+            traceparent = face.headers["resources/read"]["traceparent"]
     reads = [span for span in collector.spans if span.name == "resources/read"]
     (above,) = [span for span in reads if span.kind == Span.SPAN_KIND_SERVER]
     (below,) = [span for span in reads if span.kind == Span.SPAN_KIND_CLIENT]
     assert above.trace_id.hex() == below.trace_id.hex() == TRACE
     assert above.parent_span_id.hex() == CALLER
     assert below.parent_span_id == above.span_id
-    assert told == f"00-{TRACE}-{below.span_id.hex()}-01"
+    assert traceparent == f"00-{TRACE}-{below.span_id.hex()}-01"
     assert attributes_of(above)["mcp.protocol.version"] == down
     assert attributes_of(below)["mcp.protocol.version"] == "2025-06-18"
     assert attributes_of(below)["mcpmux.upstream"] == "docs"
@@ -150,8 +150,8 @@ async def test_a_collector_that_is_not_there_is_told_in_the_log(monkeypatch):
         ):
             body, headers = modern(URI)
             assert "result" in (await client.send(body, headers)).last
-    told = [event for event in events if event["event"] == "traces cannot be sent"]
-    assert told and told[0]["log_level"] == "warning" and "export" in told[0]["reason"]
+    warnings = [event for event in events if event["event"] == "traces cannot be sent"]
+    assert warnings and warnings[0]["log_level"] == "warning" and "export" in warnings[0]["reason"]
 
 
 @pytest.mark.process
@@ -191,5 +191,5 @@ async def test_the_missing_extra_is_told_with_its_cure(monkeypatch):
 )
 def test_where_an_upstream_is_says_nothing_secret(target: Any, expected: Any):
     address, port = expected
-    found = servers_of([Upstream(name="a", target=target)]).get("a", {})
-    assert (found.get("server.address"), found.get("server.port")) == (address, port)
+    attributes = servers_of([Upstream(name="a", target=target)]).get("a", {})
+    assert (attributes.get("server.address"), attributes.get("server.port")) == (address, port)

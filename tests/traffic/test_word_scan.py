@@ -1,4 +1,4 @@
-"""One pass over a message says what looking for every word by itself would say."""
+"""One pass over a message finds the same words as one search for each word."""
 
 import pytest
 from hypothesis import example, given
@@ -30,8 +30,8 @@ piece = st.one_of(
 @example(b"au\nth")
 def test_a_word_is_found_exactly_when_it_is_there(data: bytes):
     folded = data.translate(LOWER, IGNORED)
-    found = [name.encode() in folded for name in NAMES]
-    assert sorted(scan(data)) == [number for number, there in enumerate([*found, is_masked(data)]) if there]
+    matches = [name.encode() in folded for name in NAMES]
+    assert sorted(scan(data)) == [number for number, there in enumerate([*matches, is_masked(data)]) if there]
 
 
 def is_masked(data: bytes) -> bool:

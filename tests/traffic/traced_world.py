@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """Those that have ended, in this order."""
+        """The spans that have ended, in the order in which they ended."""
         return list(self._exporter.get_finished_spans())
 
     def clear(self) -> None:
@@ -130,7 +130,7 @@ def parent_of(span: ReadableSpan) -> tuple[str, str] | None:
 
 
 def traceparent_of(span: ReadableSpan) -> str:
-    """What the peer is told of it; flags with the bit that says that the trace id is random, when it is."""
+    """Return the header for a peer. Its flags include the bit for random trace ids when the id is random."""
     return "00-{}-{}-{:02x}".format(*context_of(span), span.context.trace_flags)
 
 
@@ -142,10 +142,10 @@ class HeardFace(HttpFace):
         self.headers: dict[str, Mapping[str, str]] = {}
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        before = len(self._server.seen)
+        count = len(self._server.seen)
         await super().handle(request, reply)
-        if len(self._server.seen) > before:
-            self.headers[self._server.seen[before].get("method", "")] = request.headers
+        if len(self._server.seen) > count:
+            self.headers[self._server.seen[count].get("method", "")] = request.headers
 
 
 @asynccontextmanager
