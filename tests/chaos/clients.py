@@ -43,7 +43,7 @@ class LoadClient(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """End the session or the stream."""
 
     def _take(self, message: Json) -> None:
         if message["method"] == "notifications/resources/updated":
@@ -105,7 +105,7 @@ class HttpClient(LoadClient):
         await self.vanish()
 
     async def vanish(self) -> None:
-        """Say nothing more to anybody."""
+        """Close all connections without a goodbye."""
         for connection in self._idle:
             await connection.stream.aclose()
         self._idle.clear()
@@ -120,11 +120,11 @@ class HttpClient(LoadClient):
             if verb == "GET":
                 assert connection.status == 200
                 task_status.started()
-            async for heard in connection.messages():
-                if heard.get("method") == "notifications/subscriptions/acknowledged":
+            async for notification in connection.messages():
+                if notification.get("method") == "notifications/subscriptions/acknowledged":
                     task_status.started()
-                assert "method" in heard, f"a stream that is to stay has ended: {heard}"
-                self._take(heard)
+                assert "method" in notification, f"a stream that is to stay has ended: {notification}"
+                self._take(notification)
 
     @asynccontextmanager
     async def _sent(self, verb: str, message: Json | None) -> AsyncIterator[Connection]:
@@ -175,14 +175,14 @@ class Connection:
         self.headers = {key.decode(): value.decode() for key, value in head.headers}
 
     async def messages(self) -> AsyncGenerator[Json]:
-        """What the answer says, as it comes."""
+        """Yield the messages of the answer as they arrive."""
         async with aclosing(self.events()) as events:
             async for _, message in events:
                 if message is not None:
                     yield message
 
     async def events(self) -> AsyncGenerator[tuple[str | None, Json | None]]:
-        """As `messages`, each with the id of its event; some events have nothing but an id."""
+        """Yield the events of the answer as (id, message). Some events have only an id."""
         is_stream = self.headers.get("content-type", "").startswith("text/event-stream")
         data = b""
         while not isinstance(event := await self._next(), h11.EndOfMessage):
@@ -190,11 +190,11 @@ class Connection:
             while is_stream and b"\n\n" in data:
                 text, _, data = data.partition(b"\n\n")
                 lines = text.split(b"\n")
-                said = [line[5:] for line in lines if line.startswith(b"data:")]
+                parts = [line[5:] for line in lines if line.startswith(b"data:")]
                 event_id = next(
                     (line[3:].strip().decode() for line in lines if line.startswith(b"id:")), None
                 )
-                message = json.loads(b"".join(said)) if any(line.strip() for line in said) else None
+                message = json.loads(b"".join(parts)) if any(line.strip() for line in parts) else None
                 if event_id is not None or message is not None:
                     yield event_id, message
         if not is_stream and data:

@@ -1,7 +1,7 @@
-"""Clients of several replicas, which go on whatever happens and note what they see.
+"""Clients of several replicas, which go on through every fault and note what they see.
 
 A request that was refused, as busy or for want of a connection, is made again. One that may have been carried
-out is made again only if it changes nothing.
+out is made again only if it is read-only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS = 5
 
 
 class Answer(NamedTuple):
-    """What came of one attempt. `message`: None without an answer. `status`: 0 when no head has come.
+    """The outcome of one attempt. `message`: None without an answer. `status`: 0 when no head has come.
 
     `heard`: notifications on its way. `event_id`: of the last event. `reopened`: it was refused, or not sent,
     because there was no session any more; by now there is another one.
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """What its client knows of what was asked."""
+        """The client's knowledge about its request: DONE, NOT_DONE or UNCLEAR."""
         if self.message is not None and "result" in self.message:
             return DONE
         error = self.message.get("error") if self.message is not None else None
@@ -59,14 +59,14 @@ class Answer(NamedTuple):
 
     @property
     def is_strange(self) -> bool:
-        """Whether it is nothing that a client has to expect while somebody is harmed."""
+        """Whether a client need not expect this answer even during a fault."""
         if self.message is not None and "error" in self.message and self.status != 503:
             return self.message["error"]["code"] not in (BUSY, LOST)
         return self.status not in (0, 200, 202, 502, 503)
 
 
 REOPENED = Answer(503, None, [], reopened=True)
-"""What opening a session takes is judged by itself: it is many requests."""
+"""The time to open a session is judged separately, as that takes many requests."""
 
 
 class ChaosClient(ABC):
@@ -97,20 +97,20 @@ class ChaosClient(ABC):
             kinds = (self._read_count, self._read_own, self._work, self._work_long, self._write, self._list)
             await self.chance.choices(kinds, (8, 4, 4, 2, 1, 1))[0]()
 
-    # What it asks
+    # Requests
 
     async def _read_count(self) -> None:
         uri = f"modern+{self.chance.choice(SHARED)}"
         due = self._laws.version_due(uri)
-        said = await self._read(uri)
-        if said < due:
-            self._laws.break_law(f"{self} reads version {said} of {uri}, which had been {due} before")
+        version = await self._read(uri)
+        if version < due:
+            self._laws.break_law(f"{self} reads version {version} of {uri}, which had been {due} before")
 
     async def _read_own(self) -> None:
         uri = f"{self.chance.choice(ERAS)}+own:{self.name}/{next(self._numbers)}"
-        said = await self._read(uri)
-        if uri.startswith("modern") and said != self.name:
-            self._laws.break_law(f"{self} has the answer of {said}")
+        reader = await self._read(uri)
+        if uri.startswith("modern") and reader != self.name:
+            self._laws.break_law(f"{self} has the answer of {reader}")
 
     async def _read(self, uri: str) -> Any:
         result = await self.insist("resources/read", {"uri": uri})
@@ -132,11 +132,11 @@ class ChaosClient(ABC):
         answer, sent = await self._call(era, "work", arguments)
         if answer is None:
             return
-        wanted = {**sent, "as": self.principal, "client": self.name}
+        expected = {**sent, "as": self.principal, "client": self.name}
         if era == "legacy":
-            wanted["client"] = None  # it has one session for all, and cannot tell who asks
-        if answer != wanted:
-            self._laws.break_law(f"{self} wants {wanted} and gets {answer}")
+            expected["client"] = None  # it has one session for all, and cannot tell who asks
+        if answer != expected:
+            self._laws.break_law(f"{self} wants {expected} and gets {answer}")
 
     async def _write(self) -> None:
         uri = self.chance.choice(SHARED)
@@ -147,15 +147,15 @@ class ChaosClient(ABC):
             self._laws.break_law(f"{self} writes {sent} and gets {answer}")
         self._laws.note_write(f"modern+{uri}", answer["version"])
         due = self._laws.version_due(f"modern+{uri}")
-        said = await self._read(f"modern+{uri}")
-        if said < due:
-            self._laws.break_law(f"{self} reads version {said} of {uri} after {due}")
+        version = await self._read(f"modern+{uri}")
+        if version < due:
+            self._laws.break_law(f"{self} reads version {version} of {uri} after {due}")
 
     async def _list(self) -> None:
         await self.insist("tools/list", {})
 
     async def insist(self, method: str, params: Json) -> Json:
-        """The result of what changes nothing: it is asked for until it is there."""
+        """Repeat a read-only request until there is a result, and return that."""
         began = time.monotonic()
         while True:
             answer = await self.attempt(method, params)
@@ -172,9 +172,9 @@ class ChaosClient(ABC):
         await trio.sleep(self.chance.uniform(0.5, 1.5) * AGAIN_SECONDS)
 
     async def _call(self, era: str, tool: str, arguments: Json) -> tuple[Json | None, Json]:
-        """What a tool answered, None when nobody knows whether it did; and with which arguments.
+        """Call a tool until it was not refused. Return its answer (None when it was lost) and its arguments.
 
-        Each attempt has an id of its own, so that what was refused can be told from what was done.
+        Each attempt has a new id, which distinguishes refused calls from those that were carried out.
         """
         began = time.monotonic()
         while True:
@@ -197,10 +197,10 @@ class ChaosClient(ABC):
             await self.pause()
 
     def _judge_progress(self, sent: Json, answer: Answer) -> None:
-        told = [each["params"] for each in answer.heard if each.get("method") == PROGRESS]
-        steps = [params["progress"] for params in told]
-        if any(params["progressToken"] != sent["id"] for params in told):
-            self._laws.break_law(f"{self} hears of others: {told}")
+        progress = [message["params"] for message in answer.heard if message.get("method") == PROGRESS]
+        steps = [params["progress"] for params in progress]
+        if any(params["progressToken"] != sent["id"] for params in progress):
+            self._laws.break_law(f"{self} hears of others: {progress}")
         if steps != list(range(1, sent.get("steps", 0) + 1)):
             self._laws.break_law(f"{self} hears of steps {steps} of {sent}")
 
@@ -215,37 +215,39 @@ class ChaosClient(ABC):
             self._laws.break_law(f"{self} asks {message} and gets {answer}")
         return answer
 
-    # How it asks
+    # HTTP
 
     @abstractmethod
     def request(self, method: str, params: Json) -> Json:
-        """A request, with an id of its own."""
+        """Make a request with a new id."""
 
     @abstractmethod
     def headers(self, message: Json | None) -> dict[str, str]:
-        """Those of its era."""
+        """Return the header fields of a message in the client's era."""
 
     async def exchange(self, verb: str, message: Json | None, more: dict[str, str] | None = None) -> Answer:
-        """One HTTP exchange, up to the answer."""
-        heard: list[Json] = []
+        """Make one HTTP exchange, up to the answer."""
+        notifications: list[Json] = []
         status, event_id = 0, None
         with trio.move_on_after(HANG_SECONDS) as patience:
             try:
                 async with self.sent(verb, message, more) as connection:
                     status = connection.status
                     async with aclosing(connection.events()) as events:
-                        async for said_id, said in events:
+                        async for said_id, received in events:
                             event_id = said_id or event_id
-                            if said is not None and "method" not in said:
-                                return Answer(status, said, heard, event_id)
-                            if said is not None:
-                                heard.append(said)
+                            if received is not None and "method" not in received:
+                                return Answer(status, received, notifications, event_id)
+                            if received is not None:
+                                notifications.append(received)
             except ClientError:
                 if status != 200:
                     status = 0
         if patience.cancelled_caught:
-            self._laws.break_law(f"{self} waits {HANG_SECONDS:g} s for {verb} {message}; so far {heard}")
-        return Answer(status, None, heard, event_id)
+            self._laws.break_law(
+                f"{self} waits {HANG_SECONDS:g} s for {verb} {message}; so far {notifications}"
+            )
+        return Answer(status, None, notifications, event_id)
 
     @asynccontextmanager
     async def sent(
@@ -297,7 +299,7 @@ class LegacyClient(ChaosClient):
                 hello = make_greeting(LEGACY, self.info)
                 try:
                     async with self.sent("POST", self.request("initialize", hello)) as connection:
-                        answers = [each async for each in connection.messages()]
+                        answers = [message async for message in connection.messages()]
                         if connection.status == 200 and "result" in answers[-1]:
                             self.session, self._began = connection.headers["mcp-session-id"], attempted
                             break
@@ -315,7 +317,7 @@ class LegacyClient(ChaosClient):
                 self._laws.note_subscribed(self.name, uri)
 
     async def tell_until(self, session: str, notification: Json) -> None:
-        """Send a notification until somebody takes it, or the session has ended."""
+        """Send a notification until a replica accepts it, or the session has ended."""
         began = time.monotonic()
         while session == self.session:
             answer = await self.exchange("POST", notification)
@@ -346,7 +348,7 @@ class LegacyClient(ChaosClient):
 
     async def _resume(self, session: str, answer: Answer, called: float) -> Answer:
         """The rest of the stream of a call, of which the connection has broken."""
-        heard, event_id = list(answer.heard), answer.event_id
+        notifications, event_id = list(answer.heard), answer.event_id
         began = time.monotonic()
         while session == self.session and event_id is not None:
             more = {"Last-Event-ID": event_id}
@@ -354,18 +356,18 @@ class LegacyClient(ChaosClient):
             self._laws.counts["resumed call"] += 1
             if rest.event_id is not None and _number(rest.event_id) <= _number(event_id):
                 self._laws.break_law(f"{self} hears event {rest.event_id} after {event_id}")
-            heard += rest.heard
+            notifications += rest.heard
             event_id = rest.event_id or event_id
             if rest.message is not None and rest.status == 200:
                 self._laws.note_operation("resuming a call", began)
-                return Answer(200, rest.message, heard, event_id)
+                return Answer(200, rest.message, notifications, event_id)
             if rest.status in (400, 404):
                 if rest.status == 400:
                     self._laws.note_gone_stream(self.name, event_id, called)
                 await self._look_at(rest, session)
                 break
             await self.pause()
-        return Answer(0, None, heard)
+        return Answer(0, None, notifications)
 
     async def _look_at(self, answer: Answer, session: str) -> bool:
         """Whether it says that the session has ended. Then there is soon another one."""
@@ -458,7 +460,7 @@ class ModernClient(ChaosClient):
         await self.insist("server/discover", {})
 
     async def listen(self) -> None:
-        """Listen until cancelled; again whenever it ends. Nothing may be missed between."""
+        """Listen until cancelled, again whenever the listen ends. No change in between may be missed."""
         is_first = True
         began = time.monotonic()
         while True:

@@ -1,7 +1,7 @@
-"""What has to hold for clients of several replicas, whatever is done to those and to their store.
+"""The laws that hold for clients of several replicas during faults of the replicas and of their store.
 
-Clients say here what they have asked and heard, by the machine's monotonic clock. What does not fit is in
-`broken`.
+Clients note here their requests, answers and notifications, by the machine's monotonic clock. Violations are
+in `broken`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tests.chaos.cluster_world import LEASE_SECONDS, Cluster, Fault
 
 GO_ON_SECONDS = 6.0  # without a fault, until any client goes on
-AFTERMATH_SECONDS = LEASE_SECONDS + 2.0  # in which what a fault has broken off may still be told
+AFTERMATH_SECONDS = LEASE_SECONDS + 2.0  # after a fault, in which an answer that it broke off may be lost
 STALE_SECONDS = 5.0  # until no replica remembers what was there before a change that was announced
 
 DONE, NOT_DONE, UNCLEAR = "done", "not done", "unclear"
@@ -41,7 +41,7 @@ class Laws:
     # Answers
 
     def note_call(self, call: str, outcome: str, began: float) -> None:
-        """What a client knows of its call with that id. An outcome is unclear only with a reason."""
+        """Note the outcome of a call by its id. An outcome may be unclear only after a fault."""
         self._calls[call] = outcome
         self.counts[f"call {outcome}"] += 1
         if outcome == UNCLEAR and not any(
@@ -71,18 +71,18 @@ class Laws:
         if waited > GO_ON_SECONDS:
             self.break_law(f"{what} took {now - began:.2f} s, {waited:.2f} s of them without a fault")
 
-    # What is written and read
+    # Writes and reads
 
     def note_write(self, uri: str, version: int) -> None:
-        """A client has been told that its write was this version."""
+        """Note that a client's write was acknowledged as this version."""
         self._written[uri].append((time.monotonic(), version))
 
     def note_change(self, uri: str, at: float, version: int) -> None:
-        """The server was made to change something then."""
+        """Note that a server changed a resource at this time."""
         self._changes[uri].append((at, version))
 
     def version_due(self, uri: str) -> int:
-        """What a read that begins now has to see, at least."""
+        """Return the oldest version that a read which begins now may see."""
         now = time.monotonic()
         old = now - STALE_SECONDS
         announced = max((version for at, version in self._changes[uri] if at < old), default=0)
@@ -94,7 +94,7 @@ class Laws:
         written = max((version for at, version in self._written[uri] if at <= since), default=0)
         return max(written, announced)
 
-    # What is announced
+    # Announcements of changes
 
     def note_subscribed(self, client: str, uri: str) -> None:
         self._owed[client, uri] = time.monotonic()
@@ -108,9 +108,9 @@ class Laws:
         missing = []
         for (client, uri), since in self._owed.items():
             last = max((at for at, _ in self._changes[uri]), default=0.0)
-            heard = max(self._heard[client, uri], default=0.0)
-            if last > since and heard < last:
-                missing.append(f"{client} has not heard of {uri} since {last:.2f} (last at {heard:.2f})")
+            arrival = max(self._heard[client, uri], default=0.0)
+            if last > since and arrival < last:
+                missing.append(f"{client} has not heard of {uri} since {last:.2f} (last at {arrival:.2f})")
         return missing
 
     def judge_effects(self, truths: Mapping[str, int]) -> None:
@@ -137,9 +137,9 @@ def _is_near(fault: Fault, since: float) -> bool:
 
 
 def _longest_peace(faults: list[Fault], begin: float, end: float) -> float:
-    """The longest time in between in which nobody was harmed."""
+    """Return the longest time without a fault between `begin` and `end`, in seconds."""
     longest, free = 0.0, begin
-    for fault in sorted(faults, key=lambda each: each.begin):
+    for fault in sorted(faults, key=lambda fault: fault.begin):
         longest = max(longest, min(fault.begin, end) - free)
         free = max(free, fault.end if fault.end is not None else end)
     return max(longest, end - free)

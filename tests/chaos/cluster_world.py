@@ -1,7 +1,7 @@
-"""Three replicas of mcpmux as processes, what they share, and everything that can be done to them.
+"""Three replicas of mcpmux as processes, the store that they share, and the faults of both.
 
-Each replica has a way of its own to Redis, a relay in this process, and haproxy in front gives each request
-to the next one. Everything is on loopback, and no process outlives `open_cluster`.
+Each replica reaches Redis through its own relay in this process, and haproxy in front gives each request to
+the next replica. Everything is on loopback, and no process outlives `open_cluster`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PRINCIPALS = ("ann", "bob", "cid")
 ERAS = ("modern", "legacy")  # of the servers behind, which are called so
 ADMIN_TOKEN = "the-token-of-the-chaos"
 LEASE_SECONDS = 2.0  # a busy machine may keep a process waiting for a second
-SESSION_IDLE = 20.0  # a session that no replica can keep for twice that long has ended, whoever asks for it
-KEPT_SECONDS = 2 * SESSION_IDLE  # in the store, if nobody renews it
+SESSION_IDLE = 20.0  # a session that no replica can keep for twice that long has ended at all replicas
+KEPT_SECONDS = 2 * SESSION_IDLE  # in the store, unless it is renewed
 SEEN_SECONDS = 0.5  # until haproxy has seen that a replica is there again
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")
 LAG_SECONDS = 1.0  # that the one which follows may be behind
@@ -157,19 +157,19 @@ class ReplicaProcess:
             self.stop(signal.SIGKILL)
 
     def held(self) -> int:
-        """Kilobytes of memory of its own."""
+        """Return the process's private memory in kilobytes."""
         return count_kilobytes(self.pid)
 
     def counts(self) -> dict[str, float]:
-        """What it holds for clients, as it says itself, if it is anything. For threads."""
+        """Read from its metrics what it holds for clients, without zeros. Blocks, so call it in a thread."""
         text = read_metrics(self._admin, ADMIN_TOKEN)
-        found = {line: float(count) for line, count in COUNTED.findall(text)}
-        assert found, text
-        return {line: count for line, count in found.items() if count}
+        counts = {line: float(count) for line, count in COUNTED.findall(text)}
+        assert counts, text
+        return {line: count for line, count in counts.items() if count}
 
 
 class Fault:
-    """What is done to somebody. `end`: when everything was as before; None while it lasts."""
+    """One fault of a replica or of the store. `end`: when all was as before; None while it lasts."""
 
     def __init__(self, kind: str, whom: str) -> None:
         self.kind, self.whom = kind, whom
@@ -204,7 +204,7 @@ class Pair:
     def primary(self) -> RedisServer:
         """The one that the Sentinel calls so."""
         named = self._sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME main")
-        return next(each for each in self._both if str(each.port) in named)
+        return next(redis for redis in self._both if str(redis.port) in named)
 
     def fail_over(self) -> RedisServer:
         """Kill the one in charge, which is returned when the other is in charge."""
@@ -223,7 +223,7 @@ class Pair:
         """Wait until one has everything that the other has, and could be put in charge."""
 
         def is_following() -> bool:
-            [other] = [each for each in self._both if each is not self.primary]
+            [other] = [redis for redis in self._both if redis is not self.primary]
             is_known = str(other.port) in self._sentinel.ask("SENTINEL REPLICAS main")
             return is_known and "master_link_status:up" in other.ask("INFO replication")
 
@@ -324,12 +324,12 @@ class Cluster:
         """All keys in the store, with the milliseconds that each has to live. For threads."""
         answer = self.redis.ask("KEYS *")
         names = [line for line in answer.split("\r\n")[1:] if line and not line.startswith("$")]
-        found = {name: int(self.redis.ask(f"PTTL {name}").strip().removeprefix(":")) for name in names}
-        return {name: left for name, left in found.items() if left != -2}  # those have just gone
+        lives = {name: int(self.redis.ask(f"PTTL {name}").strip().removeprefix(":")) for name in names}
+        return {name: left for name, left in lives.items() if left != -2}  # those have just gone
 
 
 class Chaos:
-    """Does a fault every second or so, each to somebody who has none. `kinds`: how often which."""
+    """Starts a fault every second or so, at a part that has none. `kinds`: how many of each kind."""
 
     REPLICAS = ("kill", "stop", "pause", "refuse", "hang", "cut", "slow")
     STORE = ("kill store", "wipe store", "pause store", "fail over")
@@ -378,7 +378,7 @@ class Chaos:
 
 
 def write_config(folder: Path, truths: dict[str, Truth]) -> Path:
-    """The configuration of all replicas. Each principal has a view in which `work` is told its name."""
+    """Write the configuration of all replicas. Each principal has a view that passes its name to `work`."""
     views = {}
     for principal in PRINCIPALS:
         overrides = [
@@ -428,7 +428,7 @@ async def open_cluster(folder: Path, chance: random.Random, *, paired: bool) -> 
                 async with trio.open_nursery() as starting:
                     for replica in replicas.values():
                         starting.start_soon(trio.to_thread.run_sync, replica.start)
-                with Balancer({name: each.port for name, each in replicas.items()}, folder) as balancer:
+                with Balancer({name: replica.port for name, replica in replicas.items()}, folder) as balancer:
                     port = int(balancer.url.rpartition(":")[2].partition("/")[0])
                     yield Cluster(port, replicas, redis, truths, pair)
                 nursery.cancel_scope.cancel()

@@ -1,6 +1,6 @@
 """A TCP proxy in front of one server, which harms what passes, connection by connection and chunk by chunk.
 
-pass      nothing happens                   garbage   a chunk of the server's is replaced by other bytes
+pass      no harm                           garbage   a chunk of the server's is replaced by other bytes
 refuse    connections are reset at once     cut       a connection ends in the middle of an answer
 hang      nothing passes, nothing ends      slow      every chunk comes late
 """
@@ -30,13 +30,13 @@ class FaultProxy:
         self._healed = trio.Event()
 
     async def serve(self, task_status: trio.TaskStatus[int]) -> None:
-        """Serve on a port of our own, which is told, until cancelled."""
+        """Serve until cancelled, on a free port, which is given to `task_status`."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         task_status.started(listeners[0].socket.getsockname()[1])
         await trio.serve_listeners(self._pass_on, listeners)
 
     def become(self, mode: str) -> None:
-        """Harm in another way from now on."""
+        """Change the mode of harm from now on."""
         self.mode = mode
         self._healed.set()
         self._healed = trio.Event()
@@ -73,7 +73,7 @@ class FaultProxy:
         ends.cancel()
 
     async def _spoilt(self, data: bytes) -> bytes:
-        """What passes in place of `data`; when it is shorter the connection ends with it."""
+        """Return the bytes to pass on for `data`. When they are fewer, the connection ends with them."""
         while self.mode == "hang":
             await self._healed.wait()
         if self.mode == "slow":

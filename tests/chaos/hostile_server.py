@@ -51,7 +51,7 @@ def whole(body, *fields):
     return b"\r\n".join([*lines, *fields, b"", body])
 
 
-# What a call of `harm` brings: parts of an HTTP response, head included.
+# The answers to a call of `harm`: parts of an HTTP response, head included.
 
 
 def gzip_bomb(request):
@@ -109,24 +109,24 @@ def broken_utf8(request):
     yield whole(broken_message(request))
 
 
-# The same as messages, each ended by a line end, and by an empty line when `between` says so.
+# The answers as messages, each ended by a line end, and by an empty line when `between` has one.
 
 
 def wrong_id_messages(request, between=(b"data: ", b"\n\n")):
-    before, after = between
+    prefix, suffix = between
     for start in range(0, MANY, BATCH):
         ids = range(start, start + BATCH)
-        yield b"".join(before + encode({"id": f"wrong-{n}", "result": {}}) + after for n in ids)
+        yield b"".join(prefix + encode({"id": f"wrong-{n}", "result": {}}) + suffix for n in ids)
 
 
 def notification_messages(request, between=(b"data: ", b"\n\n")):
-    before, after = between
+    prefix, suffix = between
     log = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
     changed = {"method": "notifications/tools/list_changed"}
     token = request["params"].get("_meta", {}).get("progressToken", request["id"])
     for start in range(0, NOTIFICATIONS, BATCH):
         progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": start}}
-        yield b"".join(before + encode(message) + after for message in (log, changed, progress)) * (
+        yield b"".join(prefix + encode(message) + suffix for message in (log, changed, progress)) * (
             BATCH // 3
         )
 
@@ -225,7 +225,7 @@ def serve_http(names):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ports[name] = server.server_port
     print(json.dumps(ports), flush=True)
-    sys.stdin.read()  # until whoever has started this is gone
+    sys.stdin.read()  # until the process that started this one is gone
 
 
 def serve_stdio(name):

@@ -1,4 +1,4 @@
-"""What the clients ask while servers are harmed, and the verdict on every exchange."""
+"""The clients' requests during faults of servers, and the verdict on every exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICK_SECONDS = 0.05
 
 @dataclass
 class Verdicts:
-    """What became of all exchanges. `wrong` has to stay empty."""
+    """The outcomes of all exchanges. `wrong` has to stay empty."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
@@ -31,7 +31,7 @@ class Verdicts:
 
 
 class Clock:
-    """How late this very event loop is: deadlines are judged with that allowance. `run` has to run."""
+    """Measures the delay of this event loop, by which deadlines are extended. `run` has to run."""
 
     def __init__(self) -> None:
         self.late = 0.0  # the worst so far
@@ -44,9 +44,9 @@ class Clock:
 
 
 class Load:
-    """Clients that ask at random. `calm`: servers that nobody harms, of which no error is forgiven.
+    """Clients that make random requests. `calm`: servers without faults, of which no error is forgiven.
 
-    `seconds`: by when every exchange has to have its answer.
+    `seconds`: until every exchange has to have its answer.
     """
 
     def __init__(self, names: list[str], calm: set[str], seconds: float, seed: str) -> None:

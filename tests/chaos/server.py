@@ -54,7 +54,7 @@ tools = [
     {"name": tool, "inputSchema": {"type": "object", "properties": properties}}
     for tool, properties in PARAMETERS.items()
 ]
-notes = [{"uri": f"note:{name}/{each}", "name": str(each)} for each in range(5)]
+notes = [{"uri": f"note:{name}/{number}", "name": str(number)} for number in range(5)]
 
 changing = threading.Lock()
 calls: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class Failure(Exception):
 
 
 class Peer:
-    """A client that is told of changes by `send`: a session (no `listen`), or one listen."""
+    """A client that gets changes by `send`: a session (no `listen`), or one listen."""
 
     def __init__(self, send, listen=None, uris=()):
         self.send, self.listen, self.uris = send, listen, set(uris)
@@ -131,7 +131,7 @@ def result_of(message, session, say):
 
 
 def hints_of(message):
-    """How a client may keep the answer to a modern request."""
+    """Return the cache hints for the answer to a modern request."""
     if message["method"] == "resources/read" and message["params"]["uri"].startswith("count:"):
         return PUBLIC
     return OWN
@@ -141,10 +141,10 @@ def read(uri, meta):
     if uri.startswith("note:"):
         return f"{name} reads {uri}"
     with changing:
-        said = versions[uri]
+        text = versions[uri]
     if uri.startswith("own:"):
-        said = meta.get(CLIENT_INFO, {}).get("name")
-    return json.dumps({"uri": uri, "said": said})
+        text = meta.get(CLIENT_INFO, {}).get("name")
+    return json.dumps({"uri": uri, "said": text})
 
 
 def call_tool(tool, arguments, meta, say):
@@ -162,8 +162,8 @@ def call_tool(tool, arguments, meta, say):
     for step in range(steps):
         time.sleep(arguments["ms"] / 1000 / steps)
         if "progressToken" in meta:
-            told = {"progressToken": meta["progressToken"], "progress": step + 1}
-            say({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
+            progress = {"progressToken": meta["progressToken"], "progress": step + 1}
+            say({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
     if not steps:
         time.sleep(arguments["ms"] / 1000)
     return json.dumps({**arguments, "client": meta.get(CLIENT_INFO, {}).get("name")})
@@ -234,17 +234,17 @@ class Handler(BaseHTTPRequestHandler):
         message = json.loads(body)
         session_id = self.headers["Mcp-Session-Id"]
         if is_modern(message) and message["method"] == "subscriptions/listen":
-            heard: queue.Queue[Any] = queue.Queue()
-            peer = open_listen(message, heard.put)
+            messages: queue.Queue[Any] = queue.Queue()
+            peer = open_listen(message, messages.put)
             try:
-                self.stream(heard)
+                self.stream(messages)
             finally:
                 leave(peer)
         elif is_modern(message):
             self.answer(message, None)
         elif message["method"] == "initialize" and era != "modern":
-            heard, session_id = queue.Queue(), secrets.token_hex(8)
-            sessions[session_id] = join(Peer(heard.put)), heard
+            messages, session_id = queue.Queue(), secrets.token_hex(8)
+            sessions[session_id] = join(Peer(messages.put)), messages
             self.answer(message, None, session_id)
         elif session_id is None:
             self.reply(
@@ -301,12 +301,12 @@ class Handler(BaseHTTPRequestHandler):
         with suppress(OSError):  # its client has gone; what was begun is done all the same
             self.wfile.write(f"data: {json.dumps(message)}\n\n".encode())
 
-    def stream(self, heard):
+    def stream(self, messages):
         """Send what is heard, as events, until the client has gone."""
         self.open_stream()
         while True:
             try:
-                event = f"data: {json.dumps(heard.get(timeout=ALIVE_SECONDS))}\n\n"
+                event = f"data: {json.dumps(messages.get(timeout=ALIVE_SECONDS))}\n\n"
             except queue.Empty:
                 event = ":\n\n"
             self.wfile.write(event.encode())
@@ -317,7 +317,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_):
-        """Say nothing: a client has gone."""
+        """Log no error when a client has gone."""
 
 
 def main():

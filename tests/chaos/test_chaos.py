@@ -32,7 +32,7 @@ END_SECONDS = 15.0  # for processes and tables to go
 RECOVERY_SECONDS = 150.0  # for servers whose connections were lost again and again
 
 CONNECTIONS = 32  # idle or streams, to one server: no more than were ever in use at a time
-STREAMS = 2  # to one server that nobody asks anything: its own stream, and what carried the handshake
+STREAMS = 2  # to one server without requests: its own stream, and the connection of the handshake
 OBJECTS_PER_EXCHANGE = 0.5  # that may stay; any leak leaves more
 DEADLINES_KEPT = 2 * 1000  # objects of deadlines that are over, which trio tidies away when there are more
 
@@ -80,10 +80,10 @@ class Chaos:
 
 @asynccontextmanager
 async def serving(tmp_path: Path) -> AsyncIterator[tuple[World, list[Victim]]]:
-    """mcpmux in front of the victims and of two servers that nobody harms. No process outlives it."""
+    """Run mcpmux in front of the victims and of two servers without faults. No process outlives it."""
     victims = make_victims(tmp_path, random.Random(SEED))
     calm = [Victim(CALM[0], "legacy", tmp_path), Web(CALM[1], "both", tmp_path, random.Random(SEED))]
-    before = descendants(os.getpid())
+    processes = descendants(os.getpid())
     async with trio.open_nursery() as nursery:
         for victim in (*victims, *calm):
             if isinstance(victim, Web):
@@ -93,11 +93,11 @@ async def serving(tmp_path: Path) -> AsyncIterator[tuple[World, list[Victim]]]:
         nursery.cancel_scope.cancel()
     pids = [pid for victim in (*victims, *calm) for pid in victim.pids()]
     assert await until(lambda: not any(map(is_alive, pids)), END_SECONDS)
-    assert await until(lambda: descendants(os.getpid()) <= before, END_SECONDS)
+    assert await until(lambda: descendants(os.getpid()) <= processes, END_SECONDS)
 
 
 async def touch_everything(clients: list[LoadClient], names: list[str]) -> None:
-    """Change a resource of each server: every client has to hear of all of them."""
+    """Change a resource of each server, and check that every client is notified of all of them."""
     await trio.sleep(QUIET_SECONDS)
     for client in clients:
         client.heard.clear()
@@ -111,7 +111,7 @@ async def touch_everything(clients: list[LoadClient], names: list[str]) -> None:
 
 
 async def held_by_nobody(world: World, webs: list[Web]) -> Held:
-    """What mcpmux holds without clients; all sessions are new, so that idle connections do not count."""
+    """Return what mcpmux holds without clients. All sessions are new, so idle connections do not count."""
     await world.is_empty(END_SECONDS)
     assert max(web.connections for web in webs) < CONNECTIONS
     for name in world.mux.upstreams:
@@ -130,7 +130,7 @@ async def run_chaos(tmp_path: Path, seconds: float) -> None:
         async with world.clients() as clients:
             await load.run_for(clients, WARM_SECONDS, LANES)
         assert not load.verdicts.errors, f"of healthy servers: {load.verdicts}"
-        before = await held_by_nobody(world, webs)
+        baseline = await held_by_nobody(world, webs)
         async with world.clients() as clients:
             for client in clients:
                 await client.subscribe([f"{name}+{SHARED}" for name in names])
@@ -146,12 +146,12 @@ async def run_chaos(tmp_path: Path, seconds: float) -> None:
             await touch_everything(clients, names)
         after, exchanges = await held_by_nobody(world, webs), sum(load.verdicts.outcomes.values())
         print(
-            f"{after.descriptors - before.descriptors:+} descriptors, "
-            f"{after.objects - before.objects:+} objects after {exchanges} exchanges"
+            f"{after.descriptors - baseline.descriptors:+} descriptors, "
+            f"{after.objects - baseline.objects:+} objects after {exchanges} exchanges"
         )
-        assert after.tasks == before.tasks
-        assert after.descriptors == before.descriptors
-        assert after.objects - before.objects < OBJECTS_PER_EXCHANGE * exchanges + DEADLINES_KEPT
+        assert after.tasks == baseline.tasks
+        assert after.descriptors == baseline.descriptors
+        assert after.objects - baseline.objects < OBJECTS_PER_EXCHANGE * exchanges + DEADLINES_KEPT
 
 
 async def test_servers_harmed_at_random_leave_no_wrong_answer_and_no_trace(tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ SEED = os.environ.get("MCPMUX_CHAOS_SEED", "7")
 LEGACY_CLIENTS, MODERN_CLIENTS = 8, 4
 LANES = 2  # requests of one client at a time
 WARM_SECONDS = 2.0
-ONCE = 40  # resources of each server that change once, so that nothing else makes up for what is lost
+ONCE = 40  # resources of each server that change once, so that no later change makes up for a lost one
 WATCHED = 12  # of those, by each client
-ANNOUNCE_SECONDS = 10.0  # after the last fault, until everybody has heard of everything
+ANNOUNCE_SECONDS = 10.0  # after the last fault, until every client has got every change
 END_SECONDS = 15.0
 DESCRIPTORS = 60  # that a replica may have more of than when it had just started, for pools and clients
 KILOBYTES = 60_000
@@ -62,8 +62,8 @@ def make_clients(port: int, laws: Laws) -> list[LegacyClient | ModernClient]:
         name = f"{kind.__name__}-{number}"
         chance = random.Random(f"{SEED} {name}")
         shared = [f"modern+{uri}" for uri in SHARED]
-        once = [f"{era}+once:{each}" for era in ERAS for each in range(ONCE)]
-        # Some hear of little, so that nothing else makes up for what is lost, and streams are quiet.
+        once = [f"{era}+once:{number}" for era in ERAS for number in range(ONCE)]
+        # Some get few updates, so that no later change makes up for a lost one, and streams are quiet.
         uris = [*(shared if number % 2 else ()), *chance.sample(once, WATCHED)]
         principal = PRINCIPALS[number % len(PRINCIPALS)]
         clients.append(kind(name, principal, port, laws, SEED, uris))
@@ -72,13 +72,13 @@ def make_clients(port: int, laws: Laws) -> list[LegacyClient | ModernClient]:
 
 async def change_things(cluster: Cluster, laws: Laws, seconds: float, chance: random.Random) -> None:
     """Change each resource that changes once, and between them those that everybody listens to."""
-    once = [(era, f"once:{each}") for era in ERAS for each in range(ONCE)]
+    once = [(era, f"once:{number}") for era in ERAS for number in range(ONCE)]
     chance.shuffle(once)
     for era, uri in once:
         await trio.sleep(seconds / len(once))
-        for name, each in ((era, uri), ("modern", chance.choice(SHARED))):
-            changed = await cluster.truths[name].change(each)
-            laws.note_change(f"{name}+{each}", changed["at"], changed["version"])
+        for name, path in ((era, uri), ("modern", chance.choice(SHARED))):
+            changed = await cluster.truths[name].change(path)
+            laws.note_change(f"{name}+{path}", changed["at"], changed["version"])
 
 
 async def trespass_on(clients: list[LegacyClient], chance: random.Random) -> None:

@@ -55,7 +55,7 @@ UNAVAILABLE, TIMEOUT = -31001, -31002
 
 @contextmanager
 def servers(*names: str) -> Iterator[dict[str, int]]:
-    """The ports of servers in a process of their own."""
+    """Run servers in another process, and yield their ports by name."""
     process = subprocess.Popen([*SERVER, *names], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -68,7 +68,7 @@ def servers(*names: str) -> Iterator[dict[str, int]]:
 
 
 class Mux(Running):
-    """A running mcpmux whose log is a file, so that nobody has to read it meanwhile."""
+    """A running mcpmux whose log is a file, so that the test need not read it meanwhile."""
 
     def __init__(self, directory: Path, upstreams: dict[str, Json]) -> None:
         config = directory / "mcpmux.json"
@@ -111,7 +111,7 @@ def assert_good(mux: Mux) -> None:
 
 
 def assert_told(upstream: str, answer: Json) -> None:
-    """Of what a hostile server did its caller is told, and what it lists is bounded."""
+    """Check that the caller gets an error for what a hostile server did, or a bounded list."""
     if upstream in LISTS:
         assert "result" in answer, answer
     else:
@@ -135,25 +135,27 @@ def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], together:
         with Mux(directory, upstreams) as mux, ThreadPoolExecutor(len(bad)) as pool:
             for _ in range(WARM_CALLS):
                 assert_good(mux)
-            before = mux.resident_bytes
+            baseline = mux.resident_bytes
             mux.forget_peak()
-            asked: dict[Future[Json], str] = {pool.submit(mux.ask, name): name for name in bad}
-            waiting = set(asked)
+            names: dict[Future[Json], str] = {pool.submit(mux.ask, name): name for name in bad}
+            waiting = set(names)
             while waiting:
                 assert_good(mux)
                 waiting = wait(waiting, 0).not_done
             peak = mux.peak_bytes
-            for future, name in asked.items():
+            for future, name in names.items():
                 assert_told(name, future.result())
             for _ in range(WARM_CALLS):
                 assert_good(mux)
             after = mux.resident_bytes
-            held = [int(found) for found in re.findall(WATCHDOG, mux.log.read_text())]
-        taken, stayed = (peak - before) // MIB, (after - before) // MIB
-        print(f"{', '.join(bad)}: from {before // MIB} MiB, took {taken} MiB more, of which {stayed} stayed")
+            held = [int(count) for count in re.findall(WATCHDOG, mux.log.read_text())]
+        taken, stayed = (peak - baseline) // MIB, (after - baseline) // MIB
+        print(
+            f"{', '.join(bad)}: from {baseline // MIB} MiB, took {taken} MiB more, of which {stayed} stayed"
+        )
         assert all(milliseconds < together * HELD_SECONDS * 1000 for milliseconds in held), held
-        assert peak - before < together * AT_ONCE_BYTES
-        assert after - before < KEPT_BYTES + together * STAYING_BYTES
+        assert peak - baseline < together * AT_ONCE_BYTES
+        assert after - baseline < KEPT_BYTES + together * STAYING_BYTES
 
 
 @pytest.mark.parametrize("name", WEB)

@@ -1,7 +1,7 @@
 """A day of traffic in little time: clients come, ask, listen, give up and vanish, and mcpmux does not grow.
 
-mcpmux is a process of its own here, so that nothing else is in what is measured. The short test is for every
-day; `MCPMUX_CHAOS_SEED` sets another seed.
+mcpmux is a separate process here, so that only its own memory is measured. The short test is for every day;
+`MCPMUX_CHAOS_SEED` sets another seed.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Soak:
         return count_descriptors(self._pid)
 
     def kilobytes(self) -> int:
-        """Memory of its own that the process holds."""
+        """Return the process's private memory in kilobytes."""
         return count_kilobytes(self._pid)
 
     async def visits(self, count: int) -> None:
-        """So many clients, some at a time."""
+        """Let `count` clients come and go, some at a time."""
         left = iter(range(count))
         async with trio.open_nursery() as nursery:
             for _ in range(VISITORS):
@@ -82,7 +82,7 @@ class Soak:
             await client.open()
             name = chance.choice(NAMES)
             if listens := chance.random() < 0.5:
-                await client.subscribe([f"{each}+{SHARED}" for each in NAMES])
+                await client.subscribe([f"{name}+{SHARED}" for name in NAMES])
             for _ in range(ASKS):
                 await self._load.ask_once(client, chance, chance.choice(NAMES))
             if listens:
@@ -94,7 +94,7 @@ class Soak:
                 await (client.close() if chance.random() < 0.5 else client.vanish())
 
     async def _is_empty(self) -> None:
-        """Wait until mcpmux says that nobody is there."""
+        """Wait until mcpmux reports no clients."""
         if self._admin is None:
             await trio.sleep(SESSION_IDLE + SWEEP_SECONDS)
             return
@@ -110,7 +110,7 @@ class Soak:
 async def soaking(tmp_path: Path, *, watched: bool) -> AsyncIterator[Soak]:
     """mcpmux in front of three servers; `watched`: with an admin listener, which sees every message."""
     web = Web("http-both", "both", tmp_path, random.Random(SEED))
-    before = descendants(os.getpid())
+    processes = descendants(os.getpid())
     async with trio.open_nursery() as nursery:
         await nursery.start(web.run)
         upstreams = {
@@ -133,17 +133,17 @@ async def soaking(tmp_path: Path, *, watched: bool) -> AsyncIterator[Soak]:
             yield Soak(mux, port, admin)
             assert mux.stop() == 0
         nursery.cancel_scope.cancel()
-    assert descendants(os.getpid()) - before == set()
+    assert descendants(os.getpid()) - processes == set()
 
 
 async def run_soak(tmp_path: Path, warm: int, visits: int, kilobytes: int, *, watched: bool) -> None:
     """Memory may grow by so much between the end of the warm visits and the end of all."""
     async with soaking(tmp_path, watched=watched) as soak:
         await soak.visits(warm)
-        asked, memory, descriptors = soak.exchanges, soak.kilobytes(), soak.descriptors()
+        count, memory, descriptors = soak.exchanges, soak.kilobytes(), soak.descriptors()
         await soak.visits(visits)
         more, larger = soak.descriptors() - descriptors, soak.kilobytes() - memory
-        exchanges = soak.exchanges - asked
+        exchanges = soak.exchanges - count
         print(f"{visits} visits, {exchanges} exchanges: {more:+} descriptors, {larger:+} kB of {memory}")
         assert more <= DESCRIPTORS
         assert larger < kilobytes

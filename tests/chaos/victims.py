@@ -105,7 +105,7 @@ class Web(Victim):
 
     @property
     def url(self) -> str:
-        """Where mcpmux finds it."""
+        """The URL at which mcpmux finds it."""
         return f"http://127.0.0.1:{self._port}/mcp"
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
@@ -117,7 +117,7 @@ class Web(Victim):
 
     @property
     def connections(self) -> int:
-        """How many connections mcpmux has with it."""
+        """The number of connections between mcpmux and it."""
         return self._proxy.passing
 
     async def _keep_process(self, task_status: trio.TaskStatus[None]) -> None:

@@ -23,16 +23,16 @@ async def until(condition: Callable[[], object], seconds: float) -> bool:
 
 
 def count_descriptors(pid: int | str = "self") -> int:
-    """How many files, pipes and sockets a process has open."""
+    """Return the number of files, pipes and sockets that a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def count_kilobytes(pid: int) -> int:
-    """Return how much memory of its own a process holds."""
+    """Return the private memory of a process in kilobytes."""
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
+    assert match is not None
+    return int(match[1])
 
 
 def read_metrics(port: int, token: str) -> str:

@@ -1,4 +1,4 @@
-"""mcpmux as it is served, in this very process, so that a test can look into its tables."""
+"""mcpmux served by this very process, so that a test can look into its tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REVISIONS = (MODERN, LEGACY, MODERN, LEGACY)  # of the clients over HTTP
 
 @dataclass(frozen=True)
 class Held:
-    """What is held at one moment, to be compared with another."""
+    """The tasks, descriptors and objects of one moment, to be compared with another."""
 
     tasks: Counter[str]
     descriptors: int
@@ -59,7 +59,7 @@ def _tasks() -> list[str]:
 
 
 def _is_deaf(connection: Connection | None) -> bool:
-    """Whether what a legacy server says of its own accord is not heard."""
+    """Return whether the stream for a legacy server's own messages is not open."""
     return connection is not None and not (is_modern(connection.facts.revision) or connection.channel.hearing)
 
 
@@ -95,17 +95,17 @@ class World:
             await serve_messages(pipe, self.mux.service)
 
     def faults(self) -> dict[str, str]:
-        """What is not as it should be, of every session that is to be there: why."""
-        found = {}
+        """Return the reason for each session that should be ready and subscribed, and is not."""
+        faults = {}
         for session in self.mux.upstreams.sessions():
-            wanted = self.mux.hub.subscriptions.wanted(session.key)
+            uris = self.mux.hub.subscriptions.wanted(session.key)
             if session.state != "ready":
-                found[session.key] = f"{session.state}: {session.trouble}"
-            elif session.subscriber.asked != wanted:
-                found[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {wanted}"
+                faults[session.key] = f"{session.state}: {session.trouble}"
+            elif session.subscriber.asked != uris:
+                faults[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {uris}"
             elif _is_deaf(session.connection):
-                found[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
-        return found
+                faults[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
+        return faults
 
     async def is_well(self, seconds: float) -> None:
         """Wait until everything is connected, subscribed and heard."""
@@ -113,7 +113,7 @@ class World:
         assert not self.faults()
 
     def leftovers(self) -> dict[str, object]:
-        """What is in the tables though no client is there."""
+        """Return the entries of tables that are left though no client is there."""
         mux = self.mux
         counts: dict[str, object] = {
             "clients": mux.upstreams.clients,
@@ -122,7 +122,7 @@ class World:
             "questions": len(mux.hub.personal.questions),
             "mailboxes": self._left(ClientOutbox),
             "tickets": self._left(PendingRequest),
-            "http sessions": sum(len(each.sessions) for each in _found(HttpEndpoint)),
+            "http sessions": sum(len(endpoint.sessions) for endpoint in _found(HttpEndpoint)),
         }
         for session in mux.upstreams.sessions():
             counts[f"{session.key} wanted"] = len(mux.hub.subscriptions.wanted(session.key))
@@ -136,7 +136,7 @@ class World:
         return max(0, _alive(kind) - self._others[kind])
 
     async def is_empty(self, seconds: float) -> None:
-        """Wait until nothing of any client is left."""
+        """Wait until no entry of any client is left."""
         await until(lambda: not self.leftovers(), seconds)
         left = self.leftovers()
         assert not left, left
@@ -147,7 +147,7 @@ def _trio(side: socket.socket) -> trio.socket.SocketType:
 
 
 def _found(kind: type[T]) -> list[T]:
-    return [each for each in gc.get_objects() if type(each) is kind]
+    return [item for item in gc.get_objects() if type(item) is kind]
 
 
 def _alive(kind: type) -> int:

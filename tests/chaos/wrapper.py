@@ -1,9 +1,9 @@
-"""Stands between mcpmux and a server on standard input and output, and spoils what the server says.
+"""Stands between mcpmux and a server on standard input and output, and spoils the server's lines.
 
     wrapper.py MODE_FILE PROGRAM ARGUMENT…
 
-The file says how, now: nothing (honest), `garbage`, `cut`, `ids`, `twice`, `silent` or `slow`. About every
-second line is spoilt. What comes out is what the server said or visibly wrong, so that a client can judge.
+The file has the present mode: empty (honest), `garbage`, `cut`, `ids`, `twice`, `silent` or `slow`. About
+every second line is spoilt. The output is either the server's or visibly wrong, so that a client can judge.
 """
 
 import json
@@ -21,7 +21,7 @@ out = sys.stdout.buffer
 
 
 def spoilt(mode, line):
-    """What is said in place of one line."""
+    """Return the output for one line of the server."""
     if mode == "garbage":
         return chance.randbytes(chance.randrange(1, 2000)).replace(b"\n", b"") + b"\n" + line
     if mode == "cut":
