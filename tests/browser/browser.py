@@ -44,8 +44,8 @@ MESSAGE_BYTES = 64 * 2**20
 def find_chromium() -> str:
     """The browser's program; without one the test is skipped, and fails in CI."""
     for name in NAMES:
-        if (found := shutil.which(name)) is not None:
-            return found
+        if (path := shutil.which(name)) is not None:
+            return path
     reason = f"none of {', '.join(NAMES)} is installed"
     if os.environ.get("CI"):
         pytest.fail(reason)
@@ -96,7 +96,7 @@ class Page:
         await self.send("Page.navigate", url=url)
 
     async def run(self, expression: str) -> Any:
-        """What JavaScript says to an expression."""
+        """Return the value of a JavaScript expression."""
         reply = await self.send(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True
         )
@@ -125,11 +125,11 @@ class Page:
         await self.send("Input.dispatchKeyEvent", type="keyUp", **common)
 
     async def type(self, text: str) -> None:
-        """Type into whatever has the focus."""
+        """Type into the element that has the focus."""
         await self.send("Input.insertText", text=text)
 
     async def prefer(self, scheme: str) -> None:
-        """`light` or `dark`."""
+        """Prefer a colour scheme: `light` or `dark`."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.send("Emulation.setEmulatedMedia", features=features)
 
@@ -158,7 +158,7 @@ class Browser:
         self._directory = directory
 
     async def endpoint(self) -> str:
-        """Where it is spoken to."""
+        """Wait for the start of Chromium, and return the URL of its DevTools endpoint."""
         written = trio.Path(self._directory / "DevToolsActivePort")
         with trio.move_on_after(START_SECONDS):
             while True:
@@ -181,7 +181,7 @@ class Browser:
 
 @asynccontextmanager
 async def open_page(browser: Browser) -> AsyncIterator[Page]:
-    """A tab that shares nothing with others."""
+    """Open a tab in a browser context of its own."""
     endpoint = await browser.endpoint()
     async with (
         open_websocket_url(endpoint, max_message_size=MESSAGE_BYTES) as socket,

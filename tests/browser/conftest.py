@@ -11,7 +11,7 @@ from tests.browser.browser import Browser
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests that need one; each has a tab that shares nothing with the others."""
+    """Run one browser for all tests that need one; each test opens an isolated tab."""
     running = Browser(tmp_path_factory.mktemp("chromium"))
     yield running
     running.stop()

@@ -100,9 +100,9 @@ async def test_an_app_calls_its_servers_tool_by_its_own_name(host: Host, mode: s
         assert (seen["revision"], len(seen["links"])) == (revision, 2)
         await page.run("show('there__get-time')")
         await page.wait(f"{time}.endsWith('Z')")
-        before = await page.run(time)
+        start = await page.run(time)
         await page.run(press)
-        await page.wait(f"{time}.endsWith('Z') && {time} > '{before}'")
+        await page.wait(f"{time}.endsWith('Z') && {time} > '{start}'")
     async with connected(host, "", mode) as (page, _):  # where another server has such a tool
         await page.run("show('there__get-time')")
         await page.wait(f"{time}.endsWith('Z')")
@@ -120,7 +120,7 @@ ISSUER = "https://login.example.com"
 
 @pytest.fixture(scope="module")
 def guarded(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """The same page, and a mcpmux with a view that asks for tokens."""
+    """Serve the same page, and an mcpmux with a view that asks for tokens."""
     directory, port = tmp_path_factory.mktemp("guarded"), find_free_port()
     keys = directory / "keys.json"
     keys.write_bytes(public(RSA))

@@ -64,7 +64,7 @@ def url(config: Path) -> Iterator[str]:
 
 
 def same(printed: Json) -> Json:
-    """What may not differ, as `differences.py` has it."""
+    """Keep the parts of the output that may not differ, by the rules of `differences.py`."""
     kept: Json = unmarked(printed)
     if "tools" in kept:
         tools = [tool for tool in kept["tools"] if tool["name"] not in ASKING_TOOLS]

@@ -1,4 +1,4 @@
-"""Everybody can use the inspector: no page breaks a rule of axe, whatever the colours and the width."""
+"""Everybody can use the inspector: no page breaks a rule of axe, in any colours and at any width."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_no_page_breaks_a_rule_of_accessibility(
             await page.resize(width, 900)
             seen = 0
             async for name in visit(page):
-                broken += [f"{name} at {width}: {each}" for each in await page.run(check(rules))]
+                broken += [f"{name} at {width}: {problem}" for problem in await page.run(check(rules))]
                 if await page.run(f"{WIDE} || {OPEN_PAGE}.scrollWidth > {OPEN_PAGE}.clientWidth"):
                     broken.append(f"{name} at {width} is too wide")
                 seen += 1

@@ -1,4 +1,4 @@
-"""What a person does with exchanges in the inspector: copies, links, marks, compares and saves them."""
+"""A person copies, links, marks, compares and saves exchanges in the inspector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def open_row(page: Page, number: int) -> None:
 
 
 async def copied(page: Page, word: str) -> str:
-    """What is copied, and shown, as a command, HTTP, JSON or a link."""
+    """Copy the exchange as a command, HTTP, JSON or a link, and return the copied text."""
     await page.run("document.querySelector('.copied').replaceChildren()")
     await page.run(f"{button(word)}.click()")
     await page.wait("document.querySelector('.copied').textContent")
@@ -87,8 +87,8 @@ def heard() -> ScriptedServer:
         return {"resultType": "complete", "contents": contents, "ttlMs": 0, "cacheScope": "private"}
 
     async def prompt(*_: object) -> dict[str, Any]:
-        said = {"role": "user", "content": {"type": "text", "text": "heard"}}
-        return {"resultType": "complete", "messages": [said]}
+        message = {"role": "user", "content": {"type": "text", "text": "heard"}}
+        return {"resultType": "complete", "messages": [message]}
 
     return ScriptedServer(
         tools=[{"name": "find", "inputSchema": {"type": "object"}}],
@@ -117,13 +117,13 @@ async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
                     assert text == "No command sends prompts/get; copy it as HTTP."
                     continue
                 assert "\x1b" not in text
-                before = here.traffic.ring.last
-                said = await run_in_shell(text)
+                last = here.traffic.ring.last
+                output = await run_in_shell(text)
                 again = await newest(here, row["method"])
-                assert again > before, said
+                assert again > last, output
                 assert (await get(here, f"/api/exchanges/{again}"))["row"].get("view") == row.get("view")
-                found = await get(here, f"/api/exchanges/{number}/differences/{again}")
-                paths = [each["path"] for each in found["differences"]]
+                answer = await get(here, f"/api/exchanges/{number}/differences/{again}")
+                paths = [difference["path"] for difference in answer["differences"]]
                 other = OTHER_REVISION if (number, word) == (of_legacy, "command") else META
                 assert all(path.startswith(other) for path in paths), (paths, text)
         both = json.loads(await copied(page, "JSON"))
@@ -135,11 +135,11 @@ async def test_what_is_copied_goes_where_its_client_was_and_is_no_option(browser
     async with opened(browser) as (page, _):
         command = "import('/copying.js').then(copying => copying.command({}, {}, 'http://host/mcp/'))"
         narrowed = '{view: "coding?tools=a*"}, {method: "tools/list"}'
-        told = await page.run(command.replace("{}, {}", narrowed))
-        assert told == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
+        text = await page.run(command.replace("{}, {}", narrowed))
+        assert text == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
         hostile = '{}, {method: "resources/read", params: {uri: "-o/etc/x"}}'
-        told = await page.run(command.replace("{}, {}", hostile))
-        assert told == "mcpmux read http://host/mcp -- -o/etc/x"
+        text = await page.run(command.replace("{}, {}", hostile))
+        assert text == "mcpmux read http://host/mcp -- -o/etc/x"
 
 
 async def test_an_exchange_is_sent_again_and_compared_with_what_it_was(browser: Browser):
@@ -218,7 +218,7 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
         await page.wait("document.getElementById('row-2').getAttribute('aria-description') === 'marked'")
         await page.wait(f"{button('Marked')}.getAttribute('aria-pressed') === 'true'")
         await page.run("document.querySelector('.note').focus()")
-        await page.type("m 4 <b>odd</b>")  # no keys while somebody writes
+        await page.type("m 4 <b>odd</b>")  # no key has its function while a note is typed
         await open_row(page, 4)
         note = "docs__find — m 4 <b>odd</b>"
         await page.wait(f"document.getElementById('row-2').textContent.includes('{note}')")
@@ -264,8 +264,8 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
         mock, stats = (code.replace(name, str(tmp_path / name)) for code in codes)
         assert "8 messages" in await run_in_shell(stats)
         with Running(*shlex.split(mock.replace(":9000", ":0"))[1:]) as mocked:
-            said = await run_in_shell(f"mcpmux call {mocked.line().strip()} docs__find n:=3")
-        assert said == "odd\n"
+            output = await run_in_shell(f"mcpmux call {mocked.line().strip()} docs__find n:=3")
+        assert output == "odd\n"
 
 
 async def test_a_mock_is_started_used_and_stopped_from_the_page(browser: Browser):
@@ -299,7 +299,7 @@ async def test_a_mock_is_started_used_and_stopped_from_the_page(browser: Browser
         await page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
         await page.wait(f"{choice % 'Mock what the filter finds'} !== undefined")
         await page.run(f"{choice % 'Mock what the filter finds'}.click()")
-        told = "document.querySelector('#saving .problem').textContent"
-        await page.wait(f"{told} !== ''")
-        assert "nothing here can be answered from" in await page.run(told)
+        problem = "document.querySelector('#saving .problem').textContent"
+        await page.wait(f"{problem} !== ''")
+        assert "nothing here can be answered from" in await page.run(problem)
         page.problems.clear()  # the refusal, which the browser tells, too

@@ -66,7 +66,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 
 class Desk(Subscribable):
-    """Its tools say what they were given, or ask; its template and prompt complete."""
+    """A server whose tools return their arguments, or ask; its template and prompt have completions."""
 
     def __init__(self) -> None:
         super().__init__(MODERN, capabilities={**OFFERS, "prompts": {}, "completions": {}})
@@ -91,8 +91,8 @@ class Desk(Subscribable):
             return {"resultType": "complete", "content": [image, link, text(HOSTILE)], "isError": True}
         if params["name"] == "ask" and "inputResponses" not in params:
             return {"resultType": "input_required", "inputRequests": QUESTIONS, "requestState": "s"}
-        said = params.get("inputResponses", params.get("arguments"))
-        return {"resultType": "complete", "content": [text(json.dumps(said))]}
+        answer = params.get("inputResponses", params.get("arguments"))
+        return {"resultType": "complete", "content": [text(json.dumps(answer))]}
 
     async def read(self, params: Json, _message: Json) -> Json:
         return {
@@ -222,8 +222,8 @@ async def test_what_runs_is_followed_and_cancelled(browser: Browser):
     async with client_page(browser, docs=worker, more=Worker()) as (page, _):
         await pick(page, "tools", "docs__work")
         assert await send(page) == "done"
-        heard = await page.run(f"{inside('.heard')}.textContent")
-        assert "warning" in heard and '{"low":["ink"]}' in heard
+        notifications = await page.run(f"{inside('.heard')}.textContent")
+        assert "warning" in notifications and '{"low":["ink"]}' in notifications
         await pick(page, "tools", "docs__fail")
         await send(page)
         assert "Error -32050" in await page.run(f"{ANSWER}.textContent")
@@ -262,11 +262,11 @@ async def test_a_person_answers_what_servers_ask(browser: Browser):
         await page.run(f"{inside('fieldset:nth-of-type(2) [value=decline]')}.click()")
         await page.run(answer)
         await page.wait(f"{STATE}.textContent === 'Answered'")
-        told = json.loads(await page.run(f"{ANSWER}.querySelector('pre').textContent"))
-        assert told["who"] == {"action": "accept", "content": {"name": "Ada", "age": 36}}
-        assert told["visit"] == {"action": "decline"}
-        assert told["words"]["content"] == {"type": "text", "text": "Ink, pink"}
-        assert told["where"] == {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}
+        answers = json.loads(await page.run(f"{ANSWER}.querySelector('pre').textContent"))
+        assert answers["who"] == {"action": "accept", "content": {"name": "Ada", "age": 36}}
+        assert answers["visit"] == {"action": "decline"}
+        assert answers["words"]["content"] == {"type": "text", "text": "Ink, pink"}
+        assert answers["where"] == {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}
         assert await page.run("document.querySelectorAll('#view-client .outcome button').length") == 2
         await pick(page, "tools", "old__t")
         await page.run(f"{SEND}.click()")

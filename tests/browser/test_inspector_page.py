@@ -23,7 +23,7 @@ HOSTILE = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"\'>
 async def opened(
     browser: Browser, traffic: Traffic | None = None, **settings: object
 ) -> AsyncIterator[tuple[Page, Listening]]:
-    """The inspector's page, open in a browser. Afterwards: nothing went elsewhere, nothing went wrong."""
+    """Open the inspector's page. At the end check that it had no errors and sent no requests elsewhere."""
     async with (
         listening(traffic, **settings) as here,  # type: ignore[arg-type]
         open_page(browser) as page,
@@ -51,7 +51,7 @@ def row_with(text: str) -> str:
 
 
 async def settle(page: Page) -> None:
-    """Two frames: whatever was due is drawn."""
+    """Wait for two frames, by when all pending changes are drawn."""
     await page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -312,8 +312,8 @@ async def test_a_hundred_thousand_exchanges_have_as_many_elements_as_fit_the_win
         assert await page.run("window.most") < MOST_ROWS
         await page.key("End")
         await page.wait("document.querySelector('.row[aria-selected=true]')?.dataset.row === '1'")
-        asked = [url for url in page.requests if "/api/exchanges?" in url]
-        assert len(asked) < 40  # what was looked at, and not the rest
+        requests = [url for url in page.requests if "/api/exchanges?" in url]
+        assert len(requests) < 40  # what was looked at, and not the rest
         assert await page.run("document.querySelectorAll('*').length") < 1500
 
 
@@ -324,11 +324,11 @@ async def test_what_is_read_stays_where_it_is_while_more_comes(browser: Browser)
         await page.run("document.getElementById('list').scrollTop = 2800")
         await page.wait("document.getElementById('row-395')?.dataset.status === 'ok'")
         place = "document.getElementById('row-395').getBoundingClientRect().top"
-        before = await page.run(place)
+        top = await page.run(place)
         traffic.exchange()
         await page.wait("document.getElementById('count').textContent.startsWith('501')")
         await settle(page)
-        assert await page.run(place) == before
+        assert await page.run(place) == top
 
 
 async def test_a_flood_pauses_the_list_until_it_is_resumed(browser: Browser):

@@ -167,13 +167,13 @@ async def frames_of(page: Page, number: int) -> list[str]:
     with trio.fail_after(WAIT_SECONDS):
         while True:
             targets = (await page.send("Target.getTargets"))["targetInfos"]
-            frames = [each["targetId"] for each in targets if each["url"].startswith("data:text/html")]
+            frames = [target["targetId"] for target in targets if target["url"].startswith("data:text/html")]
             if len(frames) >= number:
                 return frames
 
 
 async def text_of(page: Page, frame: str) -> str:
-    """What a frame shows, once it is there; no script runs in it."""
+    """Return the text of a frame once it is complete. No script runs in the frame."""
     attached = await page.send("Target.attachToTarget", targetId=frame, flatten=True)
     outer, page.session = page.session, {"sessionId": attached["sessionId"]}
     with trio.fail_after(WAIT_SECONDS):
@@ -246,7 +246,7 @@ async def test_a_hostile_payload_runs_nothing_and_loads_nothing(browser: Browser
         await shown(resource("text/html", hostile))
         await page.wait(
             of_payload("payload.querySelector('iframe')?.getAttribute('sandbox') === ''")
-        )  # nothing allowed
+        )  # a sandbox without permissions
         for frame in await frames_of(page, 2):  # of the answer on both legs; without the frame that it has
             assert "The end" in await text_of(page, frame)
         await settle(page)
