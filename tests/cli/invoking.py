@@ -25,7 +25,7 @@ def invoke() -> Invoke:
 
 @pytest.fixture(scope="session")
 def demo_url() -> Iterator[str]:
-    """Yield the URL of a demo that runs in a process of its own."""
+    """Run the demo in another process, and yield its URL."""
     with Running("demo", "--http", "127.0.0.1:0") as demo:
         yield demo.line().strip()
         assert demo.stop() == 0, demo.stderr

@@ -50,7 +50,7 @@ def write_config(folder: Path) -> Path:
 
 
 def ask(url: str, who: str, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One modern request with somebody's token; the whole answer."""
+    """Make one modern request with the token of `who`, and return the whole answer."""
     client = HttpClient(url, MODERN, {"Authorization": f"Bearer {TOKENS[who]}"})
     return client.ask(method, params)[-1]
 
@@ -59,8 +59,10 @@ def ask(url: str, who: str, method: str, params: dict[str, Any] | None = None) -
 def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
     with Running("serve", str(write_config(tmp_path))) as server:
         url = find_url(server)
-        everything = {each["uri"] for each in ask(url, "bob", "resources/list")["result"]["resources"]}
-        allowed = {each["uri"] for each in ask(url, "alice", "resources/list")["result"]["resources"]}
+        everything = {
+            resource["uri"] for resource in ask(url, "bob", "resources/list")["result"]["resources"]
+        }
+        allowed = {resource["uri"] for resource in ask(url, "alice", "resources/list")["result"]["resources"]}
         assert {uri.partition("+")[0] for uri in everything} == {"notes", "clock"}
         assert allowed == {uri for uri in everything if uri.startswith("notes+")} - {"notes+note:///welcome"}
         for uri in everything:
@@ -68,22 +70,22 @@ def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
             if uri in allowed:
                 assert "result" in answer, answer
             else:
-                told, _, near = answer["error"]["message"].partition("; did you mean ")
-                assert told == f"Resource not found: no upstream owns {uri}"
+                reason, _, near = answer["error"]["message"].partition("; did you mean ")
+                assert reason == f"Resource not found: no upstream owns {uri}"
                 assert near.strip("`?") in {"", *allowed}
             assert "result" in ask(url, "bob", "resources/read", {"uri": uri})
         assert ask(url, "alice", "tools/list")["result"]["tools"] == []
         assert ask(url, "bob", "tools/list")["result"]["tools"] != []
-        found = ask(url, "alice", "server/discover")["result"]
-        assert found["capabilities"].keys() == {"resources"}
-        assert "clock" not in json.dumps(found)
+        discovery = ask(url, "alice", "server/discover")["result"]
+        assert discovery["capabilities"].keys() == {"resources"}
+        assert "clock" not in json.dumps(discovery)
         assert server.stop() == 0
     files = sorted((tmp_path / "audit").glob("*.jsonl"))
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    refused = [each for each in records if each.get("decision") == "refused"]
-    assert {each["principal"] for each in refused} == {"alice"}
-    assert {each["rule"] for each in refused} == {"access", "no-welcome"}
-    assert all("upstreams" not in each for each in refused)
+    refused = [record for record in records if record.get("decision") == "refused"]
+    assert {record["principal"] for record in refused} == {"alice"}
+    assert {record["rule"] for record in refused} == {"access", "no-welcome"}
+    assert all("upstreams" not in record for record in refused)
 
 
 def find_url(server: Running) -> str:
@@ -124,16 +126,19 @@ def test_a_decision_is_explained(
 def test_a_uri_that_names_nobody_is_judged_for_each_upstream(invoke: Invoke, tmp_path: Path) -> None:
     config = str(write_config(tmp_path))
     result = invoke("access", "test", config, "--principal", "alice", "--uri", "note:///b%20c", "--json")
-    found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(each["upstream"], each["allowed"]) for each in found] == [("notes", True), ("clock", False)]
-    assert found[0]["readings"] == ["note:///b c"]
-    assert found[1]["rules"][0]["misfits"] == ["upstreams"]
+    judgements = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(judgement["upstream"], judgement["allowed"]) for judgement in judgements] == [
+        ("notes", True),
+        ("clock", False),
+    ]
+    assert judgements[0]["readings"] == ["note:///b c"]
+    assert judgements[1]["rules"][0]["misfits"] == ["upstreams"]
     assert result.exit_code == 0
 
 
 def test_mistakes_in_what_is_asked_are_told(invoke: Invoke, tmp_path: Path) -> None:
     config = str(write_config(tmp_path))
-    for arguments, told in (
+    for arguments, message in (
         ([], "give either --uri or --name"),
         (["--uri", "a:b", "--name", "c"], "give either --uri or --name"),
         (["--name", "web__x"], "no upstream has this prefix"),
@@ -141,7 +146,7 @@ def test_mistakes_in_what_is_asked_are_told(invoke: Invoke, tmp_path: Path) -> N
     ):
         result = invoke("access", "test", config, *arguments)
         assert result.exit_code == 2
-        assert told in result.stderr
+        assert message in result.stderr
 
 
 def test_without_rules_everything_is_allowed(invoke: Invoke) -> None:

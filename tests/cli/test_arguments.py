@@ -58,7 +58,7 @@ def test_every_mistake_is_reported_at_once() -> None:
     ]
 
 
-# What servers at URLs are shown.
+# The header fields that servers at URLs get.
 
 WEB, LOCAL = "https://mux.example.com/mcp", "http://127.0.0.1:8484/mcp"
 
@@ -117,11 +117,11 @@ def test_the_token_of_the_environment_goes_to_its_address_alone(
 
 
 def test_a_token_on_the_command_line_is_for_one_host() -> None:
-    given = Credentials.of(Secret("Bearer x"), ())
+    credentials = Credentials.of(Secret("Bearer x"), ())
     for targets in ([LOCAL, WEB], ["echo x"], ["tcp://127.0.0.1:1"]):
         with pytest.raises(ConfigError, match=r"--token and --header are for (one host|a TARGET)"):
-            load_targets(targets, given)
-    configs = load_targets([LOCAL, "http://127.0.0.1:8484/mcp/view", "echo x"], given)
+            load_targets(targets, credentials)
+    configs = load_targets([LOCAL, "http://127.0.0.1:8484/mcp/view", "echo x"], credentials)
     assert [headers_in(config) for config in configs[:2]] == [{"Authorization": "Bearer x"}] * 2
 
 

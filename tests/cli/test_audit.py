@@ -1,4 +1,4 @@
-"""`mcpmux audit`: exit codes, and what people are told."""
+"""`mcpmux audit`: exit codes and messages for people."""
 
 from __future__ import annotations
 
@@ -215,16 +215,16 @@ CHOSEN = {
 
 
 def test_conditions_choose_records(invoke: Invoke, directory: Path) -> None:
-    found = {}
+    records = {}
     for conditions in CHOSEN:
         result = invoke("audit", "show", str(directory), *conditions, "--json")
-        found[conditions] = [json.loads(line)["seq"] for line in result.stdout.splitlines()]
-    assert found == CHOSEN
+        records[conditions] = [json.loads(line)["seq"] for line in result.stdout.splitlines()]
+    assert records == CHOSEN
 
 
 def test_a_filter_that_fits_no_record_names_the_nearest(invoke: Invoke, directory: Path) -> None:
-    told = invoke("audit", "show", str(directory), "upstream=doc").stderr
-    assert "no record fits the filter: none has `upstream=doc`; did you mean `upstream=docs`?" in told
+    stderr = invoke("audit", "show", str(directory), "upstream=doc").stderr
+    assert "no record fits the filter: none has `upstream=doc`; did you mean `upstream=docs`?" in stderr
 
 
 def test_what_is_no_record_is_told_and_the_others_shown(invoke: Invoke, directory: Path) -> None:

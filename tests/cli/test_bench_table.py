@@ -1,4 +1,4 @@
-"""Results as tables on a terminal and elsewhere: everything is told, and nothing of strangers does harm."""
+"""Results as tables on a terminal and elsewhere: tables are complete, and names from servers do no harm."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def test_comparisons_and_judgements_are_printed():
 
 
 def test_written_options_hold_no_secrets_and_no_targets():
-    given = ["http://127.0.0.1/mcp?key=1", "--token", "secret", "--header", "X-Key=secret", "--rate", "200"]
-    context = bench.make_context("bench", [*given, "--do", "8 read a*", "--do", "list tools", "--even"])
+    words = ["http://127.0.0.1/mcp?key=1", "--token", "secret", "--header", "X-Key=secret", "--rate", "200"]
+    context = bench.make_context("bench", [*words, "--do", "8 read a*", "--do", "list tools", "--even"])
     assert context.meta[WRITTEN] == ["--do", "8 read a*", "--do", "list tools", "--rate", "200", "--even"]

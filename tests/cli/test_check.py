@@ -87,8 +87,8 @@ def test_inherited_variables_of_programs_are_shown(invoke: Invoke, tmp_path: Pat
         "few": "safe",
         "named": "2 named",
     }
-    found = [json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines()]
-    assert found[2]["inheritEnv"] == ["PATH", "LANG"]
+    upstreams = [json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines()]
+    assert upstreams[2]["inheritEnv"] == ["PATH", "LANG"]
 
 
 def test_server_without_its_variable_is_down_and_others_are_ready(invoke: Invoke, tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_the_first_words_of_a_failed_server_are_shown_with_the_last(invoke: Invo
     result = invoke("check", file)
     assert "the process exited with status 1; it said: error code E404 | a note" in result.stdout
     assert "a note | a log is in /tmp/x" in result.stdout
-    told = invoke("ls", file, "tools").stderr
-    assert told.startswith("left out: broken: ")
-    assert told.count("broken") == 1
-    assert "the process exited with status 1; it said: error code E404" in told
+    stderr = invoke("ls", file, "tools").stderr
+    assert stderr.startswith("left out: broken: ")
+    assert stderr.count("broken") == 1
+    assert "the process exited with status 1; it said: error code E404" in stderr
 
 
 ECHO = "import os, sys; sys.exit('bad key ' + os.environ['API_KEY'])"
@@ -138,7 +138,7 @@ def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, t
     off = {"command": "x", "disabled": True}
     result = invoke("check", write_servers(tmp_path, off=off, clock=demo_entry("clock")), "--json")
     assert result.exit_code == 0, result.stderr
-    off, found = [json.loads(line) for line in result.stdout.splitlines()]
+    off, upstream = [json.loads(line) for line in result.stdout.splitlines()]
     assert off == {
         "name": "off",
         "state": "disabled",
@@ -146,8 +146,8 @@ def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, t
         "target": "x",
         "inheritEnv": True,
     }
-    assert found.pop("connectSeconds") >= 0
-    assert found == {
+    assert upstream.pop("connectSeconds") >= 0
+    assert upstream == {
         "name": "clock",
         "state": "ready",
         "transport": "stdio",
@@ -202,8 +202,8 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
         {"extensions": {ui: {}}, "experimental": {"a": 1}},
     ]
     servers = {
-        name: {"command": sys.executable, "args": [str(script), json.dumps(each)]}
-        for name, each in zip(("one", "two"), declared, strict=True)
+        name: {"command": sys.executable, "args": [str(script), json.dumps(capabilities)]}
+        for name, capabilities in zip(("one", "two"), declared, strict=True)
     }
     file = write_servers(tmp_path, **servers)
     result = invoke("check", file)
@@ -215,9 +215,9 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
         ["com.example/x\\x1b", "one", "told;", METHODS_STAY],
         [ui, "one,", "two", "told"],
     ]
-    one, two = (json.loads(line) for line in invoke("check", file, "--json").stdout.splitlines())
-    assert [each["name"] for each in one["extensions"]] == ["com.example/x\x1b", ui]
-    assert two["extensions"] == [
+    first, second = (json.loads(line) for line in invoke("check", file, "--json").stdout.splitlines())
+    assert [extension["name"] for extension in first["extensions"]] == ["com.example/x\x1b", ui]
+    assert second["extensions"] == [
         {"kind": "experimental", "name": "a", "told": False, "why": NO_OBJECT},
         {"kind": "extensions", "name": ui, "told": True, "why": ""},
     ]
@@ -357,8 +357,8 @@ def test_what_is_wrong_with_the_lists_of_a_server_is_told(
     command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(arguments)}"
     file.write_text(f"[upstreams.odd]\n{command}\n{prefix}")
     result = invoke("check", str(file))
-    told = [line.removeprefix("warning: ") for line in result.stderr.splitlines() if "warning" in line]
-    assert (told, result.exit_code) == (warnings, code), result.stderr
+    lines = [line.removeprefix("warning: ") for line in result.stderr.splitlines() if "warning" in line]
+    assert (lines, result.exit_code) == (warnings, code), result.stderr
     assert ("1 of 1 upstreams have problems: odd" in result.stderr) == bool(code)
-    found = json.loads(invoke("check", str(file), "--json").stdout)
-    assert len(found["problems"]) == len(warnings)
+    upstream = json.loads(invoke("check", str(file), "--json").stdout)
+    assert len(upstream["problems"]) == len(warnings)

@@ -69,10 +69,10 @@ def test_the_store_and_the_replicas_are_told(invoke: Invoke, config: Path, redis
     assert both.stdout.splitlines()[-1].endswith(
         "; 2 replicas: a (http://a.example:9000), b (http://b.example:9000)"
     )
-    told = json.loads(invoke("check", str(config), "--json").stdout.splitlines()[-1])["cluster"]
-    assert [each["name"] for each in told["replicas"]] == ["a", "b"]
-    assert all(abs(each["clock"]) < 10 for each in told["replicas"])
-    assert told["problems"] == []
+    cluster = json.loads(invoke("check", str(config), "--json").stdout.splitlines()[-1])["cluster"]
+    assert [replica["name"] for replica in cluster["replicas"]] == ["a", "b"]
+    assert all(abs(replica["clock"]) < 10 for replica in cluster["replicas"])
+    assert cluster["problems"] == []
 
 
 def test_another_key_and_another_clock_are_problems(invoke: Invoke, config: Path, redis: RedisServer) -> None:
@@ -81,9 +81,9 @@ def test_another_key_and_another_clock_are_problems(invoke: Invoke, config: Path
     result = invoke("check", str(config))
     assert result.exit_code == 1
     assert "1 replica: late" in result.stdout
-    said = " ".join(result.stderr.split())
-    assert "cluster: 1 of 2 replicas have another `cursor_key` than this configuration" in said
-    assert "is 100 s ahead of that of late; replicas refuse what they say to each other" in said
+    stderr = " ".join(result.stderr.split())
+    assert "cluster: 1 of 2 replicas have another `cursor_key` than this configuration" in stderr
+    assert "is 100 s ahead of that of late; replicas refuse what they say to each other" in stderr
 
 
 def test_a_store_that_does_not_answer_is_a_problem(config: Path) -> None:

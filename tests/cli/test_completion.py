@@ -24,10 +24,10 @@ from tests.process.running import WAIT_SECONDS, Running
 
 
 def offered(*args: str) -> list[str]:
-    """What is offered for the last word."""
-    *before, incomplete = args
-    found = BashComplete(cli, {}, "mcpmux", VARIABLE).get_completions(before, incomplete)
-    return [f"<{item.type}>" if item.type != "plain" else item.value for item in found]
+    """Return the completions of the last word."""
+    *words, incomplete = args
+    items = BashComplete(cli, {}, "mcpmux", VARIABLE).get_completions(words, incomplete)
+    return [f"<{item.type}>" if item.type != "plain" else item.value for item in items]
 
 
 def test_commands_and_options_are_offered() -> None:
@@ -251,6 +251,6 @@ finally:
         env=env,
     )
     assert done.stdout == "plain,serve\n"
-    found = done.stderr.split()
-    assert [name for name in found if name.startswith("mcpmux.")] == ["mcpmux.cli", "mcpmux.cli.main"]
-    assert "trio" not in found
+    modules = done.stderr.split()
+    assert [name for name in modules if name.startswith("mcpmux.")] == ["mcpmux.cli", "mcpmux.cli.main"]
+    assert "trio" not in modules

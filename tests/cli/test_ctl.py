@@ -19,9 +19,9 @@ REST = '[listeners]\nhttp = ["127.0.0.1:0"]\n[admin]\nport = {}\ntoken = "{}"\n'
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
         assert isinstance(port, int)
         return port
 
@@ -47,7 +47,7 @@ def running(config: Path) -> Iterator[Running]:
 def states(invoke: Invoke, config: Path) -> dict[str, str]:
     done = invoke("ctl", "status", "--json", "-c", str(config))
     assert done.exit_code == 0, done.stderr
-    return {each["name"]: each["state"] for each in map(json.loads, done.stdout.splitlines())}
+    return {upstream["name"]: upstream["state"] for upstream in map(json.loads, done.stdout.splitlines())}
 
 
 @pytest.mark.process

@@ -23,9 +23,11 @@ def test_what_is_explained_of_extensions_is_what_clients_are_told(offers: list[A
         for kind, names in offer.items():
             for name in names or ():
                 declared.setdefault((kind, name), []).append(server)
-    found = explain_extensions(servers, transparent=False)
-    assert {(each.kind, each.name): list(each.servers) for each in found} == declared
-    assert all(each.told == (each.name in merged.get(each.kind, {})) for each in found)
+    extensions = explain_extensions(servers, transparent=False)
+    assert {(extension.kind, extension.name): list(extension.servers) for extension in extensions} == declared
+    assert all(
+        extension.told == (extension.name in merged.get(extension.kind, {})) for extension in extensions
+    )
 
 
 CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
@@ -51,7 +53,7 @@ CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
 def test_what_becomes_of_an_extension_is_explained(
     capabilities: Any, kind: str, name: str, told: bool, why: str
 ):
-    servers = {f"s{number}": facts(each) for number, each in enumerate(capabilities)}
+    servers = {f"s{number}": facts(members) for number, members in enumerate(capabilities)}
     assert explain_extensions(servers, transparent=False) == [
         Extension(kind, name, tuple(servers), told, why)
     ]
@@ -60,8 +62,8 @@ def test_what_becomes_of_an_extension_is_explained(
 def test_tasks_of_a_legacy_server_are_those_of_the_extension():
     core = {"core": ServerFacts("2025-11-25", {"tasks": CALLS})}
     declared = {"early": ServerFacts("2025-11-25", {"extensions": {TASKS: {}}})}
-    told = Extension(EXTENSIONS, TASKS, ("core",), True, ext.TASKS_PASS)
-    assert explain_extensions(core, transparent=False) == [told]
+    extension = Extension(EXTENSIONS, TASKS, ("core",), True, ext.TASKS_PASS)
+    assert explain_extensions(core, transparent=False) == [extension]
     refused = Extension(EXTENSIONS, TASKS, ("early",), False, ext.LEGACY_TASKS)
     assert explain_extensions(declared, transparent=False) == [refused]
 

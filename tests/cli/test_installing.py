@@ -112,7 +112,7 @@ def test_the_command_starts_mcpmux_from_anywhere() -> None:
 
 @pytest.mark.process
 def test_the_host_app_can_start_what_was_installed(tmp_path: Path) -> None:
-    """From an empty home folder: import, install, and a session over the server that the host app starts."""
+    """Import and install in an empty home folder, and open a session with the server that is installed."""
     clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
     write_files(tmp_path, {".cursor/mcp.json": json.dumps({"mcpServers": {"clock": clock}})})
     write_files(tmp_path, {".codex/config.toml": "# mine\n"})

@@ -104,7 +104,7 @@ class World:
             self._live.screen.keypress(SIZE, key)
 
     async def see(self, *texts: str, gone: str = "\0") -> str:
-        """What is on the screen as soon as some texts are on it, and another one is not."""
+        """Wait until all `texts` are on the screen and `gone` is not, and return the screen's text."""
         with trio.fail_after(WAIT_SECONDS):
             while True:
                 canvas = self._live.screen.render(SIZE, focus=True)
@@ -177,7 +177,7 @@ ROWS, COLUMNS = 24, 80
 
 
 class Terminal:
-    """`mcpmux top` on a terminal of its own, which shows what is on it."""
+    """`mcpmux top` on a new terminal, whose screen can be read."""
 
     def __init__(self, config: Path, **environment: str) -> None:
         environment = {**os.environ, "TERM": "xterm-256color", **environment}
@@ -211,7 +211,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end: the exit code. The terminal has to be as it was."""
-        with suppress(OSError):  # EIO: nobody has it open any more
+        with suppress(OSError):  # EIO: no process has it open any more
             self.see(lambda _: False)
         assert termios.tcgetattr(self._terminal) == self.before
         for begun, ended in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):

@@ -35,13 +35,13 @@ FACTS = {"upstream": "docs", "count": 30, "errors": 3, "p50": 12.0, "p95": 1500.
 
 def row(number: int, **members: Any) -> dict[str, Any]:
     """A row of `/api/exchanges`."""
-    known = {"row": number, "at": 1_795_795_754_232.83, "kind": "request", "status": "ok"}
-    return {**known, "leg": "client", "peer": "c1", "method": "tools/call", **members}
+    facts = {"row": number, "at": 1_795_795_754_232.83, "kind": "request", "status": "ok"}
+    return {**facts, "leg": "client", "peer": "c1", "method": "tools/call", **members}
 
 
 def test_an_upstream_is_shown_with_its_state_and_what_was_measured() -> None:
     rows = measured([DOCS], {"upstreams": [FACTS], "seconds": 60.0})
-    clients, docs = [[cell_of(each) for cell_of in UPSTREAMS.values()] for each in rows]
+    clients, docs = [[cell_of(entry) for cell_of in UPSTREAMS.values()] for entry in rows]
     rate_and_durations = ["0.500/s", "12.0 ms", "1.50 s", ("3 10.0%", "red")]
     assert docs == ["docs", ("ready", "green"), *rate_and_durations, 2, 3, 8, "npx docs"]
     assert clients == [CLIENTS, None, "0/s", *[None] * 7]
@@ -52,14 +52,14 @@ MEASURES = st.fixed_dictionaries({}, optional={member: st.floats(0, 1e6) for mem
 
 @given(st.lists(MEASURES, max_size=6), st.sampled_from([None, *SORTS]))
 def test_sorting_loses_no_row_and_puts_the_highest_first(numbers: list[Any], heading: str | None) -> None:
-    rows = [{"name": CLIENTS}, *({"name": str(place), **each} for place, each in enumerate(numbers))]
-    found = ordered(rows, heading)
-    assert sorted(each["name"] for each in found) == sorted(each["name"] for each in rows)
-    assert found[0]["name"] == CLIENTS
+    rows = [{"name": CLIENTS}, *({"name": str(place), **members} for place, members in enumerate(numbers))]
+    result = ordered(rows, heading)
+    assert sorted(entry["name"] for entry in result) == sorted(entry["name"] for entry in rows)
+    assert result[0]["name"] == CLIENTS
     if heading is None:
-        assert found == rows
+        assert result == rows
     else:
-        values = [each.get(SORTS[heading]) or 0 for each in found[1:]]
+        values = [entry.get(SORTS[heading]) or 0 for entry in result[1:]]
         assert values == sorted(values, reverse=True)
 
 
@@ -67,7 +67,7 @@ def test_only_the_newest_exchanges_are_kept() -> None:
     exchanges = Exchanges()
     for first in range(0, 3 * EXCHANGES_LIMIT, 200):
         exchanges.change({"rows": [row(first + number) for number in range(200)], "gone": []})
-    kept = [each["row"] for each in exchanges.newest_first()]
+    kept = [entry["row"] for entry in exchanges.newest_first()]
     assert len(kept) == EXCHANGES_LIMIT
     assert kept == list(range(kept[0], kept[0] - EXCHANGES_LIMIT, -1))
 
@@ -93,8 +93,8 @@ def test_an_exchange_is_a_row(members: dict[str, Any], cells: list[Any]) -> None
 
 
 def test_all_messages_of_an_exchange_are_lines() -> None:
-    known = {"v": 1, "run": "a", "time": "2026-11-27T16:09:14.232830Z", "exchange": 7, "method": "tools/call"}
-    asked = {
+    facts = {"v": 1, "run": "a", "time": "2026-11-27T16:09:14.232830Z", "exchange": 7, "method": "tools/call"}
+    request = {
         "seq": 1,
         "kind": "request",
         "leg": "client",
@@ -104,7 +104,7 @@ def test_all_messages_of_an_exchange_are_lines() -> None:
         "target": "find",
     }
     answered = {
-        **asked,
+        **request,
         "seq": 2,
         "answers": 1,
         "kind": "result",
@@ -114,8 +114,8 @@ def test_all_messages_of_an_exchange_are_lines() -> None:
         "size": 300_000,
     }
     hostile = '{"note": "\x9b31m\u202e", "exact": 1.0e2}'
-    first = f'{{"at": 1.5, "record": {json.dumps(known | asked)[:-1]}, "message": {hostile}}}}}'
-    second = json.dumps({"at": 4.5, "cut": True, "record": known | answered | {"text": "begun"}})
+    first = f'{{"at": 1.5, "record": {json.dumps(facts | request)[:-1]}, "message": {hostile}}}}}'
+    second = json.dumps({"at": 4.5, "cut": True, "record": facts | answered | {"text": "begun"}})
     answer = f'{{"row": {{}}, "messages": [{first}, {second}]}}'
     lines = list(exchange_lines(answer.encode()))
     heading, *body = [text for text, _ in lines]

@@ -34,11 +34,11 @@ class Shown:
 
     def line(self, containing: str) -> str:
         """The only line with a text."""
-        (found,) = [line for line in self.lines() if containing in line]
-        return found
+        (line,) = [line for line in self.lines() if containing in line]
+        return line
 
     def focused(self) -> str:
-        """What is drawn as having the focus."""
+        """Return the text that is drawn with the focus."""
         canvas = self.screen.render(self.size, focus=True)
         parts = [text for line in canvas.content() for style, _, text in line if style == "focus"]
         return b" ".join(parts).decode()
@@ -51,10 +51,10 @@ def upstreams(*names: str, **members: Any) -> list[Any]:
 
 @pytest.fixture
 def shown() -> Iterator[Shown]:
-    found = Shown()
-    found.screen.show_upstreams(upstreams("docs", "search"))
-    found.screen.show_exchanges([row(number, target=f"tool-{number}") for number in range(100, 0, -1)])
-    yield found
+    display = Shown()
+    display.screen.show_upstreams(upstreams("docs", "search"))
+    display.screen.show_exchanges([row(number, target=f"tool-{number}") for number in range(100, 0, -1)])
+    yield display
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -163,12 +163,12 @@ def test_upstreams_are_sorted_by_one_heading_after_the_other(shown: Shown) -> No
 
 
 def test_nothing_moves_while_it_is_paused(shown: Shown) -> None:
-    before = shown.lines()[1:]
+    lines = shown.lines()[1:]
     shown.press("p")
     assert "paused" in shown.lines()[0]
     shown.screen.show_exchanges([row(500)])
     shown.screen.show_upstreams(upstreams("other"))
-    assert shown.lines()[1:] == before
+    assert shown.lines()[1:] == lines
     shown.press("p")
     assert "paused" not in shown.lines()[0]
     assert shown.line("other  ")

@@ -85,9 +85,9 @@ def test_grep_ends_like_grep(invoke: Invoke, folder: str):
 
 def test_json_is_the_capture_again(invoke: Invoke, folder: str, play: Play):
     result = invoke("traffic", "grep", "", folder, "--json", "exchange=1")
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [each["seq"] for each in told] == [1, 2, 3, 4]
-    assert told[0]["message"] == json.loads(bytes(play.records[0].message or b""))
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [record["seq"] for record in records] == [1, 2, 3, 4]
+    assert records[0]["message"] == json.loads(bytes(play.records[0].message or b""))
 
 
 def test_a_stranger_cannot_steer_the_terminal(invoke: Invoke, tmp_path: Path):
@@ -212,8 +212,8 @@ def test_stats_by_name_have_rows_of_names_with_their_slowest_exchanges(invoke: I
 def test_stats_of_one_upstream_are_its_own(invoke: Invoke, folder: str):
     stdout = invoke("traffic", "stats", folder, "upstream=git").stdout
     assert "(clients)" not in stdout
-    told = json.loads(invoke("traffic", "stats", folder, "upstream=git", "--json").stdout)
-    (group,) = told["groups"]
+    stats = json.loads(invoke("traffic", "stats", folder, "upstream=git", "--json").stdout)
+    (group,) = stats["groups"]
     assert (group["upstream"], group["errors"], group["errorRate"]) == ("git", 1, 1.0)
     assert group["latencyMs"]["max"] == 10
 
@@ -237,12 +237,12 @@ def test_export_writes_what_is_wanted(invoke: Invoke, folder: str, tmp_path: Pat
 
 def test_export_of_everything_is_the_capture_itself(invoke: Invoke, folder: str):
     result = invoke("traffic", "export", folder, "--jsonl", "-")
-    told = [json.loads(line) for line in result.stdout.splitlines()]
+    records = [json.loads(line) for line in result.stdout.splitlines()]
     kept = [json.loads(line) for line in (Path(folder) / FILE).read_text().splitlines()]
-    targets = [each.pop("target", None) for each in told]
-    for each in kept:
-        each.pop("target", None)
-    assert told == kept
+    targets = [record.pop("target", None) for record in records]
+    for record in kept:
+        record.pop("target", None)
+    assert records == kept
     assert targets[4] == "docs+file:///a.md"
 
 
@@ -285,8 +285,8 @@ def test_many_bad_lines_are_counted(invoke: Invoke, tmp_path: Path):
     file.write_text("garbage\n" * 50)
     result = invoke("traffic", "stats", str(file))
     assert (result.exit_code, result.stdout) == (1, "no messages\n")
-    *told, more, failure = result.stderr.splitlines()
-    assert (len(told), more) == (5, "not read: 45 more lines")
+    *complaints, more, failure = result.stderr.splitlines()
+    assert (len(complaints), more) == (5, "not read: 45 more lines")
     assert failure == f"Error: nothing could be read of {file}"
 
 
@@ -357,9 +357,9 @@ def test_an_export_of_nothing_says_so(invoke: Invoke, folder: str, tmp_path: Pat
 
 def test_what_is_read_is_not_written_over(invoke: Invoke, folder: str):
     file = str(Path(folder) / FILE)
-    before = Path(file).read_bytes()
+    content = Path(file).read_bytes()
     result = invoke("traffic", "export", folder, "--jsonl", file)
     assert result.exit_code == 2
-    assert Path(file).read_bytes() == before
+    assert Path(file).read_bytes() == content
     result = invoke("traffic", "export", folder, "--csv", str(Path(folder) / "no" / "x.csv"))
     assert (result.exit_code, "cannot write: no such file" in result.stderr) == (1, True)

@@ -32,16 +32,16 @@ def test_a_pipe_is_written_to_and_not_replaced(invoke: Invoke, capture: str, tmp
     os.mkfifo(pipe)
     if linked:
         name.symlink_to(pipe)
-    found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    contents: list[bytes] = []
+    reader = threading.Thread(target=lambda: contents.append(pipe.read_bytes()), daemon=True)
     reader.start()
     result = invoke("traffic", "export", capture, CSVS, str(name))
     reader.join(10)
     assert result.exit_code == 0, result.stderr
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert name.is_symlink() == linked
-    assert next(csv.reader(found[0].decode().splitlines()))[0] == "time"
-    assert f"4 messages, {len(found[0])} B" in result.stderr
+    assert next(csv.reader(contents[0].decode().splitlines()))[0] == "time"
+    assert f"4 messages, {len(contents[0])} B" in result.stderr
 
 
 def test_a_link_to_a_file_stays_a_link(invoke: Invoke, capture: str, tmp_path: Path):
@@ -91,7 +91,7 @@ def test_an_unreadable_file_is_a_failure_and_the_rest_is_exported(
 
 
 def test_a_file_that_was_cut_is_no_failure(invoke: Invoke, capture: str):
-    """So it is when mcpmux was killed."""
+    """Accept a capture without its end, which a killed mcpmux leaves."""
     with Path(capture).open("ab") as file:
         file.write(b'{"v":1,"run":"a"')
     result = invoke("traffic", "export", capture, "--csv", "-")

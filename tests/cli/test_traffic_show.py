@@ -1,4 +1,4 @@
-"""What `mcpmux traffic show` leaves out as nobody's change, and what a terminal gets of a stranger's text."""
+"""`mcpmux traffic show` omits changes of order and spelling, and cleans texts for a terminal."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def test_a_terminal_gets_no_text_that_moves_other_text(monkeypatch: pytest.Monke
 
 def test_a_closed_standard_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdout", None)
-    found = is_screen()
+    is_terminal = is_screen()
     monkeypatch.undo()
-    assert found is False
+    assert is_terminal is False

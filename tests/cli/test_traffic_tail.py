@@ -55,8 +55,8 @@ def test_a_filter_searches_all_files_for_the_last_lines(
     for _ in range(20):
         play.read()
     write(tmp_path, play.records)
-    found = invoke("traffic", "tail", str(tmp_path), "--once", "uri~*first.md leg=client")
-    assert (len(found.stdout.splitlines()), found.stderr) == (2, "")
+    result = invoke("traffic", "tail", str(tmp_path), "--once", "uri~*first.md leg=client")
+    assert (len(result.stdout.splitlines()), result.stderr) == (2, "")
 
 
 def test_the_last_exchanges_are_those_that_began_last(invoke: Invoke, tmp_path: Path):
@@ -89,9 +89,9 @@ def test_a_filter_that_fits_nothing_names_the_nearest(
     play = Play()
     play.read()
     write(tmp_path, play.records)
-    told = invoke("traffic", *command, str(tmp_path), wanted).stderr
-    assert told.startswith("no message fits the filter")
-    assert advice in told
+    stderr = invoke("traffic", *command, str(tmp_path), wanted).stderr
+    assert stderr.startswith("no message fits the filter")
+    assert advice in stderr
 
 
 @pytest.mark.parametrize("audit", [False, True])
@@ -169,12 +169,12 @@ def test_it_ends_when_nobody_reads_on(tmp_path: Path):
 
 
 async def first(source: AsyncIterator[list[Record]], count: int) -> list[Record]:
-    found: list[Record] = []
+    first_records: list[Record] = []
     with trio.fail_after(60):
         async for records in source:
-            found += records
-            if len(found) >= count:
-                return found
+            first_records += records
+            if len(first_records) >= count:
+                return first_records
     raise AssertionError("the stream has ended")
 
 

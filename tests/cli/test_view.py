@@ -47,9 +47,9 @@ def test_what_a_client_sees_is_shown_with_its_rule_and_its_tokens(invoke: Invoke
     seen = [json.loads(line) for line in invoke("view", file, "time", "--json").stdout.splitlines()]
     listed = json.loads(invoke("ls", file, "tools", "--json").stdout.splitlines()[-1])
     assert listed["name"] == "clock__now"
-    (tokens,) = (each["tokens"] for each in seen if each["name"] == "clock__now")
+    (tokens,) = (item["tokens"] for item in seen if item["name"] == "clock__now")
     assert abs(tokens - len(json.dumps(listed, separators=(",", ":"))) / 4) < 20  # unprefixed there
-    assert f"about {sum(each['tokens'] for each in seen):,} tokens; with everything" in result.stderr
+    assert f"about {sum(item['tokens'] for item in seen):,} tokens; with everything" in result.stderr
 
 
 def test_a_selector_of_annotations_is_named_too(invoke: Invoke, file: str) -> None:
@@ -64,13 +64,13 @@ def test_tools_that_are_searched_take_no_tokens(invoke: Invoke, file: str) -> No
     path = Path(file)
     path.write_text(CONFIG + '[views.assistant]\ntools = "search"\n')
     seen = [json.loads(line) for line in invoke("view", file, "assistant", "--json").stdout.splitlines()]
-    tools = {each["name"]: each for each in seen if each["kind"] == "tools"}
+    tools = {item["name"]: item for item in seen if item["kind"] == "tools"}
     assert list(tools)[:2] == ["find_tools", "call_tool"]
     assert {tools[name]["rule"] for name in ("find_tools", "call_tool")} == {"views.assistant.tools"}
     assert tools["find_tools"]["tokens"] > 0 and tools["call_tool"]["tokens"] > 0
     assert (tools["clock__now"]["tokens"], tools["clock__now"]["upstream"]) == (0, "clock")
     result = invoke("view", file, "assistant")
-    tokens = sum(each["tokens"] for each in seen)
+    tokens = sum(item["tokens"] for item in seen)
     assert f"{len(tools)} tools" in result.stderr and f"about {tokens:,} tokens; with" in result.stderr
 
 

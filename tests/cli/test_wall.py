@@ -1,4 +1,4 @@
-"""How commands run what is asynchronous, and what people are told when it fails."""
+"""Commands run asynchronous functions, and print their failures for people."""
 
 from __future__ import annotations
 
