@@ -27,19 +27,19 @@ class Load:
         self._enough = threading.Semaphore(0)
         self.answered: list[str] = []
         self.wrong: list[Any] = []
-        self._threads = [threading.Thread(target=self._ask, args=[each]) for each in self._ids]
+        self._threads = [threading.Thread(target=self._ask, args=[name]) for name in self._ids]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def wait_for(self, answers: int) -> None:
-        """Until there are so many."""
+        """Wait for this many more answers."""
         for _ in range(answers):
             assert self._enough.acquire(timeout=WAIT_SECONDS), "too few answers in time"
 
     def join(self) -> None:
-        """The end, once nobody answers any more."""
+        """Wait for the end of all threads, which comes once there are no answers any more."""
         for thread in self._threads:
             thread.join(WAIT_SECONDS)
             assert not thread.is_alive()

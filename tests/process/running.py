@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 import trio
 
-WAIT_SECONDS = 120.0  # on a busy machine; nothing that works comes near it
+WAIT_SECONDS = 120.0  # on a busy machine; far above the time of any step that works
 
 COMMAND = [sys.executable, "-m", "mcpmux"]
 
@@ -58,7 +58,7 @@ def is_gone(pid: int) -> bool:
 
 
 async def ended(pid: int) -> None:
-    """Wait for the end of a process that is nobody's child here."""
+    """Wait for the end of a process that is not a child of this one."""
     while not is_gone(pid):  # noqa: ASYNC110  # no event tells of it
         await trio.sleep(0.01)
 

@@ -61,7 +61,7 @@ REDACTED = b"[redacted:"
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes whatever is sent to it."""
+    """Keeps the bodies of all requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taking)
@@ -79,7 +79,7 @@ class _Taking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: it is not what is tested."""
+        """Log no requests, as this log is not under test."""
 
 
 @contextmanager
@@ -146,19 +146,19 @@ class Mux(Running):
             return body
 
     def pages(self) -> dict[str, bytes]:
-        """What the admin listener tells."""
+        """Read the pages of the admin listener, by path."""
         paths = ["/metrics", "/api/exchanges", "/api/upstreams", "/api/stats", "/health/ready"]
-        told = {path: self.read(path) for path in paths}
-        for row in json.loads(told["/api/exchanges"])["rows"]:
+        pages = {path: self.read(path) for path in paths}
+        for row in json.loads(pages["/api/exchanges"])["rows"]:
             path = f"/api/exchanges/{row['row']}"
-            told[path] = self.read(path)
-            for message in json.loads(told[path])["messages"]:
-                one = f"{path}/{message['record']['seq']}"
-                told[one] = self.read(one)
-        return told
+            pages[path] = self.read(path)
+            for message in json.loads(pages[path])["messages"]:
+                page = f"{path}/{message['record']['seq']}"
+                pages[page] = self.read(page)
+        return pages
 
     def files(self) -> dict[str, bytes]:
-        """What was written of it."""
+        """Read all files of the capture and the audit log, by path."""
         folders = (self.capture, self.audit)
         return {
             str(path): path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()
@@ -245,16 +245,16 @@ def ask_over_http(mux: Mux) -> bytes:
     }
     request = Request(f"{mux.http}/mcp", data=json.dumps(body).encode(), headers=headers, method="POST")
     with urlopen(request, timeout=WAIT_SECONDS) as answer:
-        told: bytes = answer.read()
-        return told
+        content: bytes = answer.read()
+        return content
 
 
 def assert_clean(outputs: dict[str, bytes]) -> None:
     """No output has a secret in it."""
-    found = [
+    leaks = [
         (output, place)
         for output, data in outputs.items()
         for place in PLACES
         if SECRETS[place].encode() in data
     ]
-    assert found == []
+    assert leaks == []

@@ -62,8 +62,8 @@ def main() -> None:
             waiting = message["id"]
             elicit()
         elif message.get("method") == "resources/read":
-            said = f"not found, token={SECRETS['error message']} for {SECRETS['pattern in error']}"
-            send(id=message["id"], error={"code": -32002, "message": f"{WORD}{said}"})
+            reason = f"not found, token={SECRETS['error message']} for {SECRETS['pattern in error']}"
+            send(id=message["id"], error={"code": -32002, "message": f"{WORD}{reason}"})
         elif "id" in message:
             send(id=message["id"], result=result_of(message["method"]))
 

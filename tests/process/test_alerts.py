@@ -28,7 +28,7 @@ def write_rules(path: Path, rules: list[dict[str, Any]]) -> None:
 
 
 def test_prometheus_accepts_every_expression_of_the_dashboard(tmp_path: Path):
-    expressions = {each.expression.replace("$__rate_interval", "5m") for each in ASKED}
+    expressions = {query.expression.replace("$__rate_interval", "5m") for query in ASKED}
     write_rules(
         tmp_path / "rules.yml",
         [{"record": f"x:{number}", "expr": text} for number, text in enumerate(sorted(expressions))],
@@ -42,8 +42,8 @@ def test_prometheus_accepts_its_configuration_and_the_alerts(tmp_path: Path):
     text = (FOLDER / "prometheus.yml").read_text().replace("/run/secrets/admin_token", str(token))
     (tmp_path / "prometheus.yml").write_text(text)
     (tmp_path / "alerts.yml").write_text((FOLDER / "alerts.yml").read_text())
-    told = promtool("check", "config", "prometheus.yml", folder=tmp_path)
-    assert f"{len(alerts())} rules found" in told
+    output = promtool("check", "config", "prometheus.yml", folder=tmp_path)
+    assert f"{len(alerts())} rules found" in output
 
 
 def exchanges(outcome: str, each_minute: int, method: str = "resources/read") -> tuple[str, str]:

@@ -56,8 +56,8 @@ def test_a_client_of_the_command_line_shows_its_token(
         refused = invoke("ls", url, "tools", "--token", token.strip() + "x")
         assert (refused.exit_code, "token is not known" in refused.stderr) == (1, True), refused.stderr
         load = ["bench", url, "--do", "list tools", "--count", "5", "--warm-up", "0"]
-        for given, code in ((["--token", token.strip()], 0), ([], 1)):
-            ended = invoke(*load, *given)
+        for options, code in ((["--token", token.strip()], 0), ([], 1)):
+            ended = invoke(*load, *options)
             assert (ended.exit_code, "bearer token" in ended.stderr) == (code, code == 1), ended.stderr
         monkeypatch.setenv("MCPMUX_TOKEN", token.strip())
         for name in (url, url.split("/")[2]):  # HOST:PORT is the mcpmux there

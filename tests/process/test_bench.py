@@ -148,7 +148,7 @@ def test_upstreams_of_a_configuration_are_measured_each_for_itself(invoke: Invok
     args = ["--only", "a", "--only", "c", "--json", str(file)]
     result = invoke("bench", str(config), *QUICK, *args)
     assert result.exit_code == 0, result.stderr
-    assert [each["about"]["name"] for each in json.loads(file.read_text())["results"]] == ["a", "c"]
+    assert [result["about"]["name"] for result in json.loads(file.read_text())["results"]] == ["a", "c"]
 
 
 def test_scenario_makes_the_flows_and_the_command_line_has_the_last_word(
@@ -174,7 +174,7 @@ def test_results_are_written_and_compared(invoke: Invoke, tmp_path: Path) -> Non
     assert invoke("bench", demo_command("notes"), *QUICK, *files).exit_code == 0
     assert all(name.stat().st_size > 1000 for name in names)
     result = invoke("bench", demo_command("notes"), *QUICK, "--compare", str(names[0]))
-    assert (result.exit_code, result.stderr) == (0, "")  # no live view where nobody looks on
+    assert (result.exit_code, result.stderr) == (0, "")  # no live view without a terminal
     assert "compared" in result.stdout
 
 
@@ -264,7 +264,7 @@ def test_runs_are_taken_in_turns_and_the_targets_compared(invoke: Invoke, tmp_pa
     result = invoke("bench", *targets, *quick, "--json", str(file), "--assert", "errors<1%")
     assert result.exit_code == 0, result.stderr
     results = json.loads(file.read_text())["results"]
-    assert [each["about"]["name"] for each in results] == ["a", "b"] * 5
+    assert [result["about"]["name"] for result in results] == ["a", "b"] * 5
     for words in (
         "Runs of a\n",
         "Runs of b\n",

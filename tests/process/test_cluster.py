@@ -63,10 +63,10 @@ def replicas_at(invoke: Invoke, config: Path) -> list[dict[str, Any]]:
 def scrape(config: Path) -> bytes:
     """The metrics of a replica."""
     port = config.read_text().partition("port = ")[2].partition("\n")[0]
-    asked = Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-    with urlopen(asked, timeout=60) as answer:
-        found: bytes = answer.read()
-    return found
+    request = Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urlopen(request, timeout=60) as answer:
+        body: bytes = answer.read()
+    return body
 
 
 def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redis: RedisServer) -> None:
@@ -78,8 +78,10 @@ def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redi
         second = start(stack, b)
         while len(replicas_at(invoke, a)) < 2:
             pass
-        assert [each["name"] for each in replicas_at(invoke, b)] == ["b", "a"]
-        assert all(each["state"] == "inside" and each["lag_ms"] > 0 for each in replicas_at(invoke, b))
+        assert [replica["name"] for replica in replicas_at(invoke, b)] == ["b", "a"]
+        assert all(
+            replica["state"] == "inside" and replica["lag_ms"] > 0 for replica in replicas_at(invoke, b)
+        )
         heading, first, other = invoke("ctl", "status", "--cluster", "-c", str(a)).stdout.splitlines()
         assert heading.split() == [
             *("NAME", "STATE", "ID", "VERSION", "SINCE", "OTHERS", "OWNED", "SESSIONS", "TAKEN"),
@@ -90,10 +92,10 @@ def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redi
         assert b"\nmcpmux_cluster_replicas 2.0\n" in metrics
         assert b"\nmcpmux_cluster_inside 1.0\n" in metrics
         assert second.stop() == 0, second.stderr
-        assert [each["name"] for each in replicas_at(invoke, a)] in (
+        assert [replica["name"] for replica in replicas_at(invoke, a)] in (
             ["a"],
             ["a", "b"],
-        )  # until it hears of it
+        )  # until it knows that the other has left
         while len(replicas_at(invoke, a)) > 1:
             pass
         redis.pause()
@@ -120,9 +122,9 @@ def test_replicas_on_one_disk_continue_a_chain_each(
     for run in (1, 2):
         with ExitStack() as stack:
             more = (CLUSTER.format(address=redis.address, name=name) + audit for name in "ab")
-            both = [start(stack, write(tmp_path / "mcpmux.toml", each)) for each in more]
-            for each in both:
-                assert each.stop() == 0, each.stderr
+            both = [start(stack, write(tmp_path / "mcpmux.toml", tables)) for tables in more]
+            for replica in both:
+                assert replica.stop() == 0, replica.stderr
         verified = invoke("audit", "verify", str(log))
         assert verified.exit_code == 0, verified.stderr
         assert [line.partition(":")[0] for line in verified.stdout.splitlines()] == ["replica-a", "replica-b"]

@@ -28,7 +28,7 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python3` of mux
 
 
 class Example(Place):
-    """The folder of the README. What the system would have given to mcpmux is in it, too."""
+    """The folder of the README, with the files that the system would give to mcpmux."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, ROOT)
@@ -47,7 +47,7 @@ class Example(Place):
         return (self.secrets / name).read_text().strip()
 
     def is_healthy(self) -> bool:
-        """What the health check of the image says."""
+        """Run the health check of the image, and return whether it succeeds."""
         check = re.search(
             r"^HEALTHCHECK .* CMD (\[.*?\])$", text_of("Containerfile"), re.DOTALL | re.MULTILINE
         )
@@ -106,10 +106,10 @@ def test_prometheus_reads_it_and_answers_the_dashboard(example: Example):
         deadline = time.monotonic() + WAIT_SECONDS
         while len(found("mcpmux_upstream_up == 1")) < 3:
             assert time.monotonic() < deadline
-        for each in ASKED:
-            text = each.expression.replace("$__rate_interval", "1m")
+        for query in ASKED:
+            text = query.expression.replace("$__rate_interval", "1m")
             found(re.sub(r'"\$\w+"', '".*"', text))
-        assert {each["metric"]["alertname"] for each in found('ALERTS{alertstate="firing"}')} == set()
+        assert {series["metric"]["alertname"] for series in found('ALERTS{alertstate="firing"}')} == set()
         assert found('count(mcpmux_upstream_up{instance=~".*"} == 0) or vector(0)')[0]["value"][1] == "0"
 
 
@@ -121,12 +121,12 @@ def test_it_serves_tells_and_stops(example: Example):
         while not example.is_healthy():
             assert time.monotonic() < deadline
         program("curl")
-        asked = re.search(r"^curl -fsS \S+/mcp .*?\}\}\}'$", blocks_of_readme(), re.DOTALL | re.MULTILINE)
-        assert asked is not None
-        assert json.loads(example.run(asked[0]))["result"]["serverInfo"]["name"] == "mcpmux"
+        command = re.search(r"^curl -fsS \S+/mcp .*?\}\}\}'$", blocks_of_readme(), re.DOTALL | re.MULTILINE)
+        assert command is not None
+        assert json.loads(example.run(command[0]))["result"]["serverInfo"]["name"] == "mcpmux"
         metrics = f"http://127.0.0.1:{example.port('8490')}/metrics"
-        told = httpx.get(metrics, headers={"Authorization": f"Bearer {example.secret('admin_token')}"})
-        assert "\nmcpmux_audit_failing 0.0\n" in told.text
+        response = httpx.get(metrics, headers={"Authorization": f"Bearer {example.secret('admin_token')}"})
+        assert "\nmcpmux_audit_failing 0.0\n" in response.text
         mux.send_signal(signal.SIGHUP)
         assert json.loads(mux.line("stderr", "reading the configuration again"))["signal"] == "SIGHUP"
         assert mux.stop(signal.SIGTERM) == 0

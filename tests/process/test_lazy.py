@@ -82,7 +82,7 @@ def modules_in(said: str) -> set[str]:
 
 
 def printed_by(script: str) -> tuple[str, str]:
-    """What a process writes to standard output and to standard error."""
+    """Run a script, and return its standard output and standard error."""
     with Running(command=[sys.executable, "-c", script]) as command:
         command.wait()
         return command.stdout, command.stderr
@@ -90,9 +90,9 @@ def printed_by(script: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("args", "heavy"), FREE_OF.values(), ids=FREE_OF)
 def test_a_command_imports_nothing_that_only_others_need(args: list[str], heavy: tuple[str, ...]) -> None:
-    found = imported(*args)
+    modules = imported(*args)
     assert {
-        name for name in found if name.startswith(tuple(f"{room}." for room in heavy)) or name in heavy
+        name for name in modules if name.startswith(tuple(f"{room}." for room in heavy)) or name in heavy
     } == set()
 
 
@@ -102,10 +102,12 @@ def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
         client = HttpClient(mux.line().strip(), "2025-11-25")
         assert "result" in client.hello()[-1]
         mux.stop(signal.SIGTERM)
-        found = modules_in(mux.stderr)
-    assert "mcpmux.transports.http.server" in found
-    assert {name for name in found if name.startswith(tuple(f"{each}." for each in NEVER_SERVED))} == set()
-    assert found.isdisjoint(NEVER_SERVED)
+        modules = modules_in(mux.stderr)
+    assert "mcpmux.transports.http.server" in modules
+    assert {
+        name for name in modules if name.startswith(tuple(f"{module}." for module in NEVER_SERVED))
+    } == set()
+    assert modules.isdisjoint(NEVER_SERVED)
 
 
 def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> None:

@@ -34,8 +34,8 @@ def test_an_example_runs_as_it_is(name: str):
     )
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
-    said = done.stdout.splitlines()
-    assert [line for line in SAID.splitlines() if line not in said] == []
+    lines = done.stdout.splitlines()
+    assert [line for line in SAID.splitlines() if line not in lines] == []
 
 
 def test_what_the_documentation_shows_is_from_an_example():

@@ -1,4 +1,4 @@
-"""As many open files as clients may need, if the system allows: real processes with limits of their own."""
+"""As many open files as clients may need, if the system allows: real processes with limits set for them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 from mcpmux.cli.main import cli
 cli(sys.argv[1:], prog_name="mcpmux")
 """
-UPSTREAM = ("--upstream", "x=http://127.0.0.1:9/mcp")  # which nobody serves
-WATCHED_SECONDS = 1.5  # while nothing can be accepted
+UPSTREAM = ("--upstream", "x=http://127.0.0.1:9/mcp")  # a port without a server
+WATCHED_SECONDS = 1.5  # while no connection can be accepted
 SPARE_CPU = 0.75  # of that time; a loop that spins takes all of it
 
 
@@ -43,7 +43,7 @@ class Served(Running):
         return socket.create_connection(("127.0.0.1", self.port), WAIT_SECONDS)
 
     def ask(self, connection: socket.socket) -> bytes:
-        """The first bytes of the answer to a request for nothing."""
+        """Request a path that is not there, and return the first bytes of the answer."""
         connection.sendall(b"GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         return connection.recv(1000)
 
@@ -70,17 +70,17 @@ def test_with_too_few_files_clients_wait_and_the_reason_is_told() -> None:
     with Served(48, 48) as served:
         connections = [served.connect() for _ in range(80)]
         assert b" 404 " in served.ask(connections[0])
-        before = served.cpu_seconds()
-        time.sleep(WATCHED_SECONDS)  # what is watched is that nothing happens
-        assert served.cpu_seconds() - before < SPARE_CPU * WATCHED_SECONDS
+        seconds = served.cpu_seconds()
+        time.sleep(WATCHED_SECONDS)  # the loop must stay idle for this long
+        assert served.cpu_seconds() - seconds < SPARE_CPU * WATCHED_SECONDS
         last = connections[-1]
         for connection in connections[:-1]:
             connection.close()
         assert b" 404 " in served.ask(last)
         last.close()
         served.stop(signal.SIGTERM)
-        said = served.stderr
-    assert said.count("too few open files are allowed for all clients") == 1
-    assert said.count("clients wait") == 1
-    assert "Traceback" not in said
-    assert "retrying" not in said
+        log = served.stderr
+    assert log.count("too few open files are allowed for all clients") == 1
+    assert log.count("clients wait") == 1
+    assert "Traceback" not in log
+    assert "retrying" not in log

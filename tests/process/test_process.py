@@ -1,4 +1,4 @@
-"""What only a real process and a real terminal show: interrupts, broken pipes, colours, tracebacks."""
+"""Interrupts, broken pipes, colours and tracebacks, which need a real process and a real terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ server.run_server(server.DemoServer("hostile", about, read, {}))
 
 
 def run_on_terminal(*args: str, **variables: str) -> str:
-    """What a terminal gets of stdout and stderr of a command; `variables` are in its environment."""
+    """Run a command on a terminal, with `variables` in its environment. Return its stdout and stderr."""
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     environment.pop("NO_COLOR", None)
@@ -35,7 +35,7 @@ def run_on_terminal(*args: str, **variables: str) -> str:
     try:
         while select.select([controller], [], [], WAIT_SECONDS)[0]:
             shown += os.read(controller, 65536)
-    except OSError:  # EIO: nobody has the terminal open any more
+    except OSError:  # EIO: no process has the terminal open any more
         pass
     finally:
         os.close(controller)

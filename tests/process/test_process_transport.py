@@ -336,8 +336,8 @@ def count_descriptors() -> int:
 
 
 async def test_no_file_descriptor_is_left_open(run):
-    before = count_descriptors()
+    count = count_descriptors()
     async with run(ECHO) as child:
         await child.send(b"hello")
         await child.receive()
-    assert count_descriptors() == before
+    assert count_descriptors() == count

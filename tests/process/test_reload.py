@@ -46,11 +46,11 @@ class File:
         return "".join([self.table("clock"), *tables, '[listeners]\nhttp = ["127.0.0.1:0"]\n'])
 
     def write(self, *tables: str) -> None:
-        """In place, as some editors do."""
+        """Write the file in place, as some editors do."""
         self.path.write_text(self.text(*tables))
 
     def replace(self, *tables: str) -> None:
-        """By another file that is renamed, as other editors do."""
+        """Replace the file by another one that is renamed, as other editors do."""
         other = self.path.with_suffix(".new")
         other.write_text(self.text(*tables))
         other.replace(self.path)
@@ -68,8 +68,8 @@ def read(connection: HTTPConnection, path: str) -> Any:
 
 @contextmanager
 def load(url: str, clients: int = 4) -> Iterator[Counter[str]]:
-    """Clients that read the clock all the time: how many answers were good, and what the others said."""
-    told: Counter[str] = Counter()
+    """Run clients that read the clock all the time. Yield the counts of good answers and of each failure."""
+    outcomes: Counter[str] = Counter()
     over = threading.Event()
     parts = urlsplit(url)
 
@@ -79,17 +79,17 @@ def load(url: str, clients: int = 4) -> Iterator[Counter[str]]:
             try:
                 status, answer = read(connection, parts.path)
             except OSError as error:
-                told[repr(error)] += 1
+                outcomes[repr(error)] += 1
                 return
             good = status == 200 and answer.get("result", {}).get("contents")
-            told["good" if good else json.dumps(answer)] += 1
+            outcomes["good" if good else json.dumps(answer)] += 1
         connection.close()
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     try:
-        yield told
+        yield outcomes
     finally:
         over.set()
         for thread in threads:
@@ -103,7 +103,7 @@ def test_only_changed_servers_restart_and_no_other_exchange_is_lost(tmp_path: Pa
         for _ in range(2):
             mux.line("stderr", containing="upstream ready")
         clock, notes = file.pid("clock"), file.pid("notes")
-        with load(url) as told:
+        with load(url) as outcomes:
             file.write(file.table("notes"), file.table("library"))
             mux.line("stderr", containing="added=['library']")
             mux.line("stderr", containing="upstream ready")
@@ -130,12 +130,12 @@ def test_only_changed_servers_restart_and_no_other_exchange_is_lost(tmp_path: Pa
 
             file.replace(file.table("notes", session="per-client"))
             mux.line("stderr", containing="removed=['library']")
-            before = told["good"]
+            count = outcomes["good"]
             mux.send_signal(signal.SIGHUP)
             mux.line("stderr", containing="configuration reloaded")
             assert "library__" not in invoke("ls", url, "tools").stdout
-        assert set(told) == {"good"}
-        assert told["good"] > before > 0
+        assert set(outcomes) == {"good"}
+        assert outcomes["good"] > count > 0
         assert file.pid("clock") == clock
         assert is_alive(clock)
         assert mux.stop() == 0, mux.stderr
@@ -166,18 +166,18 @@ def test_redaction_and_log_level_change_while_it_runs(tmp_path: Path) -> None:
         mux.line()
         rules = "[redaction.patterns]\nnumber = 'employee-[0-9]+'\n"
         file.path.write_text(file.text(table("talker", shlex.join(["sh", "-c", talker]))) + rules)
-        said = mux.line("stderr", containing="upstream says")
-        assert "4711" not in said
-        assert "[redacted: number]" in said
+        line = mux.line("stderr", containing="upstream says")
+        assert "4711" not in line
+        assert "[redacted: number]" in line
         assert mux.stop() == 0, mux.stderr
 
 
 @pytest.fixture
 def _hears_hangups() -> Iterator[None]:
-    """Children hear SIGHUP, though whoever started the tests may have told them to ignore it (nohup)."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Let child processes handle SIGHUP, even if the tests were started with nohup, which ignores it."""
+    handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, handler)
 
 
 @pytest.mark.usefixtures("_hears_hangups")

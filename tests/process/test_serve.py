@@ -36,7 +36,7 @@ ANY_PORT = ("--http", "127.0.0.1:0")
 
 
 def start_call(url: str, name: str, arguments: dict[str, object]) -> HTTPResponse:
-    """A call in flight: its response, of which nothing has been read yet."""
+    """Start a call, and return its response before any of the body is read."""
     call = make_request("tools/call", {"name": name, "arguments": arguments, "_meta": META})
     request = urllib.request.Request(url, json.dumps(call).encode(), make_fields(MODERN, call))
     response = urllib.request.urlopen(request, timeout=WAIT_SECONDS)
@@ -207,10 +207,10 @@ def test_demo_tells_of_a_server_that_was_killed(invoke: Invoke) -> None:
 
 def test_every_kind_of_listener_is_announced_and_can_be_asked(invoke: Invoke, tmp_path: Path) -> None:
     socket_file = tmp_path / "mux.sock"
-    wanted = ("ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0", f"unix:{socket_file}", "http://127.0.0.1:0")
-    options = [word for url in wanted for word in ("--listen", url)]
+    addresses = ("ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0", f"unix:{socket_file}", "http://127.0.0.1:0")
+    options = [word for url in addresses for word in ("--listen", url)]
     with Running("serve", "--upstream", "clock=" + demo_command("clock"), *options) as mux:
-        urls = [mux.line().strip() for _ in wanted]
+        urls = [mux.line().strip() for _ in addresses]
         assert [url.partition(":")[0] for url in urls] == ["http", "ws", "tcp", "unix"]
         for url in urls:
             assert "clock__now" in invoke("ls", url, "tools").stdout

@@ -124,8 +124,8 @@ def test_it_is_stopped_and_started_anew(user: User) -> None:
     app = user.open()
     call(app)
     assert "stopped, with 1 clients" in user.run("stop", str(user.file)).stderr
-    _, said = app.communicate(timeout=WAIT_SECONDS)
-    assert (app.returncode, "the shared mcpmux has ended" in said) == (1, True)
+    _, stderr = app.communicate(timeout=WAIT_SECONDS)
+    assert (app.returncode, "the shared mcpmux has ended" in stderr) == (1, True)
     assert user.run("stop", str(user.file)).returncode == 1
     assert len(call(user.open())["tools"]) == 4
 
@@ -150,18 +150,18 @@ def test_other_values_of_variables_are_reported(user: User) -> None:
     call(user.open(GH="one"))
     other = user.open(GH="two")
     call(other)
-    _, said = other.communicate(timeout=WAIT_SECONDS)
-    assert "other values" in said
-    assert "GH" in said
-    assert "two" not in said
+    _, stderr = other.communicate(timeout=WAIT_SECONDS)
+    assert "other values" in stderr
+    assert "GH" in stderr
+    assert "two" not in stderr
 
 
 def test_a_file_with_mistakes_is_refused_as_without_sharing(user: User) -> None:
     user.file.write_text(user.file.read_text() + "[upstreams.broken]\n")
     app = user.open()
-    _, said = app.communicate(timeout=WAIT_SECONDS)
+    _, stderr = app.communicate(timeout=WAIT_SECONDS)
     assert app.returncode == 2
-    assert "upstreams.broken" in said
+    assert "upstreams.broken" in stderr
     assert user.shared() == []
 
 

@@ -1,9 +1,9 @@
 """Requests that two readers could take for different ones, sent to a running `mcpmux` over real sockets.
 
-Behind each stands a second request, which whoever reads the first one differently would see. It must never be
-answered: the one answer is the refusal, and the connection ends with it. More of them, in any pieces, are in
-`transports/test_http_request.py` and `test_chunk_lines.py`. Sources: RFC 9112 sections 2.2, 3.2,
-5.1, 5.2, 6.1, 6.3, 7.1 and 11.2; RFC 9110 section 5.5.
+Behind each stands a second request, which a reader with another view of the first one would see. It must
+never be answered: the one answer is the refusal, and the connection ends with it. More of them, in any
+pieces, are in `transports/test_http_request.py` and `test_chunk_lines.py`. Sources: RFC 9112 sections 2.2,
+3.2, 5.1, 5.2, 6.1, 6.3, 7.1 and 11.2; RFC 9110 section 5.5.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
         PLAIN + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         400,
     ),
-    # How long is a chunk?
+    # The size of a chunk
     "chunk size with plus": (CHUNKED + b"+0\r\n\r\n", 400),
     "chunk size with underscore": (CHUNKED + b"0_0\r\n\r\n", 400),
     "chunk size behind a blank": (CHUNKED + b" 0\r\n\r\n", 400),
@@ -120,15 +120,15 @@ max_message_bytes = "8KiB"
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of one running mcpmux that all the cases are sent to."""
+    """Run one mcpmux for all cases, and yield its port."""
     config = tmp_path_factory.mktemp("smuggling") / "mux.toml"
     config.write_text(demo_table("clock") + CONFIG)
     with Running("serve", str(config)) as running:
-        found = urlsplit(running.line(containing="http://").split()[-1]).port
-        assert found is not None
-        assert [status_of(answer) for answer in answers(found, LAST)] == [200]
-        yield found
-        assert [status_of(answer) for answer in answers(found, LAST)] == [200]
+        number = urlsplit(running.line(containing="http://").split()[-1]).port
+        assert number is not None
+        assert [status_of(answer) for answer in answers(number, LAST)] == [200]
+        yield number
+        assert [status_of(answer) for answer in answers(number, LAST)] == [200]
         running.stop()
         assert "request handler failed" not in running.stderr
         assert "Traceback" not in running.stderr
@@ -151,23 +151,23 @@ def status_of(answer: bytes) -> int:
 def test_ambiguous_requests_are_refused_and_nothing_behind_them_is_read(port: int, subtests: pytest.Subtests):
     for name, (sent, status) in REFUSED.items():
         with subtests.test(name):
-            found = answers(port, sent + NEXT)
-            assert [status_of(answer) for answer in found] == [status]
-            assert b"\r\nConnection: close\r\n" in found[0]
-            assert b'"error"' in found[0]
+            received = answers(port, sent + NEXT)
+            assert [status_of(answer) for answer in received] == [status]
+            assert b"\r\nConnection: close\r\n" in received[0]
+            assert b'"error"' in received[0]
 
 
 def test_unusual_but_clear_requests_are_answered_and_so_is_the_next(port: int, subtests: pytest.Subtests):
     for name, sent in TAKEN.items():
         with subtests.test(name):
-            found = answers(port, sent + LAST)
-            assert [status_of(answer) for answer in found] == [200, 200]
-            assert all(b'"supportedVersions"' in answer for answer in found)
+            received = answers(port, sent + LAST)
+            assert [status_of(answer) for answer in received] == [200, 200]
+            assert all(b'"supportedVersions"' in answer for answer in received)
 
 
 def test_garbage_behind_a_good_request_is_refused_after_its_answer(port: int):
-    found = answers(port, NEXT + b"garbage\r\n\r\n" + NEXT)
-    assert [status_of(answer) for answer in found] == [200, 400]
+    received = answers(port, NEXT + b"garbage\r\n\r\n" + NEXT)
+    assert [status_of(answer) for answer in received] == [200, 400]
 
 
 @pytest.mark.parametrize("host", [b"elsewhere", b"localhost, elsewhere", b"localhost elsewhere", b""])

@@ -140,14 +140,14 @@ async def test_a_server_that_ends_after_each_call_starts_when_needed(tmp_path, r
     async with open_once(tmp_path, revision, 0) as mux:
         upstream = mux.upstreams["x"]
         pids = [await read_once(mux)]
-        heard = mux.hub.join(frozenset({"notifications/resources/list_changed"}))
+        outbox = mux.hub.join(frozenset({"notifications/resources/list_changed"}))
         pids += [await read_once(mux) for _ in range(DEATHS + 1)]
         with trio.fail_after(30):
             while (upstream.state, upstream.connection) != ("ready", None):  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
         assert upstream.connects == len(set(pids)) == DEATHS + 2
-        assert not heard.waiting
-        mux.hub.leave(heard)
+        assert not outbox.waiting
+        mux.hub.leave(outbox)
 
 
 async def test_a_server_that_fails_after_each_call_is_in_a_crash_loop(tmp_path, monkeypatch):

@@ -85,28 +85,28 @@ def test_a_certificate_that_is_replaced_is_shown_after_a_reload(
         mux.line()  # the admin listener is there, too
 
         def shown() -> set[str]:
-            """By each worker, and to administrators."""
+            """Return the certificates of all workers and of the admin listener."""
             ports = [*[port] * 2 * workers, admin]
-            return {ssl.get_server_certificate(("127.0.0.1", each)) for each in ports}
+            return {ssl.get_server_certificate(("127.0.0.1", number)) for number in ports}
 
-        before = shown()
-        assert len(before) == 1
+        old = shown()
+        assert len(old) == 1
         assert run("ctl", "reload", *here).stdout == "nothing has changed\n"
         shutil.copy(certificates.elsewhere, files["certificate"])  # and its key is still to come
         half = run("ctl", "reload", *here)
         assert half.returncode == 2
         assert "not that of the certificate" in half.stderr
-        assert shown() == before
+        assert shown() == old
         install(certificates.elsewhere, certificates.elsewhere_key)
         assert "certificates: " in run("ctl", "reload", *here).stdout
         after = shown()
         assert len(after) == 1
-        assert after != before
+        assert after != old
         install(certificates.server, certificates.server_key)
         mux.send_signal(signal.SIGHUP)
         mux.line("stderr", containing="SIGHUP")
         mux.line("stderr", containing="configuration reloaded")
-        assert shown() == before
+        assert shown() == old
         assert mux.stop() == 0, mux.stderr
 
 

@@ -1,4 +1,4 @@
-"""What must be kept is kept, whatever happens to the process or the disk."""
+"""Records that must be kept survive the death of the process and failures of the disk."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def live(server: Running) -> list[dict[str, Any]]:
-    """What a legacy client does; the answers."""
+    """Make the requests of a legacy client, and return the answers."""
     ask = _Asking(server)
-    told = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-    answers = [ask("initialize", told)]
+    params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    answers = [ask("initialize", params)]
     server.send_json({"method": "notifications/initialized"})
     answers.append(ask("tools/list", {}))
     answers.append(ask("resources/read", {"uri": "notes+note:///client"}))
@@ -99,42 +99,42 @@ def mock_url(capture: Path) -> Iterator[str]:
 
 def replayed(invoke: Invoke, *args: str) -> dict[str, Any]:
     result = invoke("traffic", "replay", *args, "--speed", "max", "--json")
-    told = json.loads(result.stdout)
-    assert result.exit_code == (0 if told["clean"] else 1), result.stderr
-    assert isinstance(told, dict)
-    return told
+    report = json.loads(result.stdout)
+    assert result.exit_code == (0 if report["clean"] else 1), result.stderr
+    assert isinstance(report, dict)
+    return report
 
 
 def test_replayed_to_the_same_servers_nothing_is_different(
     invoke: Invoke, capture: Path, demo_url: str
 ) -> None:
-    told = replayed(invoke, str(capture), "--to", demo_url, "--with-tools")
-    assert told["exchanges"] == []
-    assert told["counts"]["same"] == sum(told["counts"].values()) > 15
-    assert told["methods"]["initialize"]["same"] == 1
-    assert told["methods"]["tools/call"]["same"] == 2
-    assert told["latencyMs"]["resources/read"]["count"] == 4
+    report = replayed(invoke, str(capture), "--to", demo_url, "--with-tools")
+    assert report["exchanges"] == []
+    assert report["counts"]["same"] == sum(report["counts"].values()) > 15
+    assert report["methods"]["initialize"]["same"] == 1
+    assert report["methods"]["tools/call"]["same"] == 2
+    assert report["latencyMs"]["resources/read"]["count"] == 4
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_what_an_upstream_was_asked_is_replayed_to_it_alone(invoke: Invoke, capture: Path, name: str) -> None:
     command = shlex.join([*DEMO, f"mcpmux.demo.{name}"])
-    told = replayed(invoke, str(capture), "--to", command, "--upstream", name, "--with-tools")
-    assert told["exchanges"] == []
-    assert told["counts"]["same"] > 3
+    report = replayed(invoke, str(capture), "--to", command, "--upstream", name, "--with-tools")
+    assert report["exchanges"] == []
+    assert report["counts"]["same"] > 3
 
 
 def test_replayed_to_its_mock_nothing_is_different(invoke: Invoke, capture: Path, mock_url: str) -> None:
-    told = replayed(invoke, str(capture), "--to", mock_url, "--with-tools")
-    assert told["exchanges"] == []
-    assert told["counts"]["same"] == sum(told["counts"].values())
+    report = replayed(invoke, str(capture), "--to", mock_url, "--with-tools")
+    assert report["exchanges"] == []
+    assert report["counts"]["same"] == sum(report["counts"].values())
 
 
 @pytest.mark.parametrize("name", ["notes", "clock"])
 def test_a_mock_of_an_upstream_stands_for_it_on_stdio(invoke: Invoke, capture: Path, name: str) -> None:
     command = shlex.join([*COMMAND, "traffic", "mock", str(capture), "--stdio", "--upstream", name])
-    told = replayed(invoke, str(capture), "--to", command, "--upstream", name)
-    assert told["exchanges"] == []
+    report = replayed(invoke, str(capture), "--to", command, "--upstream", name)
+    assert report["exchanges"] == []
 
 
 def test_clients_of_both_eras_live_with_the_mock_as_with_the_servers(
@@ -191,7 +191,7 @@ def test_a_cut_capture_is_replayed_up_to_the_cut(invoke: Invoke, capture: Path, 
 
 
 def bad_captures(folder: Path) -> dict[str, list[str]]:
-    """What is wrong, and what to replay."""
+    """Write bad captures. Map each problem to the arguments that replay it."""
     (folder / "empty.jsonl").write_bytes(b"")
     (folder / "nonsense.jsonl").write_bytes(b"{}\n\x00\xff\n")
     (folder / "future.jsonl").write_bytes(b'{"v":2,"run":"a","time":"","kind":"request"}\n')

@@ -36,11 +36,11 @@ CLIENT_COMMANDS = (
 
 
 def readings(invoke: Invoke, capture: Path, directory: Path) -> dict[str, bytes]:
-    """What the commands say about the capture."""
+    """Return the outputs of the commands that read the capture."""
     exported = {name: directory / f"exported.{name}" for name in ("har", "csv", "jsonl")}
     for name, path in exported.items():
         assert invoke("traffic", "export", str(capture), f"--{name}", str(path)).exit_code == 0
-    told = {name: path.read_bytes() for name, path in exported.items()}
+    outputs = {name: path.read_bytes() for name, path in exported.items()}
     for words in (
         ["show", "2"],
         ["show", "3"],
@@ -55,8 +55,8 @@ def readings(invoke: Invoke, capture: Path, directory: Path) -> dict[str, bytes]
     ):
         result = invoke("traffic", *words, str(capture))
         assert result.exit_code == 0, result.output
-        told[" ".join(words)] = result.output.encode()
-    return told
+        outputs[" ".join(words)] = result.output.encode()
+    return outputs
 
 
 @pytest.mark.parametrize(("level", "log_format"), [("full", "console"), ("metadata", "json")])
@@ -72,24 +72,24 @@ def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level:
             pages = mux.pages()
             mux.close_stdin()
             assert mux.wait() == 0, mux.stderr
-        told = {path: stream.whole() for path, stream in streams.items()}
-        told["spans"] = b"\n".join(body for body in collector.bodies if b"tools/call" in body)
-        told["all that was sent"] = b"\n".join(collector.bodies)
+        outputs = {path: stream.whole() for path, stream in streams.items()}
+        outputs["spans"] = b"\n".join(body for body in collector.bodies if b"tools/call" in body)
+        outputs["all that was sent"] = b"\n".join(collector.bodies)
     for place in TOLD_THE_CLIENT:
         assert SECRETS[place] in json.dumps(answers), f"the client must have it: {place}"
     for path in STREAMS:
-        assert b"resources/read" in told[path]
-    assert told["spans"]
+        assert b"resources/read" in outputs[path]
+    assert outputs["spans"]
     files = mux.files()
     assert len(files) >= 2
-    told |= {"stderr": mux.stderr.encode(), **files, **pages, **readings(invoke, mux.capture, tmp_path)}
-    assert_clean(told)
+    outputs |= {"stderr": mux.stderr.encode(), **files, **pages, **readings(invoke, mux.capture, tmp_path)}
+    assert_clean(outputs)
     assert REDACTED in b"".join(pages.values())
-    assert REDACTED in told["stderr"]
+    assert REDACTED in outputs["stderr"]
     if level == "full":
-        assert REDACTED in told["show 2"]
-        assert REDACTED in told["/api/traffic/stream"]
-        assert b"plain text" in told["jsonl"]
+        assert REDACTED in outputs["show 2"]
+        assert REDACTED in outputs["/api/traffic/stream"]
+        assert b"plain text" in outputs["jsonl"]
         assert_clean(replay_and_mock(mux))
 
 
@@ -104,7 +104,7 @@ def test_a_planted_secret_is_in_nothing_that_is_told_live(tmp_path: Path):
             "files": (str(mux.capture), "-n", "0"),
             "files, by exchange": (str(mux.capture), "-n", "0", "--by", "exchange"),
         }
-        told = {}
+        outputs = {}
         tails = {
             name: Running("traffic", "tail", *words, "--log-level", "debug", env=token)
             for name, words in commands.items()
@@ -116,14 +116,14 @@ def test_a_planted_secret_is_in_nothing_that_is_told_live(tmp_path: Path):
             for name, tail in tails.items():
                 lines = [tail.line(containing="read")]
                 tail.stop()
-                told[name] = "".join([*lines, tail.stdout, tail.stderr]).encode()
+                outputs[name] = "".join([*lines, tail.stdout, tail.stderr]).encode()
         finally:
             for tail in tails.values():
                 tail.__exit__(None, None, None)
         mux.close_stdin()
         assert mux.wait() == 0, mux.stderr
-    assert all(b"read" in text for text in told.values())
-    assert_clean(told)
+    assert all(b"read" in text for text in outputs.values())
+    assert_clean(outputs)
 
 
 def until_it_tells(tail: Running, ping: Callable[[], object]) -> None:
@@ -136,24 +136,24 @@ def until_it_tells(tail: Running, ping: Callable[[], object]) -> None:
 
 
 def replay_and_mock(mux: Mux) -> dict[str, bytes]:
-    """What a replay to a server that answers otherwise tells, and the log of a mock."""
+    """Return the report of a replay to a server with other answers, and the log of a mock."""
     redact = ("--redact", str(mux.config), "--log-level", "debug")
     replay = ("traffic", "replay", str(mux.capture), "--upstream", "s", "--with-tools", "--speed", "max")
-    told = {}
+    outputs = {}
     for name, more in {"replay": (), "replay, json": ("--json",)}.items():
         with Running(*replay, "--to", mux.command("otherwise "), *redact, *more) as replaying:
             assert replaying.wait() == 1, replaying.stderr
-            told[name] = (replaying.stdout + replaying.stderr).encode()
-        assert b"otherwise" in told[name], told[name]
+            outputs[name] = (replaying.stdout + replaying.stderr).encode()
+        assert b"otherwise" in outputs[name], outputs[name]
     with Running("traffic", "mock", str(mux.capture), "--stdio", *redact) as mock:
         converse(mock)
         ask(mock, 5, "resources/read", {"uri": f"other+{URI}"})
         ask(mock, 6, "tools/call", {**call_params(), "name": SECRETS["pattern in argument"]})
         mock.close_stdin()
         mock.wait()
-        told["log of the mock"] = mock.stderr.encode()
-    assert b"not in the capture" in told["log of the mock"]
-    return told
+        outputs["log of the mock"] = mock.stderr.encode()
+    assert b"not in the capture" in outputs["log of the mock"]
+    return outputs
 
 
 @pytest.mark.parametrize("words", CLIENT_COMMANDS, ids=lambda words: words[0])

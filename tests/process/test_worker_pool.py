@@ -27,7 +27,7 @@ if len(lives.read_text()) <= {deaths}:
 
 
 async def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, deaths: int) -> list[str]:
-    """The URLs that are announced when so many workers die first; what has to be served is nothing."""
+    """Serve without any reachable upstream while `deaths` workers die first. Return the announced URLs."""
     boot = KILLED.format(folder=str(folder), deaths=deaths) + pool.BOOT
     monkeypatch.setattr(pool, "BOOT", boot)
     nobody = Upstream(name="nobody", target=Unix(str(folder / "nobody")))

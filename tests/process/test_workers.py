@@ -1,4 +1,4 @@
-"""`mcpmux serve --workers 2` as real processes: who serves what, who hears what, what ends with what."""
+"""`mcpmux serve --workers 2` as real processes: sessions, notifications, restarts and shutdown."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _open: list[HTTPConnection] = []
 
 @pytest.fixture(autouse=True)
 def _closed_at_last() -> Iterator[None]:
-    """Nobody has to close a connection."""
+    """Close all connections after each test."""
     yield
     while _open:
         _open.pop().close()
@@ -271,9 +271,9 @@ def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> N
         sessions = [initialize(served.connect()) for _ in range(2)]
         assert sorted(map(worker_of, sessions)) == ["1", "2"]
         assert [status_of_new(served) for _ in range(4)] == [429] * 4
-        before = served.workers()
-        os.kill(before[0], signal.SIGKILL)
-        wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
+        pids = served.workers()
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: len(set(served.workers()) - set(pids)) == 1, "no new worker")
         for session in sessions:  # they go on elsewhere, and are counted
             assert int(text_of(answer_in(call(served.connect(), session)))) > 0
         assert [status_of_new(served) for _ in range(4)] == [429] * 4
@@ -286,7 +286,7 @@ def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> N
 
 
 def status_of_new(served: Served) -> int:
-    """What a client is told that wants a session."""
+    """Return the status of a request for a new session."""
     return post(served.connect(), {"id": 1, "method": "initialize", "params": INITIALIZE}).status
 
 
@@ -325,8 +325,8 @@ def test_who_was_told_of_a_change_reads_it_from_any_worker(tmp_path: Path) -> No
         clients = [served.connect() for _ in range(4)]
 
         def read(client: HTTPConnection) -> str:
-            found = modern(client, "resources/read", {"uri": uri}, uri)
-            text = found["result"]["contents"][0]["text"] if "result" in found else ""
+            answer = modern(client, "resources/read", {"uri": uri}, uri)
+            text = answer["result"]["contents"][0]["text"] if "result" in answer else ""
             assert isinstance(text, str)
             return text
 
@@ -379,14 +379,16 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_go_on(served: Serve
             served.connect(), {"id": 6, "method": "tools/call", "params": waits}, **{SESSION: session}
         )
         assert '"mine"' in next_event(waiting)
-    before = served.workers()
-    os.kill(before[0], signal.SIGKILL)
+    pids = served.workers()
+    os.kill(pids[0], signal.SIGKILL)
     lost = served.mux.line("stderr", containing="worker lost")
     number = lost.partition("worker=")[2].split()[0]
-    again = open_stream(served.connect(), sessions[number])  # at whoever is there first
-    said = "".join(next_event(again) for _ in range(3))
-    assert all(kind in said for kind in ("resources/updated", "resources/list_changed", "tools/list_changed"))
-    wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
+    again = open_stream(served.connect(), sessions[number])  # at any worker that is there
+    events = "".join(next_event(again) for _ in range(3))
+    assert all(
+        kind in events for kind in ("resources/updated", "resources/list_changed", "tools/list_changed")
+    )
+    wait_until(lambda: len(set(served.workers()) - set(pids)) == 1, "no new worker")
     for session in sessions.values():
         assert int(text_of(answer_in(call(served.connect(), session)))) > 0
         assert "resources/updated" in next_event(again)
@@ -399,7 +401,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_go_on(served: Serve
     wait_until(lambda: {worker_of(initialize(served.connect())) for _ in range(4)} == both, "not served")
     assert served.count("started") == 1
     assert served.mux.stop() == 0, served.mux.stderr
-    assert not any(map(is_alive, before))
+    assert not any(map(is_alive, pids))
 
 
 def test_a_server_that_dies_is_back_for_all_workers(served: Served) -> None:
@@ -592,9 +594,9 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         for _ in range(2):
             initialize(served.connect())
         lists = json.loads(ask("/api/subscriptions"))["subscriptions"]
-        assert [each["list"] for each in lists] == ["tools", "prompts", "resources"]
-        for each in lists:
-            assert {client["peer"].partition("/")[0] for client in each["clients"]} == {"1", "2"}
+        assert [row["list"] for row in lists] == ["tools", "prompts", "resources"]
+        for row in lists:
+            assert {client["peer"].partition("/")[0] for client in row["clients"]} == {"1", "2"}
 
         (state,) = json.loads(ask("/upstreams"))["upstreams"]
         assert (state["name"], state["state"], state["prefix"]) == ("counting", "ready", "counting")
@@ -603,8 +605,8 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert invoke("ctl", "drain", "counting", *here).exit_code == 0
 
         for _ in range(4):  # every worker has heard it before `ctl` ends
-            told = modern(served.connect(), "tools/call", count, "counting__count")
-            assert "drained" in told["error"]["message"]
+            refusal = modern(served.connect(), "tools/call", count, "counting__count")
+            assert "drained" in refusal["error"]["message"]
         assert json.loads(ask("/upstreams"))["upstreams"][0]["state"] == "drained"
         assert invoke("ctl", "restart", "counting", *here).exit_code == 0
 
@@ -672,16 +674,16 @@ def test_a_session_over_tls_is_served_by_its_worker(certificates: Certificates, 
         first = [connect() for _ in range(2)]
         sessions = [initialize(connection) for connection in first]
         assert sorted(map(worker_of, sessions)) == ["1", "2"]
-        told = 0
+        count = 0
         for connection in (*first, connect(), connect()):
             for session in (*sessions, *reversed(sessions)):
-                told += 1
-                assert text_of(answer_in(call(connection, session))) == str(told)
+                count += 1
+                assert text_of(answer_in(call(connection, session))) == str(count)
         for session in sessions:
-            told += 1
+            count += 1
             padded = {"name": "counting__count", "arguments": {"padding": "x" * 300_000}}
             message = {"id": 3, "method": "tools/call", "params": padded}
-            assert text_of(answer_in(post(first[0], message, **{SESSION: session}))) == str(told)
+            assert text_of(answer_in(post(first[0], message, **{SESSION: session}))) == str(count)
         assert mux.stop() == 0, mux.stderr
         assert "Traceback" not in mux.stderr
 
@@ -720,9 +722,9 @@ def test_every_kind_of_stream_is_shared(invoke: Invoke, tmp_path: Path, scheme: 
     listen = f"{scheme}://127.0.0.1:0"
     with Running("serve", str(path), "--workers", "2", "--listen", listen) as mux:
         url = mux.line(containing=f"{scheme}://").strip()
-        for told in range(1, 5):  # by two workers in turn, of one server
+        for count in range(1, 5):  # by two workers in turn, of one server
             called = invoke("call", url, "counting__count")
-            assert (called.exit_code, called.stdout.strip()) == (0, str(told)), called.stderr
+            assert (called.exit_code, called.stdout.strip()) == (0, str(count)), called.stderr
         assert mux.stop() == 0, mux.stderr
         assert "Traceback" not in mux.stderr
 
@@ -745,9 +747,9 @@ def test_each_worker_keeps_a_chain_and_all_are_read(invoke: Invoke, tmp_path: Pa
     assert len(shown) == 6
     seen = invoke("traffic", "grep", "", str(captures), "method=tools/call", "--json")
     records_seen = [json.loads(line) for line in seen.stdout.splitlines()]
-    requests = [each for each in records_seen if (each["kind"], each["leg"]) == ("request", "client")]
+    requests = [record for record in records_seen if (record["kind"], record["leg"]) == ("request", "client")]
     assert len(requests) == 6, seen.stderr
-    assert len({each["run"] for each in requests}) == 2
+    assert len({request["run"] for request in requests}) == 2
 
 
 def test_a_question_that_several_calls_may_have_caused_reaches_no_client(served: Served) -> None:
@@ -757,10 +759,10 @@ def test_a_question_that_several_calls_may_have_caused_reaches_no_client(served:
     first, elsewhere, second = (
         served.connect() for _ in range(3)
     )  # the first and the last are at one worker
-    asked = modern(first, "tools/call", params, name)["result"]
-    (key,) = asked["inputRequests"]
+    question = modern(first, "tools/call", params, name)["result"]
+    (key,) = question["inputRequests"]
     responses = {key: {"action": "accept", "content": {"who": "me"}}}
-    again = {**params, "inputResponses": responses, "requestState": asked["requestState"]}
+    again = {**params, "inputResponses": responses, "requestState": question["requestState"]}
     assert "me" in text_of(modern(elsewhere, "tools/call", again, name))  # the only call that there is
     assert modern(first, "tools/call", params, name)["result"]["resultType"] == "input_required"
     assert "clients share this session" in text_of(modern(second, "tools/call", params, name))
@@ -782,13 +784,13 @@ def test_a_worker_that_does_nothing_is_given_nothing(served: Served) -> None:
 
 
 def test_a_waiting_connection_goes_on_when_its_worker_is_to_end(served: Served) -> None:
-    before = served.workers()
+    pids = served.workers()
     used = [served.connect() for _ in range(4)]
     for connection in used:
         assert "result" in modern(connection, "tools/list", {})
     new = [socket.create_connection(served.address, WAIT_SECONDS) for _ in range(4)]
     try:
-        for pid in before:
+        for pid in pids:
             os.kill(pid, signal.SIGTERM)
             served.mux.line("stderr", containing="worker lost")
             wait_until(lambda: len(served.workers()) == 2, "no new worker")
@@ -803,40 +805,40 @@ def test_a_waiting_connection_goes_on_when_its_worker_is_to_end(served: Served) 
     finally:
         for sock in new:
             sock.close()
-    assert not any(map(is_alive, before))
+    assert not any(map(is_alive, pids))
     assert served.mux.stop() == 0, served.mux.stderr
 
 
 def test_a_worker_that_is_asked_to_end_loses_no_client(served: Served) -> None:
-    before = served.workers()
+    pids = served.workers()
     over = threading.Event()
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     count = {"name": "counting__count", "arguments": {}}
 
     def come_and_go() -> None:
         while not over.is_set():
             connection = HTTPConnection(*served.address, timeout=WAIT_SECONDS)
             try:
-                told[
+                outcomes[
                     "result"
                     if "result" in modern(connection, "tools/call", count, "counting__count")
                     else "error"
                 ] += 1
             except (OSError, HTTPException) as error:
-                told[repr(error)] += 1
+                outcomes[repr(error)] += 1
             finally:
                 connection.close()
 
     def is_served_again() -> bool:
-        return len(served.workers()) == 2 and told["result"] > seen + 50
+        return len(served.workers()) == 2 and outcomes["result"] > seen + 50
 
     seen = 0
     threads = [threading.Thread(target=come_and_go) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
-        for pid in before:
-            seen = told["result"]
+        for pid in pids:
+            seen = outcomes["result"]
             os.kill(pid, signal.SIGTERM)
             served.mux.line("stderr", containing="worker lost")
             wait_until(is_served_again, "no load")
@@ -844,6 +846,6 @@ def test_a_worker_that_is_asked_to_end_loses_no_client(served: Served) -> None:
         over.set()
         for thread in threads:
             thread.join(WAIT_SECONDS)
-    assert set(told) == {"result"}, told
-    assert not any(map(is_alive, before))
+    assert set(outcomes) == {"result"}, outcomes
+    assert not any(map(is_alive, pids))
     assert served.mux.stop() == 0, served.mux.stderr
