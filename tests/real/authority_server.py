@@ -72,8 +72,8 @@ class Client(ClientMixin):
         return scope or ""
 
     def check_redirect_uri(self, redirect_uri):
-        known = self.metadata.get("redirect_uris", [])
-        return redirect_uri in known or re.sub(r":\d+/", "/", redirect_uri) in known  # RFC 8252, section 7.3
+        uris = self.metadata.get("redirect_uris", [])
+        return redirect_uri in uris or re.sub(r":\d+/", "/", redirect_uri) in uris  # RFC 8252, section 7.3
 
     def check_client_secret(self, client_secret):
         return client_secret == self.info["client_secret"]
@@ -89,10 +89,10 @@ class Client(ClientMixin):
 
 
 class Code(AuthorizationCodeMixin):
-    def __init__(self, code, asked):
-        self.code, self.redirect_uri, self.scope = code, asked.payload.redirect_uri, asked.payload.scope
-        self.code_challenge = asked.payload.data.get("code_challenge")
-        self.code_challenge_method = asked.payload.data.get("code_challenge_method")
+    def __init__(self, code, request):
+        self.code, self.redirect_uri, self.scope = code, request.payload.redirect_uri, request.payload.scope
+        self.code_challenge = request.payload.data.get("code_challenge")
+        self.code_challenge_method = request.payload.data.get("code_challenge_method")
 
         self.get_nonce = self.get_auth_time = self.get_acr = self.get_amr = lambda: None
 
@@ -188,9 +188,9 @@ class Assertions(grants.BaseGrant, grants.TokenEndpointMixin):
             token = jwt.decode(self.request.form[self.FIELD], self.keys(), algorithms=["RS256"])
         except JoseError as error:
             raise InvalidGrantError(str(error)) from None
-        said = {"typ": token.header.get("typ"), **token.claims}
-        if self.expected().items() - said.items() or said["exp"] < time.time():
-            raise InvalidGrantError(f"{said} is not {self.expected()}")
+        claims = {"typ": token.header.get("typ"), **token.claims}
+        if self.expected().items() - claims.items() or claims["exp"] < time.time():
+            raise InvalidGrantError(f"{claims} is not {self.expected()}")
 
 
 class Exchange(Assertions):
@@ -204,14 +204,14 @@ class Exchange(Assertions):
         return {"iss": issuer, "aud": self.client.get_client_id()}
 
     def create_token_response(self):
-        asked, now = self.request.form, int(time.time())
+        form, now = self.request.form, int(time.time())
         if changes.get("deny"):
             raise InvalidGrantError("not for alice")
-        claims = {"iss": issuer, "sub": "alice", "aud": asked["audience"], "resource": asked["resource"]}
-        claims |= {"client_id": "mcpmux", "scope": asked["scope"], "iat": now, "exp": now + 60}
+        claims = {"iss": issuer, "sub": "alice", "aud": form["audience"], "resource": form["resource"]}
+        claims |= {"client_id": "mcpmux", "scope": form["scope"], "iat": now, "exp": now + 60}
         token = jwt.encode({"alg": "RS256", "typ": JAG}, claims | {"jti": secrets.token_hex()}, keys[-1])
-        said = {"access_token": token, "issued_token_type": asked["requested_token_type"]}
-        return 200, {**said, "token_type": "N_A"}, self.TOKEN_RESPONSE_HEADER
+        response = {"access_token": token, "issued_token_type": form["requested_token_type"]}
+        return 200, {**response, "token_type": "N_A"}, self.TOKEN_RESPONSE_HEADER
 
 
 class Asserted(Assertions):
@@ -226,8 +226,8 @@ class Asserted(Assertions):
             return KeySet.import_key_set(json.load(answer))
 
     def expected(self):
-        asked = self.request.form
-        return {"typ": JAG, "aud": issuer, "client_id": "mcpmux", "resource": asked["resource"]}
+        form = self.request.form
+        return {"typ": JAG, "aud": issuer, "client_id": "mcpmux", "resource": form["resource"]}
 
     def create_token_response(self):
         token = self.generate_token(User(), self.request.form["scope"], include_refresh_token=False)
@@ -286,9 +286,9 @@ def metadata():
     }
 
 
-def save_token(token, asked):
+def save_token(token, request):
     if "refresh_token" in token:
-        refreshable[token["refresh_token"]] = Refreshable(token, asked.client.get_client_id())
+        refreshable[token["refresh_token"]] = Refreshable(token, request.client.get_client_id())
 
 
 server = AuthorizationServer(app, query_client=clients.get, save_token=save_token)

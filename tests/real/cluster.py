@@ -1,7 +1,7 @@
-"""Replicas of mcpmux as they are deployed: a Redis that they share, a haproxy in front without stickiness.
+"""Replicas of mcpmux in a deployment: a Redis that they share, a haproxy in front without stickiness.
 
-haproxy gives each request to the next replica, whatever session it is in and whatever connection it comes on.
-What it says of each request in its log shows which replica got it.
+haproxy gives each request to the next replica, regardless of its session and connection. Its log names the
+replica that got each request.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def run_redis(directory: Path) -> Iterator[str]:
-    """A Redis server that keeps nothing on disk: its URL."""
+    """Run a Redis server that keeps nothing on disk, and yield its URL."""
     port = find_free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]
     with run_web_server([program("redis-server", "redis"), *options], "Ready to accept connections", {}):
@@ -134,7 +134,7 @@ class Balancer:
                     self._more.notify_all()
 
     def drain(self, replica: str) -> None:
-        """Send a replica nothing new, and wait until it has answered what it got."""
+        """Send a replica no new requests, and wait until it has answered the old ones."""
         self._tell(f"set server replicas/{replica} state drain")
         deadline = time.monotonic() + START_SECONDS
         while self._open_at(replica):
@@ -170,29 +170,31 @@ class Balancer:
         deadline = time.monotonic() + START_SECONDS
         with self._more:
             while True:
-                found = [
-                    each
-                    for each in self.served()
-                    if (each.session, each.subject, each.opened) == (session, about, False)
+                requests = [
+                    request
+                    for request in self.served()
+                    if (request.session, request.subject, request.opened) == (session, about, False)
                 ]
-                if len(found) >= count:
-                    return found
-                assert self._more.wait(deadline - time.monotonic()), f"only {found}"
+                if len(requests) >= count:
+                    return requests
+                assert self._more.wait(deadline - time.monotonic()), f"only {requests}"
 
     def owner_of(self, session: str) -> str:
         """The replica that opened a session."""
-        [owner] = [each.replica for each in self.served() if each.opened and each.session == session]
+        [owner] = [
+            request.replica for request in self.served() if request.opened and request.session == session
+        ]
         return owner
 
     def sessions(self) -> dict[str, set[str]]:
         """The replicas that got requests of each session, after the one that opened it."""
-        found: dict[str, set[str]] = {}
-        for each in self.served():
-            if each.session is not None:
-                found.setdefault(each.session, set())
-                if not each.opened:
-                    found[each.session].add(each.replica)
-        return found
+        replicas: dict[str, set[str]] = {}
+        for request in self.served():
+            if request.session is not None:
+                replicas.setdefault(request.session, set())
+                if not request.opened:
+                    replicas[request.session].add(request.replica)
+        return replicas
 
 
 def _read(line: str) -> Served:
@@ -244,7 +246,7 @@ class Cluster:
 def run_cluster(
     directory: Path, upstreams: dict[str, Json], *, replicas: int = 2, page_size: int = 1000, **settings: Any
 ) -> Iterator[Cluster]:
-    """A cluster with a Redis of its own, serving these upstreams."""
+    """Run a cluster and its Redis, with these upstreams."""
     with run_redis(directory) as redis:
         merging: Json = {"page_size": page_size, "cursor_key": CURSOR_KEY}
         shared: Json = {"url": redis, "replica": "${REPLICA}", "lease": LEASE}

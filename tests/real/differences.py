@@ -1,4 +1,4 @@
-"""What may differ between what a client sees of a server with and without mcpmux. Everything else may not.
+"""The only differences allowed between a client's documents of a server with and without mcpmux.
 
 * `server`, `revision`: mcpmux speaks for itself, and the newest revision of the client.
 * `capabilities`: mcpmux tells of changed lists itself; it need not have tasks; 2024-11-05 had no word for
@@ -7,11 +7,11 @@
 * `resultType`, `ttlMs`, `cacheScope`, the server's signature in `_meta`: 2026-07-28 wants them.
 * `execution` of tools, for the TypeScript SDK on 2026-07-28: the SDK takes it out, as not of that revision.
 * The order of members: a modern server, which mcpmux asks as a modern client, has another for that.
-* Tools for clients that can be asked something: a shared server is told what mcpmux can do for some client.
-* -32002 in place of -32602: mcpmux hears a modern server's code and gives a legacy client its own.
+* Tools for clients that can be asked something: mcpmux offers a shared server what it can do for some client.
+* -32002 instead of -32602: mcpmux replaces a modern server's code by the code of a legacy client's revision.
 * An answer where the client directly fails: in 2025-06-18 it cannot read a form with fields of 2025-11-25,
   which mcpmux puts into the words of its revision.
-* A text in place of a `resource_link` before 2025-06-18: the client cannot read a link, and loses the whole
+* A text instead of a `resource_link` before 2025-06-18: the client cannot read a link, and loses the whole
   result without mcpmux.
 * Lists of a client that cannot turn pages: mcpmux's pages are larger.
 * The time and the day in texts: they pass.
@@ -120,7 +120,7 @@ def _is_lost_form(seen: Json, direct: Json, walker: Walker) -> bool:
 
 
 def first_pages(document: Json, direct: Json) -> Json:
-    """What a client that cannot turn pages sees, without what is on later pages of the server's own."""
+    """Return the document without the items on later pages, for a client that reads one page."""
     seen = {name: document[name][: len(direct[name])] for name in LISTED}
     return {
         **document,

@@ -46,7 +46,7 @@ def filesystem_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture
 def memory_command(tmp_path: Path) -> list[str]:
-    """server-memory with an empty graph of its own."""
+    """server-memory with a new, empty graph."""
     return ["env", f"MEMORY_FILE_PATH={tmp_path / 'memory.jsonl'}", _npm_program("mcp-server-memory")]
 
 

@@ -25,12 +25,12 @@ class Verifier:
     async def verify_token(self, token):
         try:
             (key,) = keys.get_signing_keys()  # tokens do not say which
-            said = jwt.decode(token, key, algorithms=["RS256"], audience=url, issuer=issuer)
+            claims = jwt.decode(token, key, algorithms=["RS256"], audience=url, issuer=issuer)
         except jwt.PyJWTError as error:
             print(f"refused: {error}", file=sys.stderr, flush=True)
             return None
         return AccessToken(
-            token=token, client_id=said["client_id"], scopes=said["scope"].split(), subject=said["sub"]
+            token=token, client_id=claims["client_id"], scopes=claims["scope"].split(), subject=claims["sub"]
         )
 
 
@@ -42,7 +42,7 @@ server = MCPServer("guarded", token_verifier=Verifier(), auth=settings)
 
 @server.tool()
 def whoami() -> str:
-    """Who the token is of."""
+    """Return the subject and the scopes of the token."""
     token = get_access_token()
     assert token is not None
     return f"{token.subject}: {' '.join(sorted(token.scopes))}"

@@ -1,4 +1,4 @@
-"""Real SDK clients that stay: they have subscribed, and tell what they hear. See `push_client.py`."""
+"""Real SDK clients that stay connected, subscribe, and report their notifications. See `push_client.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.real.sdk import Client
 PROGRAM = Path(__file__).parent / "push_client.py"
 UPDATED = "notifications/resources/updated"
 LIST_CHANGED = "notifications/resources/list_changed"
-HEARD_LIMIT = 10_000  # messages of one client; a test hears a few
+HEARD_LIMIT = 10_000  # messages of one client; a test reads a few
 HEAR_SECONDS = 90.0  # for an update to arrive, a restart of its server included
 
 
 class Listener:
-    """A real client in a process of its own that has subscribed to these URIs."""
+    """A real client, as a process that has subscribed to these URIs."""
 
     def __init__(self, client: Client, url: str, uris: list[str]) -> None:
         self._uris = uris
@@ -39,11 +39,11 @@ class Listener:
         return self
 
     def expect_subscribed(self) -> None:
-        """Wait until it has been told that all its subscriptions are agreed."""
+        """Wait until all its subscriptions are acknowledged."""
         deadline = time.monotonic() + START_SECONDS
-        while "agreed" not in (said := self._next(deadline)):
-            pass  # the servers have just appeared, which it hears
-        assert said["agreed"] == self._uris
+        while "agreed" not in (document := self._next(deadline)):
+            pass  # the servers have just appeared, of which it is notified
+        assert document["agreed"] == self._uris
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -60,14 +60,14 @@ class Listener:
 
     def _next(self, deadline: float) -> Json:
         try:
-            said = self._said.get(timeout=max(0, deadline - time.monotonic()))
+            document = self._said.get(timeout=max(0, deadline - time.monotonic()))
         except queue.Empty:
             raise AssertionError("nothing was heard in time") from None
-        assert said is not None, "the client has ended"
-        return said
+        assert document is not None, "the client has ended"
+        return document
 
     def forget(self) -> None:
-        """What was heard until now does not count."""
+        """Drop the notifications received so far."""
         while not self._said.empty():
             self._said.get()
 
@@ -83,6 +83,6 @@ class Listener:
         self._process.stdin.write(f"{uri}\n")
         self._process.stdin.flush()
         deadline = time.monotonic() + HEAR_SECONDS
-        while (said := self._next(deadline)).get("read") != uri:
+        while (document := self._next(deadline)).get("read") != uri:
             pass
-        return str(said["text"])
+        return str(document["text"])

@@ -1,7 +1,7 @@
-"""The rewriting rules backwards: what one upstream said, out of what clients see of all of them.
+"""The rewriting rules backwards: the documents of one upstream, out of a client's documents of all of them.
 
-Written from the rules as they are documented for users, without any of mcpmux's own code. Only the places
-that the rules name are changed, so a change anywhere else stays visible.
+Written from the users' documentation of the rules, without any of mcpmux's own code. Only the places that the
+rules name are changed, so a change anywhere else stays visible.
 
 * URI or template: `name+` in front; `ui://x` becomes `ui://name/x`
 * tool or prompt name: `name__` in front
@@ -49,7 +49,7 @@ def own_name(name: str) -> str:
 
 
 def part_of(document: Json, upstream: str) -> Json:
-    """What a client saw of one upstream, under the upstream's own names and in the same order."""
+    """Return a client's document of one upstream, under the upstream's own names and in the same order."""
     return {
         "resources": [
             {**item, "uri": own_uri(item["uri"])}
@@ -96,7 +96,7 @@ def _exposed_ref(ref: Json, upstream: str) -> Json:
 
 
 def own_answer(method: str, answer: Json) -> Json:
-    """What the upstream answered to a request, as `walker.py` documents answers."""
+    """Return the upstream's own answer to a request, in the form of `walker.py`."""
     if "error" in answer:
         return {"error": _own_error(answer["error"])}
     if "unreadable" in answer:

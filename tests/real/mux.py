@@ -70,11 +70,11 @@ def descendants(pid: int) -> set[int]:
             continue
         if after_name[0] != "Z":
             parents[int(stat.parent.name)] = int(after_name[1])
-    found, wanted = set(), {pid}
-    while wanted:
-        wanted = {child for child, parent in parents.items() if parent in wanted}
-        found |= wanted
-    return found
+    pids, generation = set(), {pid}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        pids |= generation
+    return pids
 
 
 class Watch:

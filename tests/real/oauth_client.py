@@ -1,7 +1,7 @@
 """The Python SDK 2.x as an OAuth client of mcpmux. Run by the SDK's Python: oauth_client.py URL MODE TOOL
 
 It finds the authorization server by mcpmux's metadata, registers, gets a code and a token, and calls a tool;
-the user's browser is a GET that follows nothing. Prints what it saw as one JSON document.
+the user's browser is a GET that follows no redirects. Prints one JSON document about it all.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Memory(TokenStorage):
 
 
 async def main(url, mode, tool):
-    asked, answers = [], []
+    queries, answers = [], []
 
     async def browse(address):
-        asked.append(parse_qs(urlsplit(address).query))
+        queries.append(parse_qs(urlsplit(address).query))
         async with httpx2.AsyncClient() as browser:
             answer = await browser.get(address, follow_redirects=False)
         answers.append(parse_qs(urlsplit(answer.headers["location"]).query))
 
     async def call_back():
-        said = answers[-1]
-        return AuthorizationCodeResult(code=said["code"][0], state=said["state"][0], iss=said["iss"][0])
+        answer = answers[-1]
+        return AuthorizationCodeResult(code=answer["code"][0], state=answer["state"][0], iss=answer["iss"][0])
 
     storage = Memory()
     wish = OAuthClientMetadata(
@@ -60,13 +60,13 @@ async def main(url, mode, tool):
     async with httpx2.AsyncClient(auth=provider, timeout=30) as http:
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, mode=mode) as client:
-            tools = [each.name for each in (await client.list_tools()).tools]
+            tools = [tool.name for tool in (await client.list_tools()).tools]
             result = await client.call_tool(tool, {})
-    scopes = [sorted(each["scope"][0].split()) for each in asked if "scope" in each]
+    scopes = [sorted(query["scope"][0].split()) for query in queries if "scope" in query]
     seen = {
         "tools": tools,
         "failed": bool(result.is_error),
-        "resources": sorted({each["resource"][0] for each in asked}),
+        "resources": sorted({query["resource"][0] for query in queries}),
         "scopes": scopes,
     }
     print(json.dumps(seen))

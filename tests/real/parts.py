@@ -23,7 +23,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".real"
-INSTALL_SECONDS = 600  # on a slow line, with nothing cached
+INSTALL_SECONDS = 600  # on a slow line, with an empty cache
 
 Install = Callable[[Path, list[str]], None]
 
@@ -44,34 +44,34 @@ def npm_env(name: str) -> Path:
 
 def program(name: str, package: str | None = None) -> str:
     """The path of a program that the system's own packages bring; the package has its name if not told."""
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
+    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    if path is None:
         _give_up(f"{name} is not installed; `apt-get install {package or name}` brings it")
-    assert found is not None
-    return found
+    assert path is not None
+    return path
 
 
 @cache
 def requirements(kind: str, name: str) -> tuple[str, ...]:
-    """What `pyproject.toml` says about one environment."""
+    """Read the requirements of one environment from `pyproject.toml`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         return tuple(tomllib.load(file)["tool"]["mcpmux"]["real"][kind][name])
 
 
 def _ensure(kind: str, name: str, install: Install) -> Path:
     """The directory of an environment, installed now if it is missing or its requirements changed."""
-    wanted = list(requirements(kind, name))
+    packages = list(requirements(kind, name))
     directory = HOME / f"{kind}-{name}"
     stamp = directory / "stamp"
-    digest = hashlib.sha256("\n".join([sys.version, *wanted]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([sys.version, *packages]).encode()).hexdigest()
     with _locked(HOME / f"{kind}-{name}.lock"):
         if not (stamp.is_file() and stamp.read_text() == digest):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
             try:
-                install(directory, wanted)
+                install(directory, packages)
             except InstallFailed as error:
-                _give_up(f"{kind} environment {name!r} ({', '.join(wanted)}) cannot be installed:\n{error}")
+                _give_up(f"{kind} environment {name!r} ({', '.join(packages)}) cannot be installed:\n{error}")
             stamp.write_text(digest)
     return directory
 
@@ -85,16 +85,18 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _install_pip(directory: Path, wanted: list[str]) -> None:
+def _install_pip(directory: Path, packages: list[str]) -> None:
     _run([sys.executable, "-m", "venv", str(directory)])
-    _run([str(directory / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", *wanted])
+    _run(
+        [str(directory / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", *packages]
+    )
 
 
-def _install_npm(directory: Path, wanted: list[str]) -> None:
+def _install_npm(directory: Path, packages: list[str]) -> None:
     (directory / "package.json").write_text(
         '{"private": true}\n'
     )  # else npm installs into a parent directory
-    _run(["npm", "install", "--prefix", str(directory), "--no-audit", "--no-fund", *wanted])
+    _run(["npm", "install", "--prefix", str(directory), "--no-audit", "--no-fund", *packages])
 
 
 def _run(command: list[str]) -> None:

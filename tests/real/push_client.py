@@ -1,4 +1,4 @@
-"""A real SDK's client that subscribes, and what it hears, one JSON document a line. Run by the SDK's Python.
+"""A real SDK's client that subscribes, and prints its notifications as JSON lines. Run by the SDK's Python.
 
     push_client.py '{"url": "http://127.0.0.1:8000/mcp", "mode": "legacy", "uris": ["memo://text"]}'
 
@@ -34,7 +34,7 @@ def say(**document):
 
 
 async def tell(message):
-    """What a session of the 2025 revisions hears of the server's own accord."""
+    """Print a message that the server sends in a session of the 2025 revisions."""
     notification = getattr(message, "root", message)
     method = getattr(notification, "method", None)
     if method is not None:

@@ -1,4 +1,4 @@
-"""Real clients: the SDKs' own, each in a process of its own Python."""
+"""Real clients: the SDKs' own, each run by the Python of its environment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLIENTS = {
 def see(client: Client, targets: Mapping[str, Json]) -> dict[str, Json]:
     """Return the documents of `walker.py` that a client makes of servers, which it visits side by side.
 
-    The client offers to answer nothing.
+    The client declares no capabilities.
     """
     settings = {"mode": client.mode, "answers": False}
     arguments = [json.dumps({**target, **settings}) for target in targets.values()]

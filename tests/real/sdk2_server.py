@@ -3,8 +3,8 @@
     sdk2_server.py stdio
     sdk2_server.py http PORT        PORT 0 takes a free one
 
-Over HTTP it says `listening on http://127.0.0.1:PORT/mcp` on standard output as soon as it can be
-connected to. Over stdio it is ready from the start and says nothing.
+Over HTTP it prints `listening on http://127.0.0.1:PORT/mcp` on standard output as soon as it can be
+connected to. Over stdio it is ready from the start and prints no such line.
 """
 
 from __future__ import annotations

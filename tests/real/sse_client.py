@@ -1,4 +1,4 @@
-"""What the Python SDK 1.x sees of servers over HTTP+SSE, one JSON document a line. Run by the SDK's Python.
+"""The Python SDK 1.x as a client over HTTP+SSE. Prints JSON for each server. Run by the SDK's Python.
 
 sse_client.py http://127.0.0.1:8000/sse …
 """
@@ -12,7 +12,7 @@ import anyio
 from mcp import ClientSession, McpError, types
 from mcp.client.sse import sse_client
 
-SECONDS = 90  # for one server; a client that hangs should say so, not be killed
+SECONDS = 90  # for one server; a client that hangs should report it, not be killed
 DOCUMENT = "demo://resource/static/document/features.md"
 
 

@@ -3,9 +3,9 @@
     task_client.py http://127.0.0.1:8000/mcp TOOL URL_TOOL
 
 Prints one JSON document: `capabilities` (of tasks), `made`, `listed` (task ids), `statuses` (as polled),
-`told` (statuses that were notified), `questions` (parameters of what was asked), `content` of the result,
-`demand` (the error of URL_TOOL, called so that it wants a URL visited first), `other` (what a second session
-hears about the task).
+`told` (statuses that were notified), `questions` (parameters of the server's requests), `content` of the
+result, `demand` (the error of URL_TOOL, called so that it wants a URL visited first), `other` (the answers to
+a second session about the task).
 """
 
 from __future__ import annotations

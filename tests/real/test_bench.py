@@ -1,4 +1,4 @@
-"""`mcpmux bench` against servers that nobody here wrote, over every transport, and against mcpmux itself."""
+"""`mcpmux bench` against servers of other people, over every transport, and against mcpmux itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEBSOCKET_SERVER = Path(__file__).parent / "websocket_sdk1.py"
 
 
 def bench(directory: Path, *args: str) -> dict[str, Any]:
-    """What `mcpmux bench` has measured of one target; it has to go well."""
+    """Run `mcpmux bench` with one target, check that it succeeds, and return the results."""
     file = directory / "results.json"
     command = [sys.executable, "-m", "mcpmux", "bench", *args, "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BENCH_SECONDS, check=False)
@@ -119,7 +119,7 @@ def test_open_load_on_a_real_server_keeps_its_rate(webs: dict[str, str], tmp_pat
     ],
 )
 def test_pushes_reach_every_subscriber(webs: dict[str, str], tmp_path: Path, server: str, revision: str):
-    """Each change of the SDK's server is told to eight sessions once."""
+    """Notify eight sessions once of each change of the SDK's server."""
     tool = "touch" if server == "sdk2" else "sdk2__touch"
     push = ["--push", f'tool {tool} {{"uri": "{{{{uri}}}}"}}', "--resources", "2", "--count", "10"]
     options = [*push, "--sessions", "8", "--do", "subscribe *memo:*", "--revision", revision]

@@ -1,9 +1,9 @@
 """Real clients of each revision in front of real servers of each revision, with and without mcpmux.
 
 A client takes the same walk directly, through an mcpmux in front of one server alone, and through one in
-front of all servers. What may differ stands in `differences.py`. The clients can be asked to sample and to
-elicit, and have roots; behind the mcpmux of one server alone each has a session of its own, so that it is
-asked through mcpmux as it is without it.
+front of all servers. `differences.py` has the differences that are allowed. The clients can be asked to
+sample and to elicit, and have roots. The mcpmux of one server alone gives each client a session of its own,
+so that the server's questions are the same with and without mcpmux.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Stage:
         return self._see(name, lambda _walker, server: {"command": self._commands[server]})
 
     def alone(self, name: str) -> dict[str, Json]:
-        """Return the documents of these servers, each unprefixed behind an mcpmux of its own."""
+        """Return the documents of these servers, each alone and unprefixed behind an mcpmux."""
         return self._see(name, self._own_target)
 
     def merged(self, name: str) -> Json:
@@ -105,7 +105,7 @@ class Stage:
 
 
 def asking_of(walker: Walker, server: str) -> list[Asking]:
-    """What this client asks a server that it has for itself."""
+    """Return the client's requests to a server that it does not share."""
     sight = SIGHTS[server]
     elicitation = sight.elicitation if walker.elicits else ()
     return [*sight.asking, *sight.sampling, *elicitation, *(() if walker.modern else sight.subscribing)]
@@ -165,11 +165,11 @@ def test_client_sees_servers_through_mcpmux_as_they_are(
     for server in SEEN[name]:
         with subtests.test(server):
             assert_seen_alone(alone[server], direct[server], walker, server)
-        asked = SIGHTS[server].asking
+        requests = SIGHTS[server].asking
         seen = part_of(merged, server)
-        seen["answers"] = [own_answer(method, next(answers)) for method, _ in asked]
+        seen["answers"] = [own_answer(method, next(answers)) for method, _ in requests]
         with subtests.test(f"{server} among all"):
-            expected = {**direct[server], "answers": direct[server]["answers"][: len(asked)]}
+            expected = {**direct[server], "answers": direct[server]["answers"][: len(requests)]}
             assert_same(seen, expected, walker, server)
     assert next(answers, None) is None
 

@@ -1,7 +1,7 @@
 """Replicas of mcpmux for real clients: each request of a session meets another one, and some are stopped.
 
-The clients know one URL, that of a haproxy which gives each request to the next replica. What the replicas
-share is a real Redis. The servers are everybody's: they listen on HTTP.
+The clients know one URL, that of a haproxy which gives each request to the next replica. The replicas share a
+real Redis. The servers are shared, too: they listen on HTTP.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def upstreams(everything_command: list[str], sdk2_command: list[str]) -> Iterato
 
 @pytest.fixture(scope="module")
 def cluster(upstreams: dict[str, Json], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two replicas that nobody stops."""
+    """Run two replicas that are never stopped."""
     with run_cluster(tmp_path_factory.mktemp("cluster"), upstreams, page_size=PAGE_SIZE) as cluster:
         yield cluster
 
 
 @contextmanager
 def sessions_spread(cluster: Cluster) -> Iterator[None]:
-    """What happens meanwhile opens sessions, and each of them meets every replica."""
-    before = cluster.balancer.sessions()
+    """Check that sessions are opened meanwhile, and that each of them meets every replica."""
+    old = cluster.balancer.sessions()
     yield
-    opened = {key: met for key, met in cluster.balancer.sessions().items() if key not in before}
+    opened = {key: met for key, met in cluster.balancer.sessions().items() if key not in old}
     assert opened
     for session, met in opened.items():
         assert met == set(cluster.replicas), session
@@ -96,25 +96,25 @@ def test_a_client_sees_through_replicas_what_it_sees_directly(
     )
     exposed = [
         (method, exposed_params(method, params, server))
-        for server, asked in asking.items()
-        for method, params in asked
+        for server, requests in asking.items()
+        for method, params in requests
     ]
     with ExitStack() as spread:
         if not walker.modern:
             spread.enter_context(sessions_spread(cluster))
-        before = len(cluster.balancer.served())
+        count = len(cluster.balancer.served())
         merged = see(walker, {"all": {"url": cluster.url, "read": True, "asking": exposed}})["all"]
-        assert {each.replica for each in cluster.balancer.served(before)} == set(cluster.replicas)
+        assert {request.replica for request in cluster.balancer.served(count)} == set(cluster.replicas)
     assert merged["revision"] == walker.revision
     assert all(pages > 1 for pages in merged["pages"].values()) or walker.program in TURN_PAGES_THEMSELVES
     answers = iter(merged["answers"])
-    for server, asked in asking.items():
+    for server, requests in asking.items():
         seen = part_of(merged, server)
-        seen["answers"] = [own_answer(method, next(answers)) for method, _ in asked]
+        seen["answers"] = [own_answer(method, next(answers)) for method, _ in requests]
         assert_same(seen, direct[server], walker, server)
 
 
-# What changes
+# Changes
 
 
 def touch(url: str, times: int = 1) -> None:
@@ -168,7 +168,7 @@ def test_a_client_gets_missed_events_of_its_own_stream_at_another_replica(cluste
         with closing(client.heard(client.last_event_id)) as stream:
             assert next(stream) == updated
     _, *others = cluster.balancer.expect(3 + len(cluster.replicas), session=client.session)
-    resumed = [each.replica for each in others if each.verb == "GET"][1:]
+    resumed = [request.replica for request in others if request.verb == "GET"][1:]
     assert set(resumed) == set(cluster.replicas)
 
 
@@ -193,7 +193,7 @@ def test_a_session_is_asked_at_one_replica_and_answers_at_another(cluster: Clust
                     assert not message["result"].get("isError"), message
         assert answered
     served = cluster.balancer.expect(5, session=client.session)
-    assert {each.replica for each in served} == set(cluster.replicas)
+    assert {request.replica for request in served} == set(cluster.replicas)
 
 
 # Replicas that stop
@@ -224,17 +224,17 @@ def test_the_session_of_an_sdk_goes_on_when_its_replica_ends(
     request: pytest.FixtureRequest, three: Cluster, name: str, number: int
 ) -> None:
     # Once: the SDKs give up a stream of which the connection has broken twice, however far apart.
-    before, answered = three.balancer.sessions(), len(three.balancer.served())
+    old, answered = three.balancer.sessions(), len(three.balancer.served())
     with Listener(CLIENTS[name].found(request), three.url, [TEXT]) as listener:
         listener.expect_subscribed()
-        [session] = three.balancer.sessions().keys() - before.keys()
+        [session] = three.balancer.sessions().keys() - old.keys()
         three.stop(three.balancer.owner_of(session), number)
         assert listener.read(TEXT) == "héllo"
         listener.forget()
         touch(three.url)
         listener.hear(UPDATED, TEXT)
-        assert three.balancer.sessions().keys() - before.keys() == {session}
-        assert {each.status for each in three.balancer.served(answered)} <= {200, 202}
+        assert three.balancer.sessions().keys() - old.keys() == {session}
+        assert {request.status for request in three.balancer.served(answered)} <= {200, 202}
 
 
 class Worker:
@@ -289,11 +289,11 @@ def working(cluster: Cluster) -> Iterator[list[Worker]]:
 
 
 def test_busy_sessions_lose_nothing_but_what_a_killed_replica_had_in_hand(three: Cluster) -> None:
-    before = len(three.balancer.served())
+    count = len(three.balancer.served())
     with working(three) as workers:
         assert three.stop("a", signal.SIGKILL) == -signal.SIGKILL
-    served = three.balancer.served(before)
-    assert 404 not in {each.status for each in served}
+    served = three.balancer.served(count)
+    assert 404 not in {request.status for request in served}
     for worker in workers:
         # One request was under way at most, and one more may have met what the kernel had not closed yet.
         assert len(worker.troubles) <= 2, worker.troubles
@@ -301,7 +301,7 @@ def test_busy_sessions_lose_nothing_but_what_a_killed_replica_had_in_hand(three:
 
 
 def test_no_request_fails_when_replicas_are_restarted_one_after_the_other(three: Cluster) -> None:
-    before = len(three.balancer.served())
+    count = len(three.balancer.served())
     with working(three) as workers:
         for name in list(three.replicas):
             three.balancer.drain(name)
@@ -309,4 +309,4 @@ def test_no_request_fails_when_replicas_are_restarted_one_after_the_other(three:
             three.start(name)
             three.balancer.resume(name)
     assert [worker.troubles for worker in workers] == [[]] * WORKING
-    assert {each.status for each in three.balancer.served(before)} <= {200, 202}
+    assert {request.status for request in three.balancer.served(count)} <= {200, 202}

@@ -32,7 +32,7 @@ def is_listened_on(port: str) -> bool:
 
 
 def kill(place: Place, name: str) -> None:
-    """Kill a server, and wait until nobody has its port any more."""
+    """Kill a server, and wait until its port is free."""
     place.kill(name)
     until(lambda: not is_listened_on(place.port(PORT_OF[name])))
 
@@ -103,19 +103,19 @@ def test_the_commands_are_in_the_readme():
 
 def test_all_replicas_answer_a_session_which_survives_the_death_of_its_own(place: Place):
     with httpx.Client(timeout=START_SECONDS) as http:
-        client, before = Client(place, http), len(asked(place))
+        client, count = Client(place, http), len(asked(place))
         client.open()
-        until(lambda: len(asked(place)) > before)
-        owner = asked(place)[before]
+        until(lambda: len(asked(place)) > count)
+        owner = asked(place)[count]
         welcome = client.read()
-        until(lambda: client.read() == welcome and {*asked(place)[before + 2 :]} == {"a", "b", "c"})
+        until(lambda: client.read() == welcome and {*asked(place)[count + 2 :]} == {"a", "b", "c"})
         kill(place, owner)
         assert client.read() == welcome
         assert client.read() == welcome
         until(lambda: f"Server mcpmux/{owner} is DOWN" in place.said("haproxy"))
-        before = len(asked(place))
+        count = len(asked(place))
         place.start(owner)
-        until(lambda: client.read() == welcome and owner in asked(place)[before:])
+        until(lambda: client.read() == welcome and owner in asked(place)[count:])
         other, *_ = {"a", "b", "c"} - {owner}
         kill(place, other)
         place.start(other)  # at once, as a service manager does

@@ -1,9 +1,9 @@
-"""What a real client sees of real servers through mcpmux is what it sees without mcpmux.
+"""A real client gets the same documents of real servers with and without mcpmux.
 
 Each document is everything that a server offers, as an SDK's client received it: lists, the contents of
 every listed resource, the messages of every listed prompt.
 
-What differs for reasons outside of mcpmux:
+Differences that do not come from mcpmux:
 * server-everything offers more tools to a client that can be asked something. mcpmux can, for its clients;
   the clients here cannot. So these tools are looked for and taken out.
 * A modern server puts the members of a tool's schema into another order for legacy clients; mcpmux asks it
@@ -104,7 +104,7 @@ def url(config: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def directly_seen() -> dict[Client, dict[str, Json]]:
-    """What each client has seen without mcpmux so far."""
+    """Return a memory of each client's documents without mcpmux."""
     return {}
 
 
@@ -207,7 +207,9 @@ def test_mcpmux_introduces_itself_and_its_servers(
     client: Client, merged: Json, direct: dict[str, Json]
 ) -> None:
     assert (merged["server"], merged["revision"]) == ("mcpmux", client.revision)
-    told = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
-    assert len(told) == 4
-    assert merged["instructions"] == "\n\n".join(f"## {name}\n\n{text}" for name, text in told.items())
+    instructions = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
+    assert len(instructions) == 4
+    assert merged["instructions"] == "\n\n".join(
+        f"## {name}\n\n{text}" for name, text in instructions.items()
+    )
     assert merged["capabilities"] == CAPABILITIES | TASKS.get(client.revision, {})

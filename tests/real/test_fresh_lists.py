@@ -27,7 +27,7 @@ def test_a_resource_that_a_tool_has_added_is_listed(mux: HttpMux, revision: str)
     def count() -> int:
         return len(client.ask("resources/list")[-1]["result"]["resources"])
 
-    before = count()
+    start = count()
     for added in range(1, 4):
         client.ask("tools/call", {"name": "notes__grow", "arguments": {}})
-        assert count() == count() == before + added
+        assert count() == count() == start + added

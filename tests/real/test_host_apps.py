@@ -30,11 +30,11 @@ CLIENTS = [
 
 
 def start(server: Json, directory: Path) -> list[str]:
-    """How a host app starts a server of its file, with this working directory."""
+    """Return the command by which a host app starts a server of its file, in this working directory."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {"PATH": path, "PYTHONPATH": str(ROOT), **server.get("env", {})}
-    said = [f"{name}={value}" for name, value in env.items()]
-    return ["env", "-C", str(directory), *said, server["command"], *server["args"]]
+    variables = [f"{name}={value}" for name, value in env.items()]
+    return ["env", "-C", str(directory), *variables, server["command"], *server["args"]]
 
 
 def call(name: str, **arguments: object) -> tuple[str, Json]:
@@ -49,7 +49,7 @@ def test_the_files_of_the_readme_serve_a_host_app(tmp_path: Path, client: str) -
     (tmp_path / "node_modules").symlink_to(npm_env("servers"))  # where npx looks first
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# A\n")
-    # The file's other server is an example: without a proxy that works, nobody looks for it.
+    # The file's other server is an example. Without a proxy that works there is no look-up of its name.
     env = {"HOME": str(tmp_path), "SEARCH_TOKEN": "t", "HTTPS_PROXY": NOWHERE, "npm_config_offline": "true"}
     server = json.loads(host_file.replace("/home/you", str(tmp_path)))["mcpServers"]["mcpmux"]
     asking = [call("docs__read_text_file", path=str(tmp_path / "docs" / "a.md"))]

@@ -116,14 +116,14 @@ class Model(BaseHTTPRequestHandler):
     results: list[str]
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log no requests, as no test reads this log."""
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if not self.path.startswith("/v1/messages?"):
             self.send_error(404)
             return
-        block, reason = self._next(asked)
+        block, reason = self._next(request)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
@@ -143,17 +143,19 @@ class Model(BaseHTTPRequestHandler):
     def _tell(self, kind: str, **members: Any) -> None:
         self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode())
 
-    def _next(self, asked: Json) -> tuple[Json, str]:
-        """What the model says next, and why it stops."""
-        contents = [each["content"] for each in asked["messages"] if isinstance(each["content"], list)]
+    def _next(self, request: Json) -> tuple[Json, str]:
+        """Return the model's next block, and the reason for which it stops."""
+        contents = [
+            message["content"] for message in request["messages"] if isinstance(message["content"], list)
+        ]
         parts = [part for content in contents for part in content]
-        told = [each for each in parts if each["type"] == "tool_result" and each["tool_use_id"] == "now"]
-        self.results += [str(each["content"]) for each in told]
-        if told or len(asked["messages"]) > 2 * TURNS:
+        results = [part for part in parts if part["type"] == "tool_result" and part["tool_use_id"] == "now"]
+        self.results += [str(result["content"]) for result in results]
+        if results or len(request["messages"]) > 2 * TURNS:
             return {"type": "text", "text": "done"}, "end_turn"
-        if any(tool["name"] == TOOL for tool in asked.get("tools", ())):
+        if any(tool["name"] == TOOL for tool in request.get("tools", ())):
             return {"type": "tool_use", "id": "now", "name": TOOL, "input": {}}, "tool_use"
-        wait = {"type": "tool_use", "id": f"wait{len(asked['messages'])}", "name": "Bash"}
+        wait = {"type": "tool_use", "id": f"wait{len(request['messages'])}", "name": "Bash"}
         return {**wait, "input": {"command": "sleep 1"}}, "tool_use"
 
 

@@ -24,14 +24,14 @@ def validate(version: str, path: Path) -> tuple[int, str]:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_knows_everything_in_a_manifest(version: str, path: Path):
-    code, said = validate(version, path)
-    assert code == 0, said
-    assert said.count("passed for resource") == path.read_text().count("\nkind: ")
+    code, output = validate(version, path)
+    assert code == 0, output
+    assert output.count("passed for resource") == path.read_text().count("\nkind: ")
 
 
 def test_a_member_that_kubernetes_does_not_know_is_found(tmp_path: Path):
-    (path,) = [each for each in MANIFESTS if each.parent.name == "deploy"]
+    (path,) = [manifest for manifest in MANIFESTS if manifest.parent.name == "deploy"]
     wrong = tmp_path / path.name
     wrong.write_text(path.read_text().replace("readOnlyRootFilesystem", "readOnlyRootFileSystem"))
-    code, said = validate(VERSIONS[-1], wrong)
-    assert (code, "readOnlyRootFileSystem" in said) == (1, True)
+    code, output = validate(VERSIONS[-1], wrong)
+    assert (code, "readOnlyRootFileSystem" in output) == (1, True)

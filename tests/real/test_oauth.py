@@ -70,7 +70,7 @@ class Authority:
         ask(f"{self.issuer}/rotate", {})
 
     def token(self, resource: str, scope: str = "read tools") -> str:
-        """By client credentials of a client that registers for it."""
+        """Get a token by the client credentials of a client that is registered for it."""
         wish = {"grant_types": ["client_credentials"], "redirect_uris": ["http://127.0.0.1:9/"]}
         status, _, client = ask(f"{self.issuer}/register", wish)
         assert status == 201

@@ -48,7 +48,7 @@ SERVERS = {
 
 
 class WebServer:
-    """A real server that mcpmux does not start, on a port of its own."""
+    """A real server that mcpmux does not start, on its own port."""
 
     def __init__(self, command: list[str], env: dict[str, str], port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/mcp"
@@ -100,7 +100,7 @@ class Stage(NamedTuple):
             client.ask("tools/call", call)
 
     def calm(self, server: str) -> None:
-        """Have a server tell nothing by itself any more."""
+        """Stop the periodic updates of a server."""
         if SERVERS[server] is FEATURES:
             call = {"name": f"{server}__{FEATURES.tool}", "arguments": {}}
             while "Stopped" not in str(HttpClient(self.mux.url, MODERN).ask("tools/call", call)):

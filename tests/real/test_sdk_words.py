@@ -1,4 +1,4 @@
-"""What one SDK's servers say or leave out, and another SDK's clients do not take: put right on the way."""
+"""mcpmux corrects messages of one SDK's servers that another SDK's clients would not accept."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_an_error_of_the_python_sdk_names_the_resource_as_clients_do(
         for revision, code in ((MODERN, -32602), ("2025-11-25", -32002)):
             client = HttpClient(mux.url, revision)
             client.hello()
-            known = client.ask("resources/read", {"uri": "notes+memo://known"})[-1]
-            assert known["result"]["contents"][0]["text"] == "text"
+            answer = client.ask("resources/read", {"uri": "notes+memo://known"})[-1]
+            assert answer["result"]["contents"][0]["text"] == "text"
             error = client.ask("resources/read", {"uri": "notes+memo://unknown"})[-1]["error"]
             assert (error["code"], error["data"]["uri"]) == (code, "notes+memo://unknown")
             assert error["data"]["error"]["code"] == 0

@@ -1,4 +1,4 @@
-"""HTTP+SSE with real servers and clients: through mcpmux everything is as it is without.
+"""HTTP+SSE with real servers and clients: the documents are the same with and without mcpmux.
 
 server-everything serves HTTP+SSE only; one mcpmux is in front of it, and another in front of that one.
 """
@@ -54,7 +54,7 @@ def see(command: list[str], targets: list[str]) -> list[Json]:
 
 
 def say(*arguments: str) -> str:
-    """What a command of mcpmux prints."""
+    """Run a command of mcpmux, and return its output."""
     command = [*COMMAND, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr

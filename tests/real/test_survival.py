@@ -97,7 +97,7 @@ def kill_while_asked(mux: HttpMux, server: str, method: str, params: Json) -> li
         os.kill(pid, signal.SIGKILL)
         assert death.wait(EXIT_SECONDS) == set()
         killed.set()
-        return [trouble for asked in asking for trouble in asked.result()]
+        return [trouble for future in asking for trouble in future.result()]
 
 
 @pytest.mark.parametrize("server", READS)

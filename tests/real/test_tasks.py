@@ -33,7 +33,7 @@ def url(
         if request.param == "replicas":
             with run_cluster(directory, upstreams) as cluster:
                 yield cluster.url
-                assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+                assert {request.replica for request in cluster.balancer.served()} == set(cluster.replicas)
         else:
             with HttpMux(write_config(directory, upstreams)) as mux:
                 yield mux.url

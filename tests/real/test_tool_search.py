@@ -35,8 +35,8 @@ def test_a_right_tool_is_among_the_first_for_nine_questions_in_ten(tools: list[J
     index = Index(tools)
     missed = []
     for question, *right in QUESTIONS:
-        found = [tools[position]["name"] for position in index.find(question, MOST)]
-        if not set(right) & set(found[:MOST]):
-            missed.append(f"{question!r} wants {' or '.join(right)}, found {', '.join(found) or 'nothing'}")
+        names = [tools[position]["name"] for position in index.find(question, MOST)]
+        if not set(right) & set(names[:MOST]):
+            missed.append(f"{question!r} wants {' or '.join(right)}, found {', '.join(names) or 'nothing'}")
     hits = len(QUESTIONS) - len(missed)
     assert hits >= LEAST_FOUND, "\n".join(["missed:", *missed])

@@ -16,8 +16,8 @@ from tests.real.test_clients import asking_of
 from tests.real.walker import WALKERS, see
 from tests.whole import when_whole
 
-# "everything" samples, elicits, has subscriptions and progress. It asks for roots at a moment of its own: a
-# modern client hears that in the answer to whatever it asks just then, so those meet a modern server here.
+# "everything" samples, elicits, has subscriptions and progress. It asks for roots at any moment. A modern
+# client gets that question in the answer to any request, so those meet a modern server here.
 PAIRS = (
     ("python-1", "everything"),
     ("typescript-2", "modern"),
@@ -42,16 +42,16 @@ def test_a_real_session_is_replayed_and_served_again(
 ) -> None:
     walker, capture = WALKERS[name], tmp_path / "capture"
     command = everything_command if server == "everything" else sdk2_command
-    asking = [asked for asked in asking_of(walker, server) if asked[1].get("name") != "get-roots-list"]
+    asking = [request for request in asking_of(walker, server) if request[1].get("name") != "get-roots-list"]
     visit: Json = {"read": True, "asking": asking}
     with HttpMux(write_config(tmp_path, server, command, capture)) as mux:
         seen = see(walker, {server: {"url": mux.url, **visit}})
         assert mux.stop(signal.SIGTERM) == 0, mux.stderr
     with HttpMux(write_config(tmp_path, server, command, None)) as mux:
-        told = replay(capture, mux.url, "1")
+        report = replay(capture, mux.url, "1")
         assert mux.stop(signal.SIGTERM) == 0, mux.stderr
-    assert differences(told) == []
-    assert told["counts"]["same"] > len(SIGHTS[server].asking)
+    assert differences(report) == []
+    assert report["counts"]["same"] > len(SIGHTS[server].asking)
     with Running("traffic", "mock", str(capture), "--listen", "127.0.0.1:0") as mock:
         url = mock.line().strip()
         assert replay(capture, url, "max")["exchanges"] == []
@@ -63,30 +63,30 @@ def test_a_real_session_is_replayed_and_served_again(
 def test_the_moment_of_a_servers_question_makes_no_difference(
     tmp_path: Path, everything_command: list[str], name: str
 ) -> None:
-    """As fast as it goes the question for roots comes elsewhere, or not at all: that is told as such."""
+    """Report questions that come elsewhere or not at all, as those for roots do at the highest speed."""
     walker, capture = WALKERS[name], tmp_path / "capture"
     visit: Json = {"read": True, "asking": asking_of(walker, "everything")}
     with HttpMux(write_config(tmp_path, "everything", everything_command, capture)) as mux:
         see(walker, {"everything": {"url": mux.url, **visit}})
         assert mux.stop(signal.SIGTERM) == 0, mux.stderr
     with HttpMux(write_config(tmp_path, "everything", everything_command, None)) as mux:
-        told = replay(capture, mux.url, "max")
+        report = replay(capture, mux.url, "max")
         assert mux.stop(signal.SIGTERM) == 0, mux.stderr
-    assert differences(told) == []
-    assert told["counts"]["failed"] == 0
-    assert {found["kind"] for found in told["questions"]} <= {"elsewhere", "again", "missing"}
+    assert differences(report) == []
+    assert report["counts"]["failed"] == 0
+    assert {question["kind"] for question in report["questions"]} <= {"elsewhere", "again", "missing"}
 
 
-def differences(told: Json) -> list[Json]:
+def differences(report: Json) -> list[Json]:
     """All but the time of day in texts, which passes."""
-    found = [difference for exchange in told["exchanges"] for difference in exchange["differences"]]
-    return [d for d in found if unmarked(d.get("captured")) != unmarked(d.get("now"))]
+    listed = [difference for exchange in report["exchanges"] for difference in exchange["differences"]]
+    return [d for d in listed if unmarked(d.get("captured")) != unmarked(d.get("now"))]
 
 
 def replay(capture: Path, url: str, speed: str) -> Json:
     options = ["--with-tools", "--speed", speed, "--json", "--timeout", str(REPLAY_SECONDS)]
     with Running("traffic", "replay", str(capture), "--to", url, *options) as command:
         command.wait()
-        told = json.loads(command.stdout)
-    assert isinstance(told, dict)
-    return told
+        report = json.loads(command.stdout)
+    assert isinstance(report, dict)
+    return report

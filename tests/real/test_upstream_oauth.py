@@ -47,7 +47,7 @@ def shared_authority() -> Iterator[Authority]:
 
 @pytest.fixture
 def authority(shared_authority: Authority) -> Authority:
-    """As it is meant to be, whatever the test before had it say."""
+    """Reset the shared authority to correct tokens, and return it."""
     shared_authority.say_next()
     return shared_authority
 
@@ -63,7 +63,7 @@ def guarded(shared_authority: Authority, sdk2_python: str) -> Iterator[Guarded]:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where mcpmux keeps logins."""
+    """Return the folder in which mcpmux keeps logins."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "mcpmux" / "logins"
 
@@ -81,7 +81,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def log_in(config: Path, *options: str) -> tuple[int, str]:
-    """Exit code and stderr of a login, with somebody who opens the URL."""
+    """Log in, open the URL like a person's browser, and return the exit code and stderr."""
     with Running("auth", "login", "up", "-c", str(config), "--no-browser", *options) as command:
         url = command.line().strip()
         # The person's browser follows the redirect to mcpmux, whose page is no JSON.
@@ -91,9 +91,9 @@ def log_in(config: Path, *options: str) -> tuple[int, str]:
 
 
 def who_am_i(config: Path) -> str:
-    code, said, error = run("call", str(config), "up__whoami")
+    code, stdout, error = run("call", str(config), "up__whoami")
     assert code == 0, error
-    return said.strip()
+    return stdout.strip()
 
 
 def kept(state: Path) -> Any:
@@ -113,11 +113,11 @@ def test_from_nothing_to_a_tool_and_back(
     assert run(*status)[0] == 1
     assert log_in(config)[0] == 0
     assert who_am_i(config) == "alice: offline_access read"
-    code, said, _ = run(*status)
+    code, stdout, _ = run(*status)
     assert code == 0
-    assert "logged in" in said
+    assert "logged in" in stdout
     secrets = [kept(state)["tokens"]["access"], kept(state)["tokens"]["refresh"]]
-    assert not [secret for secret in secrets if secret in said]
+    assert not [secret for secret in secrets if secret in stdout]
     assert run("auth", "logout", "up", "-c", str(config))[0] == 0
     assert run(*status)[0] == 1
     assert not list(state.iterdir())
@@ -145,13 +145,13 @@ def test_expired_tokens_are_refreshed_and_nothing_secret_is_logged(
         assert answer["result"]["content"][0]["text"] == "alice: offline_access read", answer
         mux.close_stdin()
         assert mux.wait() == 0
-        told = mux.stderr
+        log = mux.stderr
     second = kept(state)["tokens"]
     assert second["refresh"] != first["refresh"], "rotated"
-    assert "new token" in told
+    assert "new token" in log
     for tokens in (first, second):
-        assert tokens["access"] not in told
-        assert tokens["refresh"] not in told
+        assert tokens["access"] not in log
+        assert tokens["refresh"] not in log
 
 
 INITIALIZE = {
@@ -192,7 +192,7 @@ def register(authority: Authority, *grants: str, **more: Any) -> Json:
 
 
 def register_key(authority: Authority, grant: str) -> Json:
-    """As the client `mcpmux`, with a key."""
+    """Register the client `mcpmux` with a new key. Return its credentials."""
     key = ECKey.generate_key("P-256")
     register(authority, grant, client_id="mcpmux", jwks={"keys": [key.as_dict(private=False)]})
     return {"client_id": "mcpmux", "private_key": key.as_pem(private=True).decode()}
@@ -201,8 +201,8 @@ def register_key(authority: Authority, grant: str) -> Json:
 def test_client_credentials_with_a_key(
     authority: Authority, guarded: Guarded, tmp_path: Path, state: Path
 ) -> None:
-    known = register_key(authority, "client_credentials")
-    config = write_config(tmp_path, guarded.url, grant="client_credentials", **known)
+    client = register_key(authority, "client_credentials")
+    config = write_config(tmp_path, guarded.url, grant="client_credentials", **client)
     assert who_am_i(config) == "mcpmux: read"
     register_key(authority, "client_credentials")  # another one in its place
     code, _, error = run("call", str(config), "up__whoami")
@@ -213,12 +213,12 @@ def test_client_credentials_with_a_key(
 def test_an_identity_provider_decides_who_may_use_an_upstream(
     authority: Authority, guarded: Guarded, tmp_path: Path, state: Path
 ) -> None:
-    known = register_key(authority, "urn:ietf:params:oauth:grant-type:jwt-bearer")
+    client = register_key(authority, "urn:ietf:params:oauth:grant-type:jwt-bearer")
     provider = Authority()
     try:
         exchange = "urn:ietf:params:oauth:grant-type:token-exchange"
         there = register(provider, "authorization_code", exchange) | {"issuer": provider.issuer}
-        oauth = {"grant": "identity_assertion", "identity_provider": there, **known}
+        oauth = {"grant": "identity_assertion", "identity_provider": there, **client}
         config = write_config(tmp_path, guarded.url, **oauth)
         status = ("auth", "status", "-c", str(config))
         assert run(*status)[0] == 1
@@ -264,7 +264,7 @@ def test_a_mux_behind_a_mux(authority: Authority, tmp_path: Path, state: Path) -
         outer.mkdir()
         config = write_config(outer, inner.url)
         assert log_in(config)[0] == 0
-        code, said, error = run("call", str(config), "up__clock__now")
+        code, stdout, error = run("call", str(config), "up__clock__now")
         assert code == 0, error
-        assert said
+        assert stdout
         assert inner.stop() == 0

@@ -1,4 +1,4 @@
-"""WebSocket with peers that nobody here wrote: the Python SDK 1.x as client and as server (uvicorn)."""
+"""WebSocket with peers of other people: the Python SDK 1.x as client and as server (uvicorn)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def server_url(python: str) -> Iterator[str]:
 
 
 def visit(python: str, url: str) -> Json:
-    """What the SDK's client sees."""
+    """Run the SDK's client, and return its document."""
     command = [python, str(PROGRAM), "visit", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=VISIT_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
-    found: Json = json.loads(done.stdout)
-    return found
+    document: Json = json.loads(done.stdout)
+    return document
 
 
 def serve(directory: Path, url: str, *listen: str) -> Running:
@@ -46,7 +46,7 @@ def serve(directory: Path, url: str, *listen: str) -> Running:
     config = directory / "mux.json"
     patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
     config.write_text(json.dumps({"upstreams": {"x": {"url": url, **patience}}}))
-    options = [word for each in listen for word in ("--listen", each)]
+    options = [word for address in listen for word in ("--listen", address)]
     return Running("serve", str(config), *options, "--log-level", "error")
 
 

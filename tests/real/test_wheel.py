@@ -24,7 +24,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For any Linux with a C library that is not older than the one that the wheel needs."""
+    """Build a wheel for any Linux whose C library is at least as new as the one that the wheel needs."""
     built = max(compiled_copy().glob("dist/*.whl"), key=lambda path: path.stat().st_mtime)
     folder = tmp_path_factory.mktemp("repaired")
     tools = pip_env("wheels")

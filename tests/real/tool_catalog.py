@@ -1,4 +1,4 @@
-"""A catalog of tools as large as a company's: those of public servers, and those of its own.
+"""A catalog of tools as large as a company's: those of public servers, and its internal ones.
 
 The public servers run behind one mcpmux, which is asked for its list. The company's own servers are only
 described, in `tool_catalog.txt`. Their tools are near neighbours of each other and of the public ones.
@@ -130,12 +130,18 @@ def _tools_of(server: str, thing: str, lines: list[str]) -> Iterator[Json]:
     place, _, common = rest.partition(" | ")
     prefix, style, wording = head.split(", ")
     nouns, what = thing.removeprefix("= ").split(": ")
-    one, many = nouns.split(", ")
-    article = "an" if one[0] in "aeiou" and not one.startswith("use") else "a"
-    a_one = f"{article} {one}"
-    blanks = {"one": one, "many": many, "a_one": a_one, "A_one": a_one[0].upper() + a_one[1:], "what": what}
+    singular, plural = nouns.split(", ")
+    article = "an" if singular[0] in "aeiou" and not singular.startswith("use") else "a"
+    a_one = f"{article} {singular}"
+    blanks = {
+        "one": singular,
+        "many": plural,
+        "a_one": a_one,
+        "A_one": a_one[0].upper() + a_one[1:],
+        "what": what,
+    }
     verbs, fields, *actions = lines
-    id_field = f"{_key(one)}_id: Id of the {one}"
+    id_field = f"{_key(singular)}_id: Id of the {singular}"
     filters = "; ".join(field for field in fields.split("; ") if "*" in field)
 
     def tool(action: str, description: str, params: list[str]) -> Json:
@@ -154,7 +160,7 @@ def _tools_of(server: str, thing: str, lines: list[str]) -> Iterator[Json]:
             "create": [fields],
             "update": [id_field, fields],
         }.get(verb, [id_field])
-        noun = many if verb in PLURALS else one
+        noun = plural if verb in PLURALS else singular
         yield tool(f"{word} {noun}", template.format(**blanks, place=place), params)
     for line in actions:
         action, _, rest = line.removeprefix("+ ").partition(": ")

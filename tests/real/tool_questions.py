@@ -1,4 +1,4 @@
-"""What a model may ask a search for tools, and the names of the tools of `tool_catalog.py` that are right.
+"""Questions of a model to a search for tools, and the names of the right tools in `tool_catalog.py`.
 
 They were written with the tools in view and no search at hand: everyday words instead of those of a name,
 inflections, and now and then a word that no tool has.

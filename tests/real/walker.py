@@ -56,7 +56,7 @@ class Walker(NamedTuple):
         return self.revision >= "2026-07-28"
 
     def command(self) -> list[str]:
-        """What to run, with the targets to follow; installs the SDK if needed."""
+        """Return the command, without the targets. Installs the SDK if needed."""
         program = str(PROGRAMS / self.program)
         if self.kind == "pip":
             return [str(pip_env(self.env)), program]

@@ -46,7 +46,7 @@ def run_web_server(command: Sequence[str], saying: str, env: Mapping[str, str]) 
 
 
 def find_free_port() -> int:
-    """A port that nobody listens on, for a server that cannot choose one itself."""
+    """Return a free port, for a server that cannot choose one itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
     return port

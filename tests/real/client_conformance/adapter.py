@@ -1,4 +1,4 @@
-"""What the suite starts as its client: our client program, straight to the suite's server or through mcpmux.
+"""The suite's client program: our client, straight to the suite's server or through mcpmux.
 
 Usage: adapter ROUTE NODE MODULES URL. Through mcpmux the URL is the only, unprefixed upstream, so what the
 suite's server sees is what mcpmux sent. ROUTE is
@@ -36,7 +36,7 @@ def main(route: str, node: str, modules: str, url: str) -> int:
 
 
 def client_revision(route: str) -> str:
-    """What the client speaks to mcpmux."""
+    """Return the revision that the client speaks to mcpmux."""
     revision = os.environ[REVISION]
     if route == "mcpmux":
         return revision

@@ -1,4 +1,4 @@
-"""What the suite starts as its client in the `auth/*` scenarios: mcpmux's commands, as a person runs them.
+"""The suite's client program in the `auth/*` scenarios: mcpmux's commands, as a person runs them.
 
 Usage: auth_client URL. Log in at the suite's server, call its tool, and log in again when mcpmux says that it
 is needed, for a server may want more scopes, or another authorization server, in the middle of things. The
@@ -41,8 +41,8 @@ def main(url: str) -> int:
         for _ in range(MOST_LOGINS):
             if code := log_in(config):
                 return code
-            code, said = call_tool(config)
-            if LOGIN_NEEDED not in said:
+            code, output = call_tool(config)
+            if LOGIN_NEEDED not in output:
                 break
         return code
 
@@ -50,18 +50,18 @@ def main(url: str) -> int:
 def known_client(url: str) -> dict[str, Any]:
     """The client that the suite registered beforehand, if it did."""
     context = json.loads(os.environ.get(CONTEXT) or "{}")
-    known = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
+    client = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
     if "private_key_pem" in context:
-        return {**known, "private_key": context["private_key_pem"], "grant": "client_credentials"}
+        return {**client, "private_key": context["private_key_pem"], "grant": "client_credentials"}
     if "idp_issuer" in context:
         file = Path(os.environ["XDG_STATE_HOME"]) / "id-token"
         file.write_text(context["idp_id_token"])
         provider = {"issuer": context["idp_issuer"], "client_id": context["idp_client_id"]}
-        known |= {"issuer": issuer_of(url), "identity_provider": {**provider, "token_file": str(file)}}
-        return {**known, "grant": "identity_assertion"}
-    if "client_secret" in known and "issuer" not in known:
-        return {**known, "issuer": issuer_of(url), "grant": "client_credentials"}
-    return known or {"client_metadata_url": METADATA_URL}
+        client |= {"issuer": issuer_of(url), "identity_provider": {**provider, "token_file": str(file)}}
+        return {**client, "grant": "identity_assertion"}
+    if "client_secret" in client and "issuer" not in client:
+        return {**client, "issuer": issuer_of(url), "grant": "client_credentials"}
+    return client or {"client_metadata_url": METADATA_URL}
 
 
 def issuer_of(url: str) -> str:
@@ -83,14 +83,14 @@ def log_in(config: Path) -> int:
             browse(url)
         return process.wait()
     finally:
-        process.kill()  # the suite is tired of waiting; else nothing is left to kill
+        process.kill()  # it is still running only if the suite has given up
 
 
 def browse(url: str) -> None:
     try:
         with urllib.request.urlopen(url, timeout=LOGIN_SECONDS) as page:
             page.read()
-    except OSError as error:  # mcpmux answers 400 to a redirect that it refuses, and says so by itself
+    except OSError as error:  # mcpmux answers 400 to a redirect that it refuses, and prints the reason
         print(f"browser: {error}", file=sys.stderr)
 
 

@@ -22,7 +22,7 @@ _AUTH_CLIENT = "tests.real.client_conformance.auth_client"
 
 
 class Verdict(NamedTuple):
-    """What one run found. `output` is all that suite and client wrote."""
+    """The result of one run. `output` is everything that suite and client printed."""
 
     code: int
     checks: list[Json]
@@ -69,5 +69,5 @@ def _run(revision: str, scenario: str, module: list[str], directory: Path, secon
     options += ["--force", "--timeout", str(seconds * 1000)]  # extensions belong to no revision
     done = run_official_suite("client", "--command", client, *options, seconds=seconds + STOP_SECONDS)
     checks = [check for path in directory.rglob("checks.json") for check in json.loads(path.read_text())]
-    said = [path.read_text() for path in directory.rglob("std*.txt")]
-    return Verdict(done.returncode, checks, "\n".join([done.stdout, done.stderr, *said]))
+    outputs = [path.read_text() for path in directory.rglob("std*.txt")]
+    return Verdict(done.returncode, checks, "\n".join([done.stdout, done.stderr, *outputs]))

@@ -1,8 +1,8 @@
 """The official suite's client scenarios, with mcpmux as the client: what its upstream side sends is right.
 
 All of them but `auth/*`, in the revisions that the suite knows. Through mcpmux every check holds that holds
-with the same client alone, whichever era the client speaks to mcpmux. With `MCPMUX_WHOLE` the client runs
-alone, too, which shows what the suite itself finds.
+with the same client alone, in both eras of the client. With `MCPMUX_WHOLE` the client runs alone, too, which
+shows the failures of the suite itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RUNS = [
 @pytest.mark.parametrize(("route", "revision", "scenario", "checks"), RUNS)
 def test_scenario(tmp_path: Path, route: str, revision: str, scenario: str, checks: int):
     verdict = run_scenario(revision, scenario, route, tmp_path / "first")
-    if verdict.late:  # on a busy machine, which says nothing of the client
+    if verdict.late:  # on a busy machine, through no fault of the client
         verdict = run_scenario(revision, scenario, route, tmp_path / "second")
     assert verdict.problems == [], verdict.output
     assert verdict.code == 0, verdict.output

@@ -1,4 +1,4 @@
-"""How the suite's report is read."""
+"""Reading the suite's report."""
 
 from __future__ import annotations
 

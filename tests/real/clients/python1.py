@@ -53,13 +53,13 @@ async def decline(_context, _params):
 
 
 def answers(target):
-    """How this SDK is told to answer what servers ask, unless it is not to offer that."""
+    """Return the callbacks that answer servers' requests, or none if the client is not to offer that."""
     if not target.get("answers", True):
         return {}
-    given = {"sampling_callback": sample, "list_roots_callback": list_roots}
+    callbacks = {"sampling_callback": sample, "list_roots_callback": list_roots}
     if "elicitation_callback" in inspect.signature(ClientSession).parameters:  # since 2025-06-18
-        given["elicitation_callback"] = decline
-    return given
+        callbacks["elicitation_callback"] = decline
+    return callbacks
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def connect(target):
             yield await greet(session), partial(ask, session)
             left = True
     except* anyio.BrokenResourceError:
-        # The SDK's reader fails at what a server says of its own accord while its client leaves.
+        # The SDK's reader fails at notifications of the server while its client leaves.
         if not left:
             raise
 

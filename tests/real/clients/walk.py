@@ -1,7 +1,7 @@
 """The walk that every real client in Python takes, and the document that it makes of what it saw.
 
-A program of an SDK has a `connect(target)`, an async context manager that gives what the client was told
-when it connected (`revision`, `server`, `capabilities`, `instructions`) and a function that asks:
+A program of an SDK has a `connect(target)`, an async context manager that gives the server's answer to the
+handshake (`revision`, `server`, `capabilities`, `instructions`) and a function that asks:
 `await ask(method, params)` is the result as it was on the wire; it raises Refused for an error of the server.
 `walk.mjs` is the same for the SDKs in TypeScript; the document is described in `walker.py`.
 """
@@ -15,7 +15,7 @@ import traceback
 
 import anyio
 
-SECONDS = 120  # for the whole walk; a client that hangs should say so, not be killed
+SECONDS = 120  # for the whole walk; a client that hangs should report it, not be killed
 METHOD_NOT_FOUND = -32601
 MODERN = "2026-07-28"
 LISTS = {

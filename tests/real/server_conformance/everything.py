@@ -1,7 +1,7 @@
-"""What the servers for the conformance suite offer, and what both lines of the Python SDK need to serve it.
+"""The lists and answers of the servers for the conformance suite, shared by both lines of the Python SDK.
 
-Run by an SDK's Python, next to the server's own file. `everything.json` has all that is said; a `$name` in it
-stands for the argument of that name.
+Run by an SDK's Python, next to the server's own file. `everything.json` has all texts; a `$name` in it stands
+for the argument of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECONNECT_SECONDS = 0.2  # for that client to be back before the answer
 
 
 def fill(value, arguments):
-    """A value with the arguments in the place of their names."""
+    """Return a value in which each `$name` is replaced by its argument."""
     match value:
         case str():
             for name, argument in arguments.items():

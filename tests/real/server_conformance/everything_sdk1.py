@@ -104,11 +104,11 @@ async def list_resources():
 
 @server.list_resource_templates()
 async def list_resource_templates():
-    return [types.ResourceTemplate.model_validate(each) for each in EVERYTHING["resourceTemplates"]]
+    return [types.ResourceTemplate.model_validate(template) for template in EVERYTHING["resourceTemplates"]]
 
 
 async def read_resource(request):
-    """Registered as it is, for the decorator encodes what is encoded already."""
+    """Read a resource. Registered without the SDK's decorator, which would encode the contents twice."""
     uri = str(request.params.uri)
     try:
         contents = contents_of(uri)

@@ -92,22 +92,22 @@ async def push(ctx, tool, arguments):
 
 
 def next_question(ctx, params, name):
-    """What is still to be asked, as a result; None when all is answered."""
+    """Return a result with the questions that are left to ask; None when all are answered."""
     rounds = EVERYTHING["rounds"].get(name, [])
     if name in EVERYTHING["pushed"] or name == "test_missing_capability":
         return None
-    asked = int(params.request_state or 0)
-    if asked < len(rounds) and rounds[asked].keys() <= (params.input_responses or {}).keys():
-        asked += 1
-    if asked >= len(rounds):
+    number = int(params.request_state or 0)
+    if number < len(rounds) and rounds[number].keys() <= (params.input_responses or {}).keys():
+        number += 1
+    if number >= len(rounds):
         return None
     offered = ctx.session.client_capabilities
     requests = {
         key: request
-        for key, request in rounds[asked].items()
+        for key, request in rounds[number].items()
         if getattr(offered, OFFERED_BY[request["method"]]) is not None
     }
-    question = {"inputRequests": requests, "requestState": str(asked)}
+    question = {"inputRequests": requests, "requestState": str(number)}
     return types.InputRequiredResult.model_validate(question)
 
 

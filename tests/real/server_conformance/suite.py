@@ -1,7 +1,7 @@
-"""One run of the official conformance suite against a server, and what it found.
+"""One run of the official conformance suite against a server, and its report.
 
-The suite writes the checks of each scenario into a directory of its own. A scenario counts for what is worst
-in it: a failure, a warning, then success; without any of these it was skipped or showed nothing at all.
+The suite writes the checks of each scenario into a separate directory. The worst check determines the verdict
+on a scenario: a failure, a warning, then success; without any of these it was skipped or is empty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIRECTORY = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 class Report(NamedTuple):
-    """What a run found: the verdict on each scenario, each check that held, each that did not and why."""
+    """The result of a run: the verdict on each scenario, each check that held, each that did not and why."""
 
     verdicts: dict[str, str]
     held: set[tuple[str, str]]
@@ -65,7 +65,7 @@ def _run(which: list[str], url: str, revision: str, directory: Path) -> Report:
 
 
 def read_report(directory: Path) -> Report:
-    """What the suite wrote into its output directory."""
+    """Read the suite's output directory."""
     verdicts: dict[str, str] = {}
     held: set[tuple[str, str]] = set()
     problems: list[str] = []
@@ -77,15 +77,15 @@ def read_report(directory: Path) -> Report:
         held |= {(scenario, check["id"]) for check in checks if check["status"] == "SUCCESS"}
         problems += [f"{scenario}: {_describe(check)}" for check in checks if _is_problem(check)]
         if verdict == EMPTY:
-            said = [check.get("details", {}).get("message", check["description"]) for check in checks]
-            problems.append(f"{scenario}: EMPTY: {said[-1] if said else 'no checks'}")
+            messages = [check.get("details", {}).get("message", check["description"]) for check in checks]
+            problems.append(f"{scenario}: EMPTY: {messages[-1] if messages else 'no checks'}")
     return Report(verdicts, held, problems)
 
 
 def verdict_on(checks: list[Json]) -> str:
-    """What the checks of one scenario amount to."""
-    found = {check["status"] for check in checks}
-    return next((verdict for verdict in VERDICTS if verdict in found), EMPTY)
+    """Return the verdict on the checks of one scenario."""
+    statuses = {check["status"] for check in checks}
+    return next((verdict for verdict in VERDICTS if verdict in statuses), EMPTY)
 
 
 def _is_problem(check: Json) -> bool:

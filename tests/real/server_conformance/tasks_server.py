@@ -103,7 +103,7 @@ def protocol_error_job(_arguments):
     return Task(JOB_SECONDS, {"status": "failed", "error": {"code": -32603, "message": "it has crashed"}})
 
 
-JOBS = {each.__name__: each for each in (slow_compute, confirm_delete, multi_input, failing_job)}
+JOBS = {job.__name__: job for job in (slow_compute, confirm_delete, multi_input, failing_job)}
 JOBS["protocol_error_job"] = protocol_error_job
 LACKING: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 NEED_TASKS = {"failing_job", "test_tool_with_task"}
@@ -130,8 +130,8 @@ def ask_and_work(params):
     """Ask first, then make a task of it."""
     answer = params.get("inputResponses", {}).get("user_name")
     if answer is None:
-        asked = {"user_name": question("What is your name?", "name")}
-        return {"resultType": "input_required", "inputRequests": asked, "requestState": "asked"}
+        questions = {"user_name": question("What is your name?", "name")}
+        return {"resultType": "input_required", "inputRequests": questions, "requestState": "asked"}
     return begun(Task(JOB_SECONDS, completed(said(f"done for {answer['content']['name']}"))))
 
 
@@ -205,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_args):
-        """Not on standard error: nobody reads it."""
+        """Log no requests: standard error is not read, and would fill up."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""List changes of the suite's TypeScript server through mcpmux: nobody hears of what has not changed."""
+"""List changes of the suite's TypeScript server through mcpmux: unchanged lists cause no notifications."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server_url() -> Iterator[str]:
 
 
 class Listening(threading.Thread):
-    """A listen with an id of its own, kept open until mcpmux ends it: the methods that it hears."""
+    """A listen with its own id, open until mcpmux ends it, and the methods of its notifications."""
 
     def __init__(self, url: str, request_id: int | str, wish: Json) -> None:
         super().__init__(daemon=True)

@@ -1,13 +1,12 @@
 """The official suite's server scenarios, all of them, with mcpmux in front of a server that passes them.
 
 Through mcpmux every check holds that holds with the server alone: behind it as the only upstream, with two
-more beside it, in a view that has all of it and nothing of them, and behind replicas of which each request
-meets the next one. Where client and server have no revision
-in common, all scenarios hold whose tools such a server can have.
+more beside it, in a view that has all of it and none of them, and behind replicas of which each request
+meets the next one. Where client and server have no revision in common, all scenarios hold whose tools such a
+server can have.
 
-Each server with each revision is in one place, so that every place has each server and each revision once:
-what a place changes depends on the kind of a message, not on who wrote it. With `MCPMUX_WHOLE` each is in
-every place.
+Each server with each revision is in one place, so that every place has each server and each revision once: a
+place changes messages by their kind, not by their server. With `MCPMUX_WHOLE` each is in every place.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def everything() -> Iterator[Callable[[str], str]]:
 
 @pytest.fixture
 def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
-    """What the suite finds in a server with mcpmux in front."""
+    """Return a function that runs the suite against a server with mcpmux in front."""
 
     def find(name: str, revision: str, place: str) -> Report:
         upstream = {"url": everything(name), "prefix": "", "list_timeout": START_SECONDS}
@@ -101,7 +100,7 @@ def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
         if place == BEHIND_REPLICAS:
             with run_cluster(tmp_path, upstreams) as cluster:
                 report = run_suite(cluster.url, revision, tmp_path / "through")
-                assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+                assert {request.replica for request in cluster.balancer.served()} == set(cluster.replicas)
                 return report
         if place != ONLY:
             upstreams |= {other: stdio(shlex.split(demo_command(other))) for other in BESIDE}
@@ -115,8 +114,8 @@ def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
 
 def runs(*, spoken: bool) -> pytest.MarkDecorator:
     """Mark a test with the runs whose server speaks the revision, or does not."""
-    found = [run for run in RUNS if (run[1] in SPOKEN[run[0]]) is spoken]
-    return pytest.mark.parametrize(("name", "revision", "place"), found)
+    selected = [run for run in RUNS if (run[1] in SPOKEN[run[0]]) is spoken]
+    return pytest.mark.parametrize(("name", "revision", "place"), selected)
 
 
 @runs(spoken=True)
@@ -125,10 +124,10 @@ def test_checks_that_hold_without_mcpmux_hold_through_it(
 ):
     direct = run_suite(everything(name), revision, tmp_path / "direct")
     demand_all(direct, revision)
-    found = through_mux(name, revision, place)
-    demand_all(found, revision)
-    assert found.verdicts.keys() == direct.verdicts.keys()
-    assert direct.held - found.held <= ONLY_IN_STREAMS
+    report = through_mux(name, revision, place)
+    demand_all(report, revision)
+    assert report.verdicts.keys() == direct.verdicts.keys()
+    assert direct.held - report.held <= ONLY_IN_STREAMS
 
 
 @runs(spoken=False)
@@ -137,9 +136,9 @@ def test_client_has_all_that_a_server_of_the_other_era_can_have(through_mux, nam
     demand_all(through_mux(name, revision, place), revision, but)
 
 
-def demand_all(found: Report, revision: str, but: frozenset[str] = frozenset()) -> None:
-    """Every scenario of the revision is fulfilled, whatever becomes of those in `but`."""
-    problems = [problem for problem in found.problems if problem.partition(":")[0] not in but]
+def demand_all(report: Report, revision: str, but: frozenset[str] = frozenset()) -> None:
+    """Check that every scenario of the revision is fulfilled, except those in `but`."""
+    problems = [problem for problem in report.problems if problem.partition(":")[0] not in but]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
-    assert len(found.successful | but) == SCENARIOS[revision]
+    assert len(report.successful | but) == SCENARIOS[revision]

@@ -33,8 +33,8 @@ SCENARIOS = (  # but one that the suite itself skips
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of the server."""
-    with run_web_server([sys.executable, str(SERVER)], "listening on", {}) as said:
-        yield said.split()[-1]
+    with run_web_server([sys.executable, str(SERVER)], "listening on", {}) as line:
+        yield line.split()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def ways(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         run_cluster(tmp_path_factory.mktemp("replicas"), upstreams) as cluster,
     ):
         yield {"beside others": mux.url, "replicas": cluster.url}
-        assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+        assert {request.replica for request in cluster.balancer.served()} == set(cluster.replicas)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
