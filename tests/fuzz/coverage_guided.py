@@ -3,14 +3,14 @@
     python -m tests.fuzz.coverage_guided http -max_total_time=60 CORPUS_DIRECTORY
     python -m tests.fuzz.coverage_guided envelope -runs=1000000
 
-What stands behind the name of the target goes to libFuzzer (`-help=1` lists it). An input that breaks a law
-ends the run with its traceback and is written to a file `crash-…`, which can be run again alone.
+Arguments after the name of the target go to libFuzzer (`-help=1` lists them). An input that breaks a law ends
+the run with its traceback and is written to a file `crash-…`, which can be run again alone.
 atheris (Linux, CPython) is installed by `pip install "atheris>=3"`, beside httptools and msgspec.
-The test in `test_coverage_guided.py` does a short, bounded run of both in an environment of its own, from
-the inputs in `seeds`.
+The test in `test_coverage_guided.py` does a short, bounded run of both in a separate environment, from the
+inputs in `seeds`.
 
-The first byte of an input says how the rest is cut into pieces. Laws: no exception but the declared ones; the
-same requests, or the same refusal, however the bytes are cut; an answer that can be encoded again.
+The first byte of an input determines the pieces into which the rest is cut. Laws: no exception but the
+declared ones; the same requests, or the same refusal, for any pieces; an answer that can be encoded again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ with atheris.instrument_imports(include=["mcpmux"]):
     from mcpmux.protocol.framing import read_batch
     from mcpmux.transports.http.message import RequestParser
 
-# Not what is looked for here; the class of a configuration's limits needs libraries that are not installed.
+# High enough never to matter. The class of a configuration's limits needs libraries that are not installed.
 LIMITS: Any = SimpleNamespace(max_head_bytes=1 << 20, max_header_fields=1 << 20, max_message_bytes=1 << 20)
 
 
 def requests_in(pieces: list[bytes]) -> object:
-    """What the server's parser makes of a stream."""
+    """Return the requests and the state of the server's parser after these pieces of a stream."""
     parser = RequestParser(LIMITS, "peer")
     for piece in pieces:
         if parser.refusal is None:
             parser.feed(piece)
-    taken = [(each.method, each.path, each.headers, each.body, each.keep_alive) for each in parser.requests]
+    taken = [
+        (request.method, request.path, request.headers, request.body, request.keep_alive)
+        for request in parser.requests
+    ]
     return taken, parser.refusal and parser.refusal.status, None if parser.refusal else parser.phase
 
 

@@ -1,4 +1,4 @@
-"""Good inputs that coverage-guided fuzzing begins with; the first byte of a stream says how it is cut."""
+"""Good inputs that coverage-guided fuzzing begins with; the first byte of a stream determines its pieces."""
 
 from __future__ import annotations
 

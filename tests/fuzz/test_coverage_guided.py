@@ -1,4 +1,4 @@
-"""A short, bounded run of each coverage-guided target. `coverage_guided` says how a long one is started."""
+"""A short, bounded run of each coverage-guided target. Long runs are described in `coverage_guided`."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def requests_in(pieces: list[bytes], limits: Limits) -> object:
         if parser.refusal is None:
             parser.feed(piece)
     taken = [
-        (each.method, each.path, each.query, each.headers, each.body, each.keep_alive)
-        for each in parser.requests
+        (request.method, request.path, request.query, request.headers, request.body, request.keep_alive)
+        for request in parser.requests
     ]
     refused = None if parser.refusal is None else parser.refusal.status
     return taken, refused, None if refused else parser.phase
@@ -177,9 +177,9 @@ def test_http_response(data: bytes, places: list[int]):
 
 def events_in(pieces: list[bytes], limit: int) -> object:
     decoder = SseDecoder(limit, skips=True)
-    found = [event for piece in pieces for event in decoder.feed(piece)]
+    events = [event for piece in pieces for event in decoder.feed(piece)]
     assert decoder._data_bytes <= limit + 1
-    return found, decoder.last_event_id, decoder.retry_milliseconds
+    return events, decoder.last_event_id, decoder.retry_milliseconds
 
 
 @MANY
@@ -194,19 +194,19 @@ def test_event_stream(data: bytes, places: list[int]):
 
 def lines_in(pieces: list[bytes], limit: int) -> list[bytes | Oversized]:
     decoder = LineDecoder(limit)
-    found = []
+    lines = []
     for piece in pieces:
-        found += decoder.feed(piece)
+        lines += decoder.feed(piece)
         assert len(decoder._kept) <= limit + 1
-    return found + decoder.close()
+    return lines + decoder.close()
 
 
 @MANY
 @given(st.binary(max_size=200) | damaged(MESSAGES), cuts, st.sampled_from([1, 8, SMALL, LIMIT]))
 def test_lines(data: bytes, places: list[int], limit: int):
-    found = lines_in(cut(data, places), limit)
-    assert found == lines_in([data], limit)
-    assert all(isinstance(line, Oversized) or len(line) <= limit for line in found)
+    lines = lines_in(cut(data, places), limit)
+    assert lines == lines_in([data], limit)
+    assert all(isinstance(line, Oversized) or len(line) <= limit for line in lines)
 
 
 @MANY
@@ -220,7 +220,8 @@ def test_envelope(data: bytes):
     try:
         members = read_batch(data)
         assert all(
-            isinstance(each, Request | Notification | Reply | ErrorReply | BadMessage) for each in members
+            isinstance(message, Request | Notification | Reply | ErrorReply | BadMessage)
+            for message in members
         )
     except BadMessage:
         pass

@@ -1,8 +1,8 @@
 """Valid messages of which a part is repeated, lengthened or nested, through the decoder and the pure rooms.
 
-Law: what they do grows no faster than the message. It is counted in calls of functions, of Python and C, at
-one size and at a multiple of it. Where there is a limit, it is in force from some size on, and there is less
-to do. What a single call of C does is not seen here; the walk in `runtime/test_growth` measures its time.
+Law: the work grows no faster than the message. It is counted in calls of functions, of Python and C, at one
+size and at a multiple of it. Where there is a limit, there is less work beyond it.
+The work inside a single call of C is not seen here; the walk in `runtime/test_growth` measures its time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ texts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("".join)
 
 
 class Growth(NamedTuple):
-    """How a part grows. `piece`: what is repeated."""
+    """A way in which a part grows, and the piece that is repeated."""
 
     way: str
     piece: str
@@ -74,10 +74,10 @@ class Growth(NamedTuple):
         return WAYS[self.way](self.piece, size)
 
 
-def nested(piece: str, size: int, around: Callable[[Any], Any]) -> Any:
+def nested(piece: str, size: int, wrap: Callable[[Any], Any]) -> Any:
     value: Any = piece
-    for _ in range(min(size, 400)):  # deeper is refused: json has a limit of its own
-        value = around(value)
+    for _ in range(min(size, 400)):  # deeper is refused: json has its own limit
+        value = wrap(value)
     return value
 
 
@@ -123,7 +123,7 @@ def message_with(method: str, member: str, part: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 
 
-# What is done with a part
+# The work on a part
 
 
 def decode(part: Any) -> None:
@@ -221,37 +221,38 @@ def carry(part: Any) -> None:
 
 def texts_in(part: Any) -> list[str]:
     """The texts of a part, however deep they are."""
-    found: list[str] = []
+    texts: list[str] = []
     waiting = [part]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
-            found.append(value)
+            texts.append(value)
         elif isinstance(value, list | dict):
             waiting += value
             waiting += value.values() if isinstance(value, dict) else ()
-    return found
+    return texts
 
 
 WORK: dict[str, Callable[[Any], None]] = {
-    each.__name__: each for each in (decode, resolve, expose, merge, judge, subscribe, fill_in, carry)
+    function.__name__: function
+    for function in (decode, resolve, expose, merge, judge, subscribe, fill_in, carry)
 }
 
 
 def calls_of(work: Callable[[Any], None], part: Any) -> int:
-    """How many functions are called for a part."""
+    """Count the calls of functions in the work on a part."""
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    before = sys.getprofile()
+    profiler = sys.getprofile()
     sys.setprofile(count)
     try:
         work(part)
     finally:
-        sys.setprofile(before)
+        sys.setprofile(profiler)
     return calls
 
 
@@ -267,9 +268,9 @@ def test_what_is_done_grows_no_faster_than_the_message(room: str, growth: Growth
 
 def test_work_that_grows_faster_is_noticed():
     def compare_all(part: Any) -> None:
-        for one in part:
+        for item in part:
             for other in part:
-                one.startswith(other)
+                item.startswith(other)
 
     few, many = (calls_of(compare_all, ["a"] * size) for size in (SIZE, SIZE * TIMES))
     assert many > EXCESS * TIMES * few + EXTRA

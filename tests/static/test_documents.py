@@ -46,14 +46,14 @@ def rows(table: str) -> list[list[str]]:
 
 PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads((HERE / "static" / "promises.toml").read_text())
 SETTINGS = [
-    found
+    parts
     for row in rows("limits")
-    for found in re.findall(r"`(limits|upstreams\.\*)\.(\w+)`, ([\d,]+)( KiB| MiB| min| s|)", row[1])
+    for parts in re.findall(r"`(limits|upstreams\.\*)\.(\w+)`, ([\d,]+)( KiB| MiB| min| s|)", row[1])
 ]
 CONSTANTS = [
-    found
+    parts
     for row in rows("costs")
-    for found in re.findall(r"`([a-z_/]+)\.([A-Z_]+)` ([\d,.]+)( KiB| MiB|)", row[1])
+    for parts in re.findall(r"`([a-z_/]+)\.([A-Z_]+)` ([\d,.]+)( KiB| MiB|)", row[1])
 ]
 LINKS = [
     (path, link)
@@ -85,7 +85,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 @cache
 def anchors_in(path: Path) -> frozenset[str]:
-    """What a link into a document may name: its headings, as GitHub spells them."""
+    """Return the anchors of a document: its headings, as GitHub spells them in links."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)

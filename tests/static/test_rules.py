@@ -1,4 +1,4 @@
-"""What no tool checks: the rules of this house beside its layers, and what mypyc compiles to something else.
+"""Rules that no tool checks: this project's own, and those for code that mypyc compiles to something else.
 
 Layers, purity and circles are contracts of import-linter (`pyproject.toml`).
 """
@@ -72,7 +72,7 @@ def cached_properties(tree: ast.AST) -> Found:
     """Their value is the method itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            yield from (each for each in node.decorator_list if "cached" in ast.unparse(each))
+            yield from (decorator for decorator in node.decorator_list if "cached" in ast.unparse(decorator))
 
 
 def calls_in_bounds(tree: ast.AST) -> Found:
@@ -101,10 +101,10 @@ def functions_that_name_each_other(tree: ast.AST) -> Found:
     """Functions within a function that name another, or themselves, are a circle, left at each call."""
     for outer in ast.walk(tree):
         if isinstance(outer, FUNCTIONS):
-            inner = [each for each in ast.walk(outer) if isinstance(each, FUNCTIONS) and each is not outer]
-            names = {each.name for each in inner}
+            inner = [node for node in ast.walk(outer) if isinstance(node, FUNCTIONS) and node is not outer]
+            names = {function.name for function in inner}
             for function in inner:
-                named = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
+                named = {name.id for name in ast.walk(function) if isinstance(name, ast.Name)}
                 if not names.isdisjoint(named):
                     yield function
 
@@ -125,14 +125,14 @@ def constants_that_are_not_final(tree: ast.AST) -> Found:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             is_final = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).startswith("Final")
             for name in (
-                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+                name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
             ):
                 if name.isupper() and len(name) > 1 and not name.endswith("_SECONDS") and not is_final:
                     yield node
 
 
 def bare_raises_behind_awaits(tree: ast.AST) -> Found:
-    """They raise what is handled by whoever wakes the coroutine, if anything. An error has a name."""
+    """Such a `raise` raises the error that the coroutine's waker handles just then. Errors need a name."""
     waits = ast.Await | ast.AsyncWith | ast.AsyncFor
     for handler in ast.walk(tree):
         if isinstance(handler, ast.ExceptHandler):
@@ -143,17 +143,19 @@ def bare_raises_behind_awaits(tree: ast.AST) -> Found:
 
 
 def generators_made_coroutines(tree: ast.AST) -> Found:
-    """What is not compiled cannot await them, nor does trio start them. A class has `__await__` instead."""
+    """Interpreted code cannot await them, nor can trio start them. Classes with `__await__` replace them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            yield from (each for each in node.decorator_list if "coroutine" in ast.unparse(each))
+            yield from (
+                decorator for decorator in node.decorator_list if "coroutine" in ast.unparse(decorator)
+            )
 
 
 def async_generators(tree: ast.AST) -> Found:
     """They are not compiled at all."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef):
-            yield from (each for each in ast.walk(node) if isinstance(each, ast.Yield))
+            yield from (child for child in ast.walk(node) if isinstance(child, ast.Yield))
 
 
 def is_pure(path: str) -> bool:
@@ -235,19 +237,19 @@ def test_a_module_says_where_it_does_not_run() -> None:
     silent = []
     for module in sorted(NOT_ON_WINDOWS):
         path = ROOT / module
-        words = [each.read_text().split('"""')[1] for each in (path, path.with_name("__init__.py"))]
+        words = [file.read_text().split('"""')[1] for file in (path, path.with_name("__init__.py"))]
         if not re.search(r"\bLinux only\b|\bWindows\b", " ".join(words)):
             silent.append(module)
     assert silent == []
 
 
 def read_by(module: str) -> set[Path]:
-    """Where constants of ours are defined that a module imports; and the names of the methods."""
-    found = {ROOT / "mcpmux/protocol/method.py"}
+    """Return the files that define the constants which a module imports, and the file of method names."""
+    paths = {ROOT / "mcpmux/protocol/method.py"}
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
-        if isinstance(node, ast.ImportFrom) and any(each.name.isupper() for each in node.names):
-            found.add(ROOT / ((node.module or "").replace(".", "/") + ".py"))
-    return {path for path in found if path.is_relative_to(ROOT / "mcpmux") and path.exists()}
+        if isinstance(node, ast.ImportFrom) and any(alias.name.isupper() for alias in node.names):
+            paths.add(ROOT / ((node.module or "").replace(".", "/") + ".py"))
+    return {path for path in paths if path.is_relative_to(ROOT / "mcpmux") and path.exists()}
 
 
 def test_what_a_compiled_module_reads_of_others_is_final() -> None:

@@ -73,9 +73,9 @@ def stumbles(where: str) -> Iterator[tuple[str, str]]:
         place = path.relative_to(ROOT)
         for line, text in prose_of(path):
             for phrase in PHRASES:
-                for found in re.finditer(phrase, text):
-                    around = text[max(0, found.start() - 30) : found.end() + 30]
-                    yield phrase, f"{place}:{line}: {around!r}"
+                for match in re.finditer(phrase, text):
+                    excerpt = text[max(0, match.start() - 30) : match.end() + 30]
+                    yield phrase, f"{place}:{line}: {excerpt!r}"
         for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
             if isinstance(node, FUNCTIONS):
                 if (doc := ast.get_docstring(node)) and NO_VERB.match(doc):
@@ -92,5 +92,5 @@ def test_no_count_rises(where: str) -> None:
     for what, place in stumbles(where):
         places.setdefault(what, []).append(place)
     for what, highest in {**PHRASES, **RULES}.items():
-        found, most = places.get(what, []), highest[where == REST]
-        assert len(found) <= most, f"{what}: {len(found)} places, {most} at most:\n" + "\n".join(found)
+        hits, most = places.get(what, []), highest[where == REST]
+        assert len(hits) <= most, f"{what}: {len(hits)} places, {most} at most:\n" + "\n".join(hits)
