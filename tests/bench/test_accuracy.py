@@ -4,11 +4,11 @@ How it is judged. The server (`timed_server.py`) notes when each read came in an
 A percentile of these durations is the truth for `service`, and for `latency` where clients take turns; at a
 rate the truth for `latency` is the time from when a read was due until its answer went out. No client can
 see less: a reported percentile below the truth is wrong, in any round. It can see more, for between the
-server's two notes and the client's lie the kernel and the wait for a processor. What that costs, a bare
-socket beside the benchmark measures on the same server at the same time: the percentile of what its own reads
-took longer than the server says. The report may exceed the truth by 1 ms or 2 %, whichever is more, and by
-that. As a busy machine can only add, one good round of a few is enough. That requests leave when they are due
-is not judged here.
+server's two notes and the client's lie the kernel and the wait for a processor. A bare socket beside the
+benchmark measures that cost on the same server at the same time: a percentile of the excess of its own reads
+over the server's durations. The report may exceed the truth by the larger of 1 ms and 2 %, and by that cost.
+As a busy machine can only add, one good round of a few is enough. The times at which requests leave are not
+judged here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PERCENTS = (50, 90, 99)
 SHARE, SECONDS = 0.02, 0.001  # that a report may exceed the truth by
 HISTOGRAM_SHARE = 1 / 1024  # of a reported percentile, that it may be off by either way
 PROBED = "memo:probe"
-PROBE_PAUSE = 0.005  # so that the probe is little load of its own
+PROBE_PAUSE = 0.005  # so that the probe itself is little load
 RATE, COUNT = 100, 1000
 
 Times = list[tuple[float, float]]
@@ -90,12 +90,12 @@ class Round(NamedTuple):
         """Whether the percentiles of `measure` are right, and what they are. Fails for what cannot be."""
         right, lines = True, []
         for percent in PERCENTS:
-            said = self.reported[f"{measure} p{percent}"]
+            reported = self.reported[f"{measure} p{percent}"]
             true, more = percentile(truth, percent), percentile(self.unseen, percent)
-            numbers = [round(seconds * 1000, 2) for seconds in (said, true, more)]
+            numbers = [round(seconds * 1000, 2) for seconds in (reported, true, more)]
             lines.append(f"{measure} p{percent}: reported, true, unseen: {numbers} ms")
-            assert said >= true * (1 - HISTOGRAM_SHARE), lines  # no machine makes an answer come sooner
-            right = right and said <= true + max(true * SHARE, SECONDS) + more
+            assert reported >= true * (1 - HISTOGRAM_SHARE), lines  # no machine makes an answer come sooner
+            right = right and reported <= true + max(true * SHARE, SECONDS) + more
         return right, lines
 
 
@@ -118,9 +118,9 @@ class TimedServer:
         self._process.communicate()
 
     def stop(self) -> dict[str, Times]:
-        said, _ = self._process.communicate(timeout=STOP_SECONDS)
-        found: dict[str, Times] = json.loads(said)
-        return found
+        output, _ = self._process.communicate(timeout=STOP_SECONDS)
+        times: dict[str, Times] = json.loads(output)
+        return times
 
 
 class Probe:
@@ -196,9 +196,9 @@ def test_reported_percentiles_are_the_servers_own(
 ):
     seen = []
     for number in range(ROUNDS):
-        one = measure(script, options, tmp_path / f"{number}.csv")
-        latency_right, latency = one.judge("latency", truth(one.times))
-        service_right, service = one.judge("service", durations(one.times))
+        run = measure(script, options, tmp_path / f"{number}.csv")
+        latency_right, latency = run.judge("latency", truth(run.times))
+        service_right, service = run.judge("service", durations(run.times))
         print(latency, service)
         if latency_right and service_right:
             return

@@ -114,37 +114,37 @@ def chain(*following: Ask) -> tuple[Chain, list[tuple[int, int]]]:
     rest = iter(following)
 
     def follow(sent: int, received: int) -> Ask | None:
-        found = next(rest, None)
-        if found is not None:
+        next_ask = next(rest, None)
+        if next_ask is not None:
             counted.append((sent, received))
-        return found
+        return next_ask
 
     return Chain(ask_for("first"), lambda _ask, result: judge(result), follow), counted
 
 
 def test_a_good_answer_is_counted_and_the_next_ask_sent() -> None:
-    one, counted = chain(ask_for("second"), ask_for("third"))
+    asks, counted = chain(ask_for("second"), ask_for("third"))
     for name in ("second", "third"):
-        found: Any = one.advance(GOOD, 7)
-        assert (found.operation, one.ask, one.pending) == (name, found, False)
+        following: Any = asks.advance(GOOD, 7)
+        assert (following.operation, asks.ask, asks.pending) == (name, following, False)
     assert [sent for sent, _ in counted] == [7, 7]
-    assert one.advance(GOOD, 7) is None
-    assert (one.ask.operation, one.pending, len(counted)) == ("third", False, 2)
+    assert asks.advance(GOOD, 7) is None
+    assert (asks.ask.operation, asks.pending, len(counted)) == ("third", False, 2)
 
 
 def test_a_bad_answer_is_left_to_who_waits() -> None:
-    one, counted = chain(ask_for("second"))
-    assert one.advance(FAILED, 7) is None
-    assert (one.ask.operation, one.pending, counted) == ("first", False, [])
+    asks, counted = chain(ask_for("second"))
+    assert asks.advance(FAILED, 7) is None
+    assert (asks.ask.operation, asks.pending, counted) == ("first", False, [])
 
 
 def test_what_is_no_single_request_is_pending() -> None:
-    one, counted = chain(ask_for("list", "tools/list"))
-    assert one.advance(GOOD, 7) is None
-    assert (one.ask.operation, one.pending, len(counted)) == ("list", True, 1)
+    asks, counted = chain(ask_for("list", "tools/list"))
+    assert asks.advance(GOOD, 7) is None
+    assert (asks.ask.operation, asks.pending, len(counted)) == ("list", True, 1)
 
 
 def test_nothing_follows_a_single_ask() -> None:
-    one = Chain(ask_for("first"), lambda _ask, result: judge(result))
-    assert one.advance(GOOD, 7) is None
-    assert not one.pending
+    asks = Chain(ask_for("first"), lambda _ask, result: judge(result))
+    assert asks.advance(GOOD, 7) is None
+    assert not asks.pending

@@ -36,9 +36,14 @@ READ = [
 
 @pytest.mark.parametrize(("text", "part", "measure", "comparison", "limit", "kind"), READ)
 def test_a_condition_is_read(text, part, measure, comparison, limit, kind):
-    found = parse_assertion(text)
-    assert (found.part, found.measure, found.comparison, found.kind) == (part, measure, comparison, kind)
-    assert found.limit == pytest.approx(limit)
+    assertion = parse_assertion(text)
+    assert (assertion.part, assertion.measure, assertion.comparison, assertion.kind) == (
+        part,
+        measure,
+        comparison,
+        kind,
+    )
+    assert assertion.limit == pytest.approx(limit)
 
 
 REFUSED = [
@@ -165,26 +170,26 @@ RESULTS = made(
     ],
 )
 def test_results_are_judged_with_a_sentence(text: str, held: bool, sentence: str):
-    found = judge(parse_assertion(text), RESULTS)
-    assert found.held is held
-    assert sentence in found.sentence
+    judgement = judge(parse_assertion(text), RESULTS)
+    assert judgement.held is held
+    assert sentence in judgement.sentence
 
 
 def test_what_was_not_measured_does_not_meet_a_condition():
     nothing = made(rate=0.01, seconds=5)
     for text in ("p99<20s", "errors<1%", "lost<=0", "delivery.p99<1s"):
-        found = judge(parse_assertion(text), nothing)
-        assert not found.held
-        assert found.value is None
-        assert "nothing of it was measured" in found.sentence
+        judgement = judge(parse_assertion(text), nothing)
+        assert not judgement.held
+        assert judgement.value is None
+        assert "nothing of it was measured" in judgement.sentence
 
 
 def test_all_conditions_are_judged_for_all_targets():
     good, bad = made(lambda random, at: 0.001), made(lambda random, at: 0.1, name="slow")
     conditions = [parse_assertion("p99<20ms"), parse_assertion("rate>10/s")]
-    assert all(one.held for one in judge_all(conditions, [good]))
+    assert all(judgement.held for judgement in judge_all(conditions, [good]))
     judged = judge_all(conditions, [good, bad])
-    assert [one.held for one in judged] == [True, True, False, True]
+    assert [judgement.held for judgement in judged] == [True, True, False, True]
     assert judged[2].sentence.startswith("slow: ")
 
 

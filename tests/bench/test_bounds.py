@@ -36,12 +36,12 @@ def size_of(thing: object) -> int:
     waiting: list[object] = [thing]
     size = 0
     while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType | FunctionType):
             continue
-        seen.add(id(one))
-        size += sys.getsizeof(one)
-        waiting += gc.get_referents(one)
+        seen.add(id(item))
+        size += sys.getsizeof(item)
+        waiting += gc.get_referents(item)
     return size
 
 
@@ -72,13 +72,13 @@ def checker_of(count: int) -> Checker:
 
 
 def deliveries_of(count: int) -> Deliveries:
-    told, random = Deliveries(50, 10), Random(1)
+    deliveries, random = Deliveries(50, 10), Random(1)
     for number in range(count // 50):
         uri = f"memo:{number % 10}"
-        told.change(uri, float(number))
+        deliveries.change(uri, float(number))
         for subscriber in range(50):
-            told.hear(subscriber, uri, number + random.choice((0.01, 0.02)))
-    return told
+            deliveries.hear(subscriber, uri, number + random.choice((0.01, 0.02)))
+    return deliveries
 
 
 def mix_of(count: int) -> object:
@@ -129,7 +129,7 @@ def test_the_size_of_what_grows_is_seen() -> None:
 
 
 class Counter:
-    """Counts, and keeps nothing."""
+    """Only counts."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -54,9 +54,9 @@ def asked(load: captured.CapturedLoad, times: int) -> list[tuple[str, str]]:
 
 
 def test_requests_of_all_clients_are_asked_in_their_order_again_and_again():
-    one = dialogue((READ, {"uri": "a:1"}), (READ, {"uri": "a:2"}), (READ, {"uri": "a:1"}))
+    first = dialogue((READ, {"uri": "a:1"}), (READ, {"uri": "a:2"}), (READ, {"uri": "a:1"}))
     other = dialogue((LIST, {}), ("prompts/get", {"name": "hello"}), first=5)
-    load = load_of([one, other], with_tools=False)
+    load = load_of([first, other], with_tools=False)
     order = [("read", "a:1"), ("list resources", ""), ("read", "a:2"), ("prompt hello", ""), ("read", "a:1")]
     assert asked(load, 12) == [*order, *order, *order[:2]]
     assert len(load.asks) == 4
@@ -167,7 +167,7 @@ async def test_a_whole_capture_is_measured_in_either_era(autojump_clock, revisio
         "read": (6, {}),
         "list resources": (2, {}),
     }
-    reads = [each["params"]["uri"] for each in server.seen if each.get("method") == READ]
+    reads = [request["params"]["uri"] for request in server.seen if request.get("method") == READ]
     assert reads == ["memo:1", "memo:2", "memo:1"] * 2
     assert results.about.load.text.startswith("4 captured requests in turn")
     assert results.about.load.settings["captured"] == load.fingerprint()

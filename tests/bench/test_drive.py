@@ -21,7 +21,7 @@ def closed_load(clients: int, seconds: float = 10, **more: object) -> Plan:
 
 
 def stall(now: float, _number: int) -> float:
-    """10 ms, but for two seconds in which nothing is answered."""
+    """Return the delay of an answer: 10 ms, but until `STALL_TO` during the stall of two seconds."""
     return STALL_TO - now + 0.01 if STALL_FROM <= now < STALL_TO else 0.01
 
 
@@ -40,7 +40,7 @@ async def test_two_delays_are_reported_with_their_shares(autojump_clock) -> None
 
 
 async def test_stall_shows_in_the_open_model(autojump_clock) -> None:
-    """100 a second over 10 s: two of ten seconds' requests wait, from 2 s down to nothing."""
+    """100 a second over 10 s: two of ten seconds' requests wait, from 2 s down to 0."""
     recording, _, _ = await drive(DelayedServer(stall), open_load())
     assert len(recording.records) == 1000
     assert recording.percentile(50) == pytest.approx(0.01, abs=0.001)
@@ -60,7 +60,7 @@ async def test_stall_shows_although_only_one_request_fits(autojump_clock) -> Non
 
 
 async def test_stall_hides_in_the_closed_model(autojump_clock) -> None:
-    """A single client asks nothing while it waits: one slow answer among hundreds of fast ones."""
+    """A single client sends no requests while it waits: one slow answer among hundreds of fast ones."""
     recording, _, _ = await drive(DelayedServer(stall), closed_load(1))
     assert recording.percentile(99) == pytest.approx(0.01, abs=0.001)
     assert max(recording.latencies()) == pytest.approx(2.01, abs=0.02)

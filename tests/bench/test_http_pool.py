@@ -48,11 +48,11 @@ class Server:
         data = b""
         async for chunk in stream:
             data += chunk
-            head, found, rest = data.partition(b"\r\n\r\n")
+            head, separator, rest = data.partition(b"\r\n\r\n")
             size = next(
                 (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:")), 0
             )
-            if not found or len(rest) < size:
+            if not separator or len(rest) < size:
                 continue
             self.heads.append(head)
             self.bodies.append(json.loads(rest[:size]))
@@ -201,7 +201,7 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
 
 
 async def test_a_call_is_not_sent_twice_when_its_connection_breaks() -> None:
-    """A tool may have been run already: only what changes nothing is asked again."""
+    """Repeat only read-only requests, as a tool may have been run already."""
     async with pool_to(lambda message: http(result(message))) as (pool, server):
         await pool.exchange(alone(read()))
         server.answer = lambda _: None
@@ -251,10 +251,10 @@ def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
     left = iter(rest)
 
     def follow(sent: int, received: int) -> Ask | None:
-        found = next(left, None)
-        if found is not None:
+        next_ask = next(left, None)
+        if next_ask is not None:
             counted.append((sent, received))
-        return found
+        return next_ask
 
     return Chain(first, lambda _ask, result: judge(result), follow), counted
 
@@ -320,18 +320,18 @@ async def test_a_large_request_leaves_in_the_middle_of_a_chain() -> None:
 async def test_a_chain_that_is_cut_off_sends_nothing_more() -> None:
     async with pool_to(lambda message: http(result(message))) as (pool, server):
         await pool.exchange(alone(read()))
-        asked = 0
+        count = 0
         with trio.CancelScope() as scope:
 
             def follow(_sent: int, _received: int) -> Ask:
-                nonlocal asked
-                asked += 1
-                if asked == 20:
+                nonlocal count
+                count += 1
+                if count == 20:
                     scope.cancel()
                 return read()
 
             await pool.exchange(Chain(read(), lambda _ask, result: judge(result), follow))
         assert scope.cancelled_caught
-        seen = asked
+        seen = count
         await pool.exchange(alone(read()))
-        assert (asked, server.connections) == (seen, 2)
+        assert (count, server.connections) == (seen, 2)

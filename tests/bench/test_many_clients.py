@@ -1,4 +1,4 @@
-"""A thousand clients, each with a session of its own, as a process beside a server that counts them."""
+"""A thousand clients, each with its own session, as a process beside a server that counts them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcpmux.bench.results import BUSY_SHARE
 pytestmark = pytest.mark.slow
 
 CLIENTS = 1000
-SOFT_LIMIT = 512  # open files: the generator has to raise that by itself
+SOFT_LIMIT = 512  # open files: the generator has to raise the limit
 LEAST_FILES = 4 * CLIENTS
 TIMEOUT_SECONDS = 90  # on a machine that does other work; alone it takes ten
 READS_AT_RATE = 1200

@@ -34,7 +34,7 @@ def test_memory_stays_flat_at_full_speed(tmp_path: Path) -> None:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             try:
                 time.sleep(SETTLED_SECONDS)
-                before = resident_bytes(process)
+                start = resident_bytes(process)
                 time.sleep(MEASURED_SECONDS)
                 after = resident_bytes(process)
                 process.terminate()
@@ -45,4 +45,4 @@ def test_memory_stays_flat_at_full_speed(tmp_path: Path) -> None:
     counts = [part["count"] for part in results["operations"].values()]
     assert len(counts) == 2
     assert sum(counts) > REQUESTS_LEAST
-    assert after - before < GROWTH_BYTES
+    assert after - start < GROWTH_BYTES

@@ -19,10 +19,10 @@ def test_counts_times_and_bytes_add_up():
     assert set(whole.operations) == {"read", "list"}
     for name, part in whole.operations.items():
         parts = [run.operations[name] for run in RUNS]
-        assert part.count == sum(each.count for each in parts)
-        assert part.latency.count == sum(each.latency.count for each in parts)
-        assert part.latency.most == max(each.latency.most for each in parts)
-        assert part.sent_bytes == sum(each.sent_bytes for each in parts)
+        assert part.count == sum(run.count for run in parts)
+        assert part.latency.count == sum(run.latency.count for run in parts)
+        assert part.latency.most == max(run.latency.most for run in parts)
+        assert part.sent_bytes == sum(run.sent_bytes for run in parts)
     assert whole.rate(whole.overall()) == pytest.approx(200, rel=0.01)
     assert whole.connections.count == 30
     assert sum(whole.series.count) == pytest.approx(whole.overall().count, rel=0.01)
@@ -49,7 +49,7 @@ def test_pushes_add_up():
 def test_targets_are_told_apart_and_their_runs_stand_in_a_table():
     results = [made(name=name, seed=seed) for seed in (1, 2) for name in ("docs", "mail")]
     assert {name: len(runs) for name, runs in by_name(results).items()} == {"docs": 2, "mail": 2}
-    assert [one.about.name for one in pooled(results)] == ["docs", "mail"]
+    assert [result.about.name for result in pooled(results)] == ["docs", "mail"]
     tables = {table.title: table for table in tables_of(results)}
     assert [row[0].text for row in tables["Throughput"].rows] == ["docs", "mail"]
     for name in ("docs", "mail"):

@@ -32,7 +32,7 @@ URIS = [f"memo:{number}" for number in range(10)]
 class Place:
     """Where the sessions of a run lead to: a server each, or one for all.
 
-    `cut` ends their streams; `kill` too, and nobody is there any more.
+    `cut` ends their streams. `kill` does so, too, and refuses new ones.
     """
 
     def __init__(self, *servers: ScriptedServer) -> None:
@@ -71,8 +71,8 @@ def read_after(seconds: float, texts: dict[str, list[str]] | None = None) -> Any
     async def read(server: ScriptedServer, params: Json, _message: Json) -> Json:
         await trio.sleep(seconds)
         uri = params["uri"]
-        found = (texts or {}).get(uri)
-        text = uri if found is None else found.pop(0) if len(found) > 1 else found[0]
+        versions = (texts or {}).get(uri)
+        text = uri if versions is None else versions.pop(0) if len(versions) > 1 else versions[0]
         modern = {"resultType": "complete", **CACHE} if server.modern else {}
         return {"contents": [{"uri": uri, "text": text}], **modern}
 
@@ -117,8 +117,8 @@ async def test_every_revision_can_be_forced(autojump_clock, revision: str) -> No
     server = make_server(revision)
     results = await measure(Place(server), clients=1, seconds=0.1, revision=revision)
     assert results.about.revision == revision
-    asked = [message["params"] for message in server.seen if message.get("method") == "initialize"]
-    assert [params["protocolVersion"] for params in asked] == ([] if revision == MODERN else [revision])
+    handshakes = [message["params"] for message in server.seen if message.get("method") == "initialize"]
+    assert [params["protocolVersion"] for params in handshakes] == ([] if revision == MODERN else [revision])
 
 
 async def test_a_server_of_another_revision_is_told(autojump_clock) -> None:
@@ -220,16 +220,16 @@ async def test_stopping_keeps_what_was_measured(autojump_clock) -> None:
         cpu=lambda: 0.0,
         waited=lambda: 0.0,
     )
-    found: list[Results | None] = []
+    outcomes: list[Results | None] = []
 
     async def go() -> None:
-        found.append(await run.measure())
+        outcomes.append(await run.measure())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(go)
         await trio.sleep(1.005)
         run.stop("interrupted")
-    (results,) = found
+    (results,) = outcomes
     assert results is not None
     assert results.stopped == "interrupted"
     assert results.unfinished == 2
@@ -314,7 +314,7 @@ PUSH = parse_operation('tool touch {"uri": "{{uri}}"}')
 
 @ERAS
 async def test_pushes_are_timed_and_counted(autojump_clock, revision: str) -> None:
-    """Four subscribers: two hear after 20 ms, one twice, and one nothing at all."""
+    """Four subscribers: two are notified after 20 ms, one twice, and one never."""
     world: list[Telling] = []
     changer = Telling(revision, world, 0.02)
     servers = [Telling(revision, world, 0.02), Telling(revision, world, 0.02)]

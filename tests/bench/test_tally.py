@@ -95,7 +95,7 @@ def test_an_operation_that_comes_later_has_rows_for_all_of_the_time():
     assert results.series.count == (1, 0, 1)
 
 
-asked = st.tuples(
+timed_request = st.tuples(
     st.floats(0, 20),
     st.floats(1e-4, 5),
     st.sampled_from(["ok", "timeout", "tool_error"]),
@@ -104,22 +104,24 @@ asked = st.tuples(
 
 
 @settings(deadline=None)
-@given(st.lists(asked, max_size=60), st.floats(0, 5))
+@given(st.lists(timed_request, max_size=60), st.floats(0, 5))
 @example(
     [(2.0, 1.0, "ok", "b"), (16.0, 4.9, "ok", "a")], 1.9
 )  # the last row lasts no time, but has an answer
 def test_every_request_is_in_one_operation_and_one_row(requests: list, warm_up: float):
     tally = Tally(0.0, warm_up=warm_up, longest=30)
-    for at, took, outcome, operation in sorted(requests, key=lambda one: one[0] + one[1]):
+    for at, took, outcome, operation in sorted(requests, key=lambda request: request[0] + request[1]):
         ask(tally, at, took, outcome, operation)
-    before = ended(tally, 20.0)
+    early = ended(tally, 20.0)
     results = ended(tally, 20.0)
-    assert before == results, "results can be asked for at any time"
-    counted = [one for one in requests if one[0] >= warm_up]
+    assert early == results, "results can be asked for at any time"
+    counted = [request for request in requests if request[0] >= warm_up]
     whole = results.overall()
     assert whole.count == sum(results.series.count) == len(counted)
-    assert whole.failed == sum(results.series.errors) == sum(one[2] != "ok" for one in counted)
-    assert whole.latency.count == whole.service.count == sum(one[2] != "tool_error" for one in counted)
+    assert whole.failed == sum(results.series.errors) == sum(request[2] != "ok" for request in counted)
+    assert (
+        whole.latency.count == whole.service.count == sum(request[2] != "tool_error" for request in counted)
+    )
     for part in results.operations.values():
         assert sum(part.series.count) == part.count
         assert len(part.series.count) == len(results.series.count)
@@ -148,8 +150,13 @@ def test_connections_count_in_the_warm_up_and_by_what_they_failed_of():
     tally = Tally(0.0, warm_up=5.0)
     tally.connected(0.25)
     tally.connected(1.0, "refused")
-    found = ended(tally, 6.0).connections
-    assert (found.count, found.errors, found.times.count, found.times.most) == (2, {"refused": 1}, 1, 0.25)
+    connections = ended(tally, 6.0).connections
+    assert (connections.count, connections.errors, connections.times.count, connections.times.most) == (
+        2,
+        {"refused": 1},
+        1,
+        0.25,
+    )
 
 
 def test_a_run_that_ends_in_the_warm_up_has_measured_nothing():

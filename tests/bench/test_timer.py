@@ -59,10 +59,10 @@ def timers() -> int:
 
 
 async def test_its_descriptor_is_given_back() -> None:
-    before = timers()
+    count = timers()
     with open_timer():
-        assert timers() == before + 1
-    assert timers() == before
+        assert timers() == count + 1
+    assert timers() == count
 
 
 async def test_without_timers_of_the_kernel_it_is_the_event_loop_that_waits(

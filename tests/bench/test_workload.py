@@ -68,8 +68,8 @@ def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
 @pytest.mark.parametrize("prefix", ["", "docs+"])
 def test_a_glob_matches_the_same_with_and_without_a_mux(glob: str, prefix: str) -> None:
     make = bind(parse_operation(f"read {glob}"), [prefix + uri for uri in URIS])
-    found = {make(turn, Random(turn)).subject for turn in range(50)}
-    assert found == {f"{prefix}file:///a.md", f"{prefix}file:///dir/d.md"}
+    uris = {make(turn, Random(turn)).subject for turn in range(50)}
+    assert uris == {f"{prefix}file:///a.md", f"{prefix}file:///dir/d.md"}
 
 
 def test_a_uri_as_an_argument_is_one_of_the_server() -> None:

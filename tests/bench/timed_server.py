@@ -23,7 +23,7 @@ FAST, SLOW, STEADY = 0.005, 0.05, 0.02  # seconds
 
 
 def stall(number: int, now: float) -> float:
-    """20 ms, but for two seconds in which nothing is answered."""
+    """Return the delay of an answer: 20 ms, but until `STALL_TO` during the stall of two seconds."""
     return (STALL_TO - now if STALL_FROM <= now < STALL_TO else 0.0) + STEADY
 
 
@@ -64,9 +64,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
-        head, found, rest = self.data.partition(b"\r\n\r\n")
+        head, separator, rest = self.data.partition(b"\r\n\r\n")
         length = LENGTH.search(head + b"\r\n")
-        if not found or length is None or len(rest) < int(length[1]):
+        if not separator or length is None or len(rest) < int(length[1]):
             return
         self.data = rest[int(length[1]) :]
         self.answer(json.loads(rest[: int(length[1])]))

@@ -80,9 +80,9 @@ def yardstick() -> float:
 def test_exchange_takes_no_more_instructions(
     yardstick: float, scenario: Scenario, written_down: float
 ) -> None:
-    found = instructions_of(scenario, ROUNDS) / yardstick
-    assert found <= written_down * MORE, f"{found:.3f} exchanges of the yardstick instead of {written_down}"
-    assert found >= written_down * LESS, f"cheaper: write {found:.3f} instead of {written_down}"
+    cost = instructions_of(scenario, ROUNDS) / yardstick
+    assert cost <= written_down * MORE, f"{cost:.3f} exchanges of the yardstick instead of {written_down}"
+    assert cost >= written_down * LESS, f"cheaper: write {cost:.3f} instead of {written_down}"
 
 
 @pytest.mark.slow
@@ -109,8 +109,8 @@ def test_exchange_takes_no_more_system_calls(scenario: Scenario, most: dict[froz
 def is_within(cost: Cost, most: dict[frozenset[str], float], others: float) -> bool:
     """Whether an exchange takes no more calls than `most` of each kind and `others`, but some."""
     total = cost.calls.total() / cost.exchanges
-    each = all(0 < cost.each(names) <= count * MORE for names, count in most.items())
-    return each and total <= (sum(most.values()) + others) * MORE
+    kinds_fit = all(0 < cost.each(names) <= count * MORE for names, count in most.items())
+    return kinds_fit and total <= (sum(most.values()) + others) * MORE
 
 
 def test_calls_of_all_kinds_count() -> None:

@@ -72,12 +72,16 @@ def test_envoy_has_a_cluster_for_every_server_and_one_thread(site):
     launch = envoy.start(site)
     config = written(site, "envoy.json")["static_resources"]
     clusters = [cluster["load_assignment"]["endpoints"][0] for cluster in config["clusters"]]
-    addresses = [each["lb_endpoints"][0]["endpoint"]["address"]["socket_address"] for each in clusters]
-    assert addresses == [{"address": "127.0.0.1", "port_value": 9000 + each} for each in range(UPSTREAMS)]
+    addresses = [cluster["lb_endpoints"][0]["endpoint"]["address"]["socket_address"] for cluster in clusters]
+    assert addresses == [{"address": "127.0.0.1", "port_value": 9000 + number} for number in range(UPSTREAMS)]
     (manager,) = config["listeners"][0]["filter_chains"][0]["filters"]
-    parsing, routing = (each["typed_config"] for each in manager["typed_config"]["http_filters"])
+    parsing, routing = (
+        http_filter["typed_config"] for http_filter in manager["typed_config"]["http_filters"]
+    )
     assert parsing["@type"].endswith(".http.mcp.v3.Mcp")
-    assert [server["name"] for server in routing["servers"]] == [each["name"] for each in config["clusters"]]
+    assert [server["name"] for server in routing["servers"]] == [
+        cluster["name"] for cluster in config["clusters"]
+    ]
     assert launch.command[launch.command.index("--concurrency") + 1] == "1"
 
 
@@ -152,25 +156,25 @@ def test_table_has_a_line_for_each_peer_or_the_reason():
 @pytest.mark.process
 def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
-    wanted = Environment(NPM, "nothing", [f"{tmp_path}/no-such-folder"])
+    environment = Environment(NPM, "nothing", [f"{tmp_path}/no-such-folder"])
     with pytest.raises(CannotRun, match=r"no-such-folder|npm"):
-        install("nothing", wanted)
+        install("nothing", environment)
     assert not (tmp_path / "peer-nothing" / "stamp").exists()
 
 
 @pytest.mark.process
 def test_what_is_there_already_is_not_installed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
-    wanted = Environment(NPM, "nothing", [])  # there is nothing to install, so this succeeds at once
+    environment = Environment(NPM, "nothing", [])  # there is nothing to install, so this succeeds at once
     with suppress(CannotRun):  # but for machines without npm, where only what is there can be used
-        install("nothing", wanted)
+        install("nothing", environment)
     directory = tmp_path / "peer-nothing"
     (directory / "stamp").write_text("\n".join([sys.version]))
     (directory / "kept").touch()
-    assert install("nothing", wanted) == Installed(directory, NPM)
+    assert install("nothing", environment) == Installed(directory, NPM)
     assert (directory / "kept").exists()
     with pytest.raises(CannotRun):  # other requirements are another environment
-        install("nothing", wanted._replace(requirements=[f"{tmp_path}/no-such-folder"]))
+        install("nothing", environment._replace(requirements=[f"{tmp_path}/no-such-folder"]))
     assert not (directory / "kept").exists()
 
 

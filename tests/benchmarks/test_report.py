@@ -19,8 +19,8 @@ from benchmarks.report import (
 
 def pair(direct: int, through: int) -> Pair:
     """Runs of one second with so many exchanges."""
-    before, behind = (Tally(count, 1.0, 0.5, 1e-4, 2e-4) for count in (direct, through))
-    return Pair(before, behind, 50e-6, 20e-6)
+    direct_run, mux_run = (Tally(count, 1.0, 0.5, 1e-4, 2e-4) for count in (direct, through))
+    return Pair(direct_run, mux_run, 50e-6, 20e-6)
 
 
 def test_rate_row_compares_pair_by_pair():
@@ -74,8 +74,8 @@ def test_scorecard_counts_and_names_what_was_missed():
     rows = [Row("a", "", "", met=MET), Row("b", "", "", met=NOT_MET), Row("c", "", "")]
     assert scorecard(rows) == "1 of 2 goals were met in this run; not met: b."
     late = Row("d", "", "", met=IN_PROPORTION)
-    told = "1 of 3 goals were met in this run; not met, but in proportion: d; not met: b."
-    assert scorecard([*rows, late]) == told
+    summary = "1 of 3 goals were met in this run; not met, but in proportion: d; not met: b."
+    assert scorecard([*rows, late]) == summary
     assert scorecard(rows[:1]) == "1 of 1 goals were met in this run."
 
 

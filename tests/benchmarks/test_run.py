@@ -121,9 +121,9 @@ def test_report_has_a_row_for_every_measure(tmp_path, options, measures):
         program(proxy.command[0], proxy.package)
     report = tmp_path / "report.md"
     rows = measured(report, *options)
-    found = [row[0].removeprefix("| ") for row in rows]
-    assert len(found) >= len(measures)
-    assert all(any(name.startswith(wanted) for name in found) for wanted in measures), found
+    names = [row[0].removeprefix("| ") for row in rows]
+    assert len(names) >= len(measures)
+    assert all(any(name.startswith(measure) for name in names) for measure in measures), names
     assert not any(NOT_MEASURED in row[-1] for row in rows)
     text = report.read_text()
     assert re.search(r"\d+ of \d+ goals were met in this run", text)
@@ -171,9 +171,9 @@ def test_a_measurement_on_one_core_leaves_the_others_free(monkeypatch) -> None:
         seen.append(os.sched_getaffinity(0))
         return []
 
-    before = os.sched_getaffinity(0)
+    cores = os.sched_getaffinity(0)
     monkeypatch.setitem(SCENARIOS, "read", Scenario(look, quick=True))
     bench = Bench(Effort(1, 1), lambda _text: None)
     assert measure(bench, ["read"]) == []
     assert seen == [{bench.load_core}]
-    assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == cores

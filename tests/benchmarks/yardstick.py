@@ -1,7 +1,7 @@
 """A small HTTP server of trio, httptools, msgspec and plain Python, to measure instructions by.
 
-It must never change, and imports nothing of mcpmux: what its exchanges cost tells only how many instructions
-this Python and these libraries take, in about the mixture in which mcpmux uses them.
+It must never change, and imports nothing of mcpmux: the cost of its exchanges shows only how many
+instructions this Python and these libraries take, in about the mixture in which mcpmux uses them.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def work(words: list[str]) -> int:
 
 
 async def reply(stream: trio.SocketStream, collected: Collected) -> None:
-    asked = msgspec.json.decode(collected.body, type=Asked)
-    content = {"uri": asked.params.uri, "text": TEXT[:1024], "total": work(TEXT[:200].split())}
-    answer = {"jsonrpc": "2.0", "id": asked.id, "result": {"contents": [content]}}
+    request = msgspec.json.decode(collected.body, type=Asked)
+    content = {"uri": request.params.uri, "text": TEXT[:1024], "total": work(TEXT[:200].split())}
+    answer = {"jsonrpc": "2.0", "id": request.id, "result": {"contents": [content]}}
     body = msgspec.json.encode(answer)
     with trio.fail_after(60):
         await stream.send_all(HEAD % (len(body), body))

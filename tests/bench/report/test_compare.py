@@ -1,4 +1,4 @@
-"""Changes are found, noise is not taken for one, and what cannot be told is said."""
+"""Changes are found, noise is not taken for one, and unclear cases are reported as such."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_targets_are_matched_by_name_or_because_there_is_only_one():
     (comparison,) = compare_reports(report(a), report(b))
     assert comparison.name == "other"
     assert unmatched(report(a), report(b)) == []
-    assert [each.name for each in compare_reports(report(a, b), report(b))] == ["other"]
+    assert [comparison.name for comparison in compare_reports(report(a, b), report(b))] == ["other"]
     assert unmatched(report(a, b), report(b)) == ["docs"]
 
 

@@ -124,13 +124,13 @@ def test_csv_has_a_row_for_each_measure():
     rows = list(csv.reader(io.StringIO(csv_of(report(WHOLE, broken(STEPPED), EMPTY)))))
     assert tuple(rows[0]) == COLUMNS
     assert {len(row) for row in rows} == {len(COLUMNS)}
-    found = {(row[0], row[5], row[6]): row[7] for row in rows[1:]}
-    assert len(found) == len(rows) - 1, "no row twice"
-    assert float(found["docs", "", "requests"]) == 2000
-    assert float(found["docs", "read", "latency p99.9"]) == WHOLE.operations["read"].latency.percentile(99.9)
-    assert found["docs", "delivery", "losses"] == "3"
-    assert float(found["stepped", "step 200/s", "offered"]) == 200
-    assert found["empty", "", "latency p50"] == ""
+    values = {(row[0], row[5], row[6]): row[7] for row in rows[1:]}
+    assert len(values) == len(rows) - 1, "no row twice"
+    assert float(values["docs", "", "requests"]) == 2000
+    assert float(values["docs", "read", "latency p99.9"]) == WHOLE.operations["read"].latency.percentile(99.9)
+    assert values["docs", "delivery", "losses"] == "3"
+    assert float(values["stepped", "step 200/s", "offered"]) == 200
+    assert values["empty", "", "latency p50"] == ""
 
 
 def test_csv_has_no_formula_of_a_stranger():
