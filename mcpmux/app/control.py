@@ -18,6 +18,7 @@ import attrs
 import structlog
 import trio
 
+from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import check_listeners
 from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
@@ -81,6 +82,7 @@ def look_at_file(path: str) -> Look | None:
 def _load(file: ConfigFile) -> Config:
     config = file.load()
     check_listeners(config)
+    check_interceptors(config)
     return config
 
 

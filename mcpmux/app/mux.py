@@ -7,7 +7,7 @@ changed. Clients get `list_changed` for upstreams that came, went or have a new 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mcpmux import __version__
+from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, make_steps
 from mcpmux.channels.opener import ChannelOpener
 from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
@@ -35,6 +36,8 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl, Shown
+from mcpmux.runtime.holding import Holding
+from mcpmux.runtime.interception import Interception, Step
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.router import Router
@@ -80,6 +83,7 @@ class Mux:
         poller: ReadinessPoller,
         nursery: trio.Nursery,
         replicas: Replicas | None = None,
+        functions: Functions = NO_FUNCTIONS,
     ) -> None:
         """See `open_mux`."""
         merging = config.merging
@@ -120,12 +124,21 @@ class Mux:
             self.marks,
         )
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
+        self.holding = Holding()
+        self._functions = functions
+        self._adopt_interceptors(make_steps(config, shown.naming, functions))
         counter = SessionCounter(config.limits.max_sessions_per_principal)
         self.service = MuxService(self.router, self.hub, tap, counter)
 
     def _adopt(self, config: Config) -> None:
         self._namespace = Namespace(config.prefixes, config.merging.name_limit)
         self.hub.passes_all = self._namespace.transparent is not None
+
+    def _adopt_interceptors(self, steps: Sequence[Step]) -> None:
+        router = self.router
+        if steps or router.interception is not None:  # which calls may wait in
+            more = self._access, router.round_trips, self.holding, self._tap, router.interception
+            router.interception = Interception(steps, *more)
 
     # Sessions with upstreams
 
@@ -227,9 +240,16 @@ class Mux:
     # Changes while it runs
 
     def apply(self, config: Config) -> Plan:
-        """Apply a configuration. Return what was done, and what has to wait for a restart."""
-        former, self.config = self.config, config
+        """Apply a configuration. Return what was done, and what has to wait for a restart.
+
+        Raises ConfigError, without any change, when an interceptor cannot be made.
+        """
+        former = self.config
         plan = plan_change(former, config)
+        shown, old = shown_by(config), shown_by(former)
+        # First, as it can fail: a module that can be imported no more.
+        steps = make_steps(config, shown.naming, self._functions) if plan else []
+        self.config = config
         if not plan:
             return plan
         merging = config.merging
@@ -249,12 +269,13 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(former.enabled, plan)
-        shown, old = shown_by(config), shown_by(former)
         goes_by_names = any(rule.targets for rule in config.access)
         is_same = config.access == former.access and (not goes_by_names or shown.naming == old.naming)
         if not is_same or shown != old:
             policy = self._access.policy if is_same else policy_of(config.access, shown.naming)
             self.router.adopt(policy, shown)
+        if steps or former.intercept:
+            self._adopt_interceptors(steps)
         for follower in self.followers:
             follower(config)
         return plan
@@ -356,19 +377,21 @@ async def open_mux(
     marks: Marks | None = None,
     generations: Generations | None = None,
     replicas: Replicas | None = None,
+    functions: Functions = NO_FUNCTIONS,
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and yield the mux in front of them.
 
     `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
     tap, every call of an upstream. If other processes serve the same clients, `marks` are the prefix of the
     ids that clients send back, and `generations` are shared. One of `replicas` subscribes for all.
+    `functions`: those that interceptors name, besides what can be imported. Raises ConfigError.
 
     No task runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller())
         nursery = await stack.enter_async_context(trio.open_nursery())
-        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery, replicas)
+        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery, replicas, functions)
         nursery.start_soon(mux.hub.run, name="notification")
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux

@@ -153,6 +153,10 @@ class ParkedCalls(Generic[T]):
         del self._entries[state]
         return entry[1]
 
+    def sift(self, is_wanted: Callable[[T], bool]) -> None:
+        """Remove the values that are not wanted any more."""
+        self._entries = {state: entry for state, entry in self._entries.items() if is_wanted(entry[1])}
+
     def states_of(self, client: object) -> list[str]:
         """Return the states that one client has."""
         return [state for state, (call, _) in self._entries.items() if call.client is client]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import trio
 
@@ -109,6 +109,23 @@ def said_in_result(request_id: Id, result: Fields, method: str) -> Said:
     return Said("result", request_id, failed=is_failed)
 
 
+class Intercepted(NamedTuple):
+    """A verdict of an interceptor. `on`: `request`, `result` or `notification`.
+
+    `began`: trio's time when it was asked for. `seconds`: that it took.
+
+    `before`, `after`: digests of what it has changed, "" for no change.
+    """
+
+    name: str
+    on: str
+    verdict: str
+    began: float
+    seconds: float
+    before: str
+    after: str
+
+
 class Tap(Protocol):
     """Watches the traffic."""
 
@@ -158,6 +175,9 @@ class Tap(Protocol):
 
     def routed(self, exchange: int, upstream: str) -> None:
         """Note that an exchange sends a request to an upstream (its configured name)."""
+
+    def intercepted(self, exchange: int, verdict: Intercepted) -> None:
+        """Note what an interceptor has decided about a message of an exchange."""
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         """Keep the outcome of an admitted exchange: its result, the client's error, or what cut it off.

@@ -10,6 +10,7 @@ from mcpmux.config.auth import OAuth as OAuth
 from mcpmux.config.auth import StaticToken as StaticToken
 from mcpmux.config.expansion import Secret as Secret
 from mcpmux.config.expansion import display_url as display_url
+from mcpmux.config.intercept import Intercept as Intercept
 from mcpmux.config.listener import Admin as Admin
 from mcpmux.config.listener import AnyListener as AnyListener
 from mcpmux.config.listener import ClientTls as ClientTls

@@ -21,6 +21,7 @@ from attrs import Factory, field, frozen
 from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth, OAuth
 from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
+from mcpmux.config.intercept import Intercept, find_clashing_names, find_lost_servers
 from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
@@ -439,6 +440,8 @@ class Settings:
     auth: Auth = field(factory=Auth)
     access: tuple[AccessRule, ...] = ()
     """Who may use what: what one rule allows and none denies. Without rules everything is allowed."""
+    intercept: tuple[Intercept, ...] = ()
+    """What steps into exchanges: to change them, refuse them, or have a person asked. In this order."""
     views: Mapping[Annotated[str, VIEW_NAME], View] = field(factory=dict, converter=read_only)
     """Selections of what clients see, by name. Each is served below the path of every listener."""
     redaction: Redaction = field(factory=Redaction)
@@ -492,6 +495,10 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
             close = prefixes.get(name) or closest(name, names)
             hint = "" if close is None else f"; did you mean `{close}`?"
             yield Problem(place, f"no upstream has the name `{name}`{hint}")
+    for number, text in find_lost_servers(settings.intercept, names):
+        yield Problem(("intercept", number, "server"), text)
+    for number, text in find_clashing_names(settings.intercept):
+        yield Problem(("intercept", number, "name"), text)
     yield from find_mistakes(settings.views, names, settings.listeners)
 
 
@@ -504,8 +511,9 @@ def find_idle_globs(settings: Settings, names: Sequence[str]) -> Iterator[str]:
 
 def _upstreams_named(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yield (place, name or glob) of the rules that do nothing, or too much, if a name is misspelt."""
-    groups: dict[KeyPath, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
+    groups: dict[KeyPath, Sequence[AccessRule | Intercept | RateLimit | CaptureRule | None]] = {
         ("access",): settings.access,
+        ("intercept",): settings.intercept,
         ("limits", "rate"): settings.limits.rate,
         ("capture", "rules"): settings.capture.rules,
     }

@@ -31,8 +31,8 @@ IN_PLACE = frozenset(
 
 TOKENS = frozenset({"auth.tokens", "auth.issuers"})
 LIVE = TOKENS | {
-    *("env_file", "access", "views", "limits.rate", "caching", "merging", "identity", "redaction"),
-    *("logging.level", "logging.format"),
+    *("env_file", "access", "intercept", "views", "limits.rate", "caching", "merging"),
+    *("identity", "redaction", "logging.level", "logging.format"),
     *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
 }
 """Sections or keys of the settings that change in place."""

@@ -24,6 +24,7 @@ from cattrs import AttributeValidationNote, BaseValidationError, Converter, Forb
 
 from mcpmux.config.auth import AccessRule
 from mcpmux.config.expansion import Secret, expand, read_env_file
+from mcpmux.config.intercept import Intercept
 from mcpmux.config.layout import (
     MCPMUX,
     UPSTREAMS,
@@ -199,8 +200,9 @@ def _sound_settings(raw: object, environ: Mapping[str, str]) -> Settings:
     table = raw if isinstance(raw, Mapping) else {}
     types = {name: value.type for name, value in attrs.fields_dict(attrs.resolve_types(Settings)).items()}
     values = {name: structure(types[name], table[name], environ)[0] for name in types if name in table}
-    if isinstance(rules := table.get("access"), list):
-        values["access"] = tuple(structure(AccessRule, rule, environ)[0] for rule in rules)
+    for key, kind in (("access", AccessRule), ("intercept", Intercept)):
+        if isinstance(rules := table.get(key), list):
+            values[key] = tuple(structure(kind, rule, environ)[0] for rule in rules)
     if isinstance(views := table.get("views", {}), Mapping):
         values["views"] = {name: structure(View, view, environ)[0] for name, view in views.items()}
     else:

@@ -17,7 +17,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import support_in
 
 KNOWN_SECONDS: Final = 60.0  # until a list is asked for again: servers may not announce changes
-_KEPT: Final = ("annotations", "inputSchema", "execution")
+_KEPT: Final = ("annotations", "inputSchema", "outputSchema", "execution")
 """The members that are asked about."""
 
 
@@ -64,9 +64,9 @@ class Listing:
             self._hints = {name: hints_of(annotation) for name, annotation in annotations.items()}
         return self._hints
 
-    def schema(self, name: str) -> dict[str, Any]:
-        """Return the input schema of a tool; an empty one when it has none."""
-        schema = value_of(self.items.get(name, {}).get("inputSchema"))
+    def schema(self, name: str, member: str = "inputSchema") -> dict[str, Any]:
+        """Return the schema that a tool has as `member`; an empty one when it has none."""
+        schema = value_of(self.items.get(name, {}).get(member))
         return schema if isinstance(schema, dict) else {}
 
     def task_support(self, name: str) -> str | None:

@@ -38,8 +38,9 @@ MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSU
 UPSTREAM_UNAVAILABLE: Final = -31001  # it cannot be reached, or died while it worked on the request
 UPSTREAM_TIMEOUT: Final = -31002  # it did not answer within its deadline
 BUSY: Final = -31003  # too much is in flight; the request was not begun, so it can be sent again
+REFUSED: Final = -31004  # an interceptor or a person refuses the request, or the answer to it
 
-OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
+OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY, REFUSED})
 """Codes of mcpmux, which an upstream that is itself a mcpmux uses, too."""
 
 _BAD_REQUEST: Final = frozenset({PARSE_ERROR, INVALID_REQUEST}) | MODERN_ONLY

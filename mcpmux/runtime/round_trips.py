@@ -137,6 +137,13 @@ class RoundTrips:
             sealed[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
         return sealed
 
+    def own_state(self, call: Call, state: str) -> str:
+        """Return a state of this process itself as the client of a call gets it."""
+        if call.legacy:
+            return state
+        principal = call.principal.key
+        return self._marks.current + (self._state_seal.seal(principal, state) if principal else state)
+
     def _write_task(self, exposed: str, principal: str) -> str:
         resolved = self._resolver.namespace.resolve_task(exposed)
         tool = self._access.tool_of(*resolved) if resolved is not None else None

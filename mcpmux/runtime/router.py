@@ -21,7 +21,7 @@ from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, SOME, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Exchange, Notify
+from mcpmux.protocol.call import Call, Event, Exchange, Notify, target_in
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -29,6 +29,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
+from mcpmux.runtime.interception import Interception, Work
 from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, mention
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -64,7 +65,9 @@ class Router:
         `rates` limits the requests of clients. `marks`: the prefix of states and task ids of modern clients,
         which leads their calls back to this process. `settle`, an attribute, is awaited before a client gets
         the answer to a call that may have changed something: other processes must drop their caches first.
+        `interception`, None without interceptors, is another one for each configuration.
         """
+        self.interception: Interception | None = None
         self.settle: Settle | None = None
         self._rates = rates
         self._registry = registry
@@ -75,17 +78,17 @@ class Router:
         self._tasks = tasks
         self.interests = Interests(registry, self.resolver, hub, access, rates)
         self._visits = UrlVisits(hub.personal)
-        self._round_trips = RoundTrips(seal_key, marks, self.resolver, access)
+        self.round_trips = RoundTrips(seal_key, marks, self.resolver, access)
         self.search = ToolSearch(
-            access, self._dispatch, merger.page, lambda result: self._signature.put_on(result)
+            access, self._dispatch, self._list, lambda result: self._signature.put_on(result)
         )
         self._routes: dict[str, Exchange] = {
-            m.DISCOVER: self._signed(self._discover),
+            m.DISCOVER: self._discover,
             m.RESOURCES_READ: self._read,
             m.TOOLS_CALL: self._use,
             m.PROMPTS_GET: self._use,
             m.COMPLETE: self._complete,
-            **dict.fromkeys(m.PAGED, self._signed(merger.page)),
+            **dict.fromkeys(m.PAGED, self._list),
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
 
@@ -123,7 +126,7 @@ class Router:
         """Answer a call after unsealing its state and task id and checking the spelling of its members."""
         # The session of a legacy client keeps its states and asks the questions itself.
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
-            call = self._round_trips.taken_back(call)
+            call = self.round_trips.taken_back(call)
         if not self.access.is_open:
             # Before anything reads the members: a server may read another spelling than the rules judge.
             self.access.of(call.principal).check_spelling(call)
@@ -140,15 +143,26 @@ class Router:
             raise no_method(call.method)
         return route(call, notify)
 
-    def _signed(self, route: Exchange) -> Exchange:
-        """Return a route that signs its results, for the routes that do not go through `_ask`."""
+    def _stepped(
+        self, upstream: str, own: str | None, call: Call, notify: Notify, work: Work
+    ) -> Awaitable[Fields]:
+        """Answer a call by `work`, between the interceptors that it is for. `own`: see `Interception`."""
+        assert self.interception is not None
+        chain = self.interception.chain(call.method, upstream)
+        if chain is None:
+            return work(call, notify)
+        session = self._registry.for_call(upstream, call)
+        return self.interception.exchange(chain, session, own, call, notify, work)
 
-        async def answer(call: Call, notify: Notify) -> Fields:
-            return self._signature.put_on(await route(call, notify))
+    async def _list(self, call: Call, notify: Notify) -> Fields:
+        interception = self.interception
+        chain = interception.chain(call.method, None) if interception is not None else None
+        if interception is None or chain is None:
+            return self._signature.put_on(await self._merger.page(call, notify))
+        page = await interception.exchange(chain, None, None, call, notify, self._merger.page)
+        return self._signature.put_on(page)
 
-        return answer
-
-    async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
+    async def _pass_on(self, only: str, call: Call, notify: Notify, *, is_stepped: bool = False) -> Fields:
         """Answer a list, or a call of a method that mcpmux does not know, in the words of the only upstream.
 
         A list of one upstream need not be merged, so its pages and cursors stay as they are.
@@ -160,6 +174,9 @@ class Router:
         if kind is not None and not judge.visible(call.method, [only]):
             empty = {"resultType": raw("complete"), kind.items: raw([])}
             return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
+        if self.interception is not None and not is_stepped:
+            work = partial(self._pass_on, only, is_stepped=True)
+            return await self._stepped(only, None, call, notify, work)
         upstream = self._registry.for_call(only, call)
         ask = partial(self._ask, upstream, call)
         # Before the list is sifted: items may be judged by the annotations of tools.
@@ -202,7 +219,7 @@ class Router:
             result = rewrite.expose_result(call.method, result, space)
         # After the names: nothing inside a sealed id can be rewritten any more.
         if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._round_trips.given_out(call, upstream, result)
+            result = self.round_trips.given_out(call, upstream, result)
         return result if space.transparent else self._signature.put_on(result)
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
@@ -274,7 +291,7 @@ class Router:
 
     def abandon(self, state: str) -> None:
         """Give up the parked call with that state, whose client has gone."""
-        if self._tasks.abandon(state):
+        if self._tasks.abandon(state) or (self.interception is not None and self.interception.abandon(state)):
             return
         for upstream in self._registry.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):
@@ -287,6 +304,8 @@ class Router:
     def leave(self, client: object) -> None:
         """Forget a client that has gone: close its private sessions, and give up waiting for its answers."""
         self._tasks.leave(client)
+        if self.interception is not None:
+            self.interception.leave(client)
         for upstream in self._registry.connected():
             if upstream.connection is not None:
                 upstream.connection.channel.questions.leave(client)
@@ -319,7 +338,7 @@ class Router:
         }
         if instructions is not None:
             result["instructions"] = raw(instructions)
-        return result
+        return self._signature.put_on(result)
 
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         # Without a coroutine for the common case; with a policy, `_find_and_read` judges the URI.
@@ -334,7 +353,12 @@ class Router:
                 return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
         return self._read_from(owner, own, uri, call, notify)
 
-    def _read_from(self, owner: str, own: str, uri: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def _read_from(
+        self, owner: str, own: str, uri: str, call: Call, notify: Notify, is_stepped: bool = False
+    ) -> Awaitable[Fields]:
+        if self.interception is not None and not is_stepped:
+            work = partial(self._read_from, owner, own, uri, is_stepped=True)
+            return self._stepped(owner, own, call, notify, work)
         if own != uri:  # else the client's bytes stay
             call = call.with_params({**call.params, "uri": Raw(encode(own))})
         upstream = self._registry.for_call(owner, call)
@@ -375,7 +399,12 @@ class Router:
                 return self._refuse(refusal, name, call, KIND_OF[call.method])
         return self._use_from(owner, own, name, call, notify)
 
-    def _use_from(self, owner: str, own: str, name: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def _use_from(
+        self, owner: str, own: str, name: str, call: Call, notify: Notify, is_stepped: bool = False
+    ) -> Awaitable[Fields]:
+        if self.interception is not None and not is_stepped:
+            work = partial(self._use_from, owner, own, name, is_stepped=True)
+            return self._stepped(owner, own, call, notify, work)
         upstream, params = self._registry.for_call(owner, call), call.params.copy()
         if own != name:
             params["name"] = Raw(encode(own))
@@ -398,15 +427,24 @@ class Router:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
         # Nothing is judged or renamed: the reference stays as the client spelled it.
         if only is not None and judge.is_open and judge.overrides is None:
-            return await self._ask(self._registry.for_call(only, call), call, notify)
+            work = partial(self._ask, self._registry.for_call(only, call))
+            if self.interception is not None:
+                return await self._stepped(only, target_in(call.params), call, notify, work)
+            return await work(call, notify)
         ref, key, named = judge.read_ref(call)
         if key == "uri":
             owner, own, _ = await self.resolver.resolve_uri(named, call, m.COMPLETE)
         else:
             owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
         upstream = self._registry.for_call(owner, call)
-        call = call.with_params({**call.params, "ref": raw({**ref, key: raw(own)})})
-        return await self._ask(upstream, call, notify)
+
+        async def ask(call: Call, notify: Notify) -> Fields:
+            call = call.with_params({**call.params, "ref": raw({**ref, key: raw(own)})})
+            return await self._ask(upstream, call, notify)
+
+        if self.interception is not None:
+            return await self._stepped(owner, own, call, notify, ask)
+        return await ask(call, notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.resolver.namespace
@@ -424,6 +462,13 @@ class Router:
         rule = judge.refused_by(owner, m.TOOLS_CALL, tool)
         if rule is not None:
             raise as_refused(no_task(), rule)
+        work = partial(self._ask_about_task, upstream, own)
+        if self.interception is not None:
+            return await self._stepped(owner, tool, call, notify, work)
+        return await work(call, notify)
+
+    def _ask_about_task(self, upstream: Upstream, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
+        namespace, owner = self.resolver.namespace, upstream.name
 
         def resolve(task_id: str) -> str:
             named = namespace.resolve_task(task_id)
@@ -431,4 +476,4 @@ class Router:
 
         if not upstream.space.transparent:
             call = call.with_params({**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)})
-        return await self._ask(upstream, call, notify)
+        return self._ask(upstream, call, notify)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from mcpmux.channels.tap import Direction, Leg, Said
+from mcpmux.channels.tap import Direction, Intercepted, Leg, Said
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.traffic.record import ANSWERS
@@ -86,9 +86,12 @@ PendingRequest: TypeAlias = tuple[int, str, float, bool, int]
 
 
 class Exchange:
-    """One exchange that is being worked on. `upstreams`: configured names, in the order they were asked."""
+    """One exchange that is being worked on. `upstreams`: configured names, in the order they were asked.
 
-    __slots__ = ("began", "call", "headers", "leg", "number", "upstreams")
+    `intercepted`: the verdicts of interceptors, in their order.
+    """
+
+    __slots__ = ("began", "call", "headers", "intercepted", "leg", "number", "upstreams")
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Exchange:
     ) -> None:
         self.number, self.leg, self.call, self.began = number, leg, call, began
         self.upstreams, self.headers = upstreams, headers
+        self.intercepted: Sequence[Intercepted] = ()
 
 
 BATCH: Final = 128  # messages that wait to be decoded: decoding many together costs less for each

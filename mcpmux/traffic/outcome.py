@@ -6,7 +6,7 @@
 | `tool_error` | the result of a tool call with `isError` |
 | `input_required` | a result that asks the client first |
 | `error` | a JSON-RPC error; of many codes a word of CODES says more |
-| `refused` | an error by a rule of mcpmux, which a message does not show |
+| `refused` | an error by a rule of mcpmux, which a message does not show, or by an interceptor |
 | `invalid` | a message that is not JSON-RPC |
 | `cancelled` | by its client, or by a stop of mcpmux |
 | `broken` | by a bug of mcpmux |
@@ -50,6 +50,7 @@ CODES: Final = {
     codes.MISSING_CLIENT_CAPABILITY: "missing_capability",
     codes.UPSTREAM_UNAVAILABLE: "unavailable",
     codes.UPSTREAM_TIMEOUT: "timeout",  # it did not answer
+    codes.REFUSED: "refused",
 }
 """The word for an error with a code."""
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
-from mcpmux.channels.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg, Said
+from mcpmux.channels.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Intercepted, Leg, Said
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.traffic.correlation import exchange_of, observe
@@ -124,6 +124,12 @@ class Recorder:
         record = self._exchanges.get(exchange)
         if record is not None and upstream not in record.upstreams:
             record.upstreams.append(upstream)
+
+    def intercepted(self, exchange: int, verdict: Intercepted) -> None:
+        """Note what an interceptor has decided."""
+        record = self._exchanges.get(exchange)
+        if record is not None:
+            record.intercepted = (*record.intercepted, verdict)
 
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS

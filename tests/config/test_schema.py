@@ -21,6 +21,7 @@ ENVIRON = {
     "TRACKER_TOKEN": "t",
     "MCPMUX_CURSOR_KEY": "0123456789abcdef",
     "MCPMUX_AUDIT_KEY": "0123456789abcdef",
+    "GUARD_KEY": "0123456789abcdef",
     "MCPMUX_ADMIN_TOKEN": "0123456789abcdef",
 }
 NPX = {"command": "npx"}
@@ -68,6 +69,8 @@ def test_full_example_has_every_setting(validator):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
     assert set(document["capture"]["rules"][0]) == set(definitions["CaptureRule"]["properties"])
     assert set(document["access"][0]) == set(definitions["AccessRule"]["properties"])
+    used = {key for table in document["intercept"] for key in table}
+    assert used == set(definitions["Intercept"]["properties"])
     for kind, name in (("tokens", "StaticToken"), ("issuers", "Issuer")):
         used = {key for table in document["auth"][kind].values() for key in table}
         assert used == set(definitions[name]["properties"])

@@ -16,7 +16,7 @@ from mcpmux.channels.opener import answer_server
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import tapped
 from mcpmux.clients.stdio_client import serve_messages
-from mcpmux.config import AccessRule, Caching, Config, Limits, Merging, Stdio, Upstream
+from mcpmux.config import AccessRule, Caching, Config, Intercept, Limits, Merging, Stdio, Upstream
 from mcpmux.config.views import View
 from mcpmux.errors import ConnectFailed
 from mcpmux.protocol.principal import Principal
@@ -104,11 +104,12 @@ async def open_world(
     views: Mapping[str, View] = MappingProxyType({}),
     caching: Caching | None = None,
     limits: Limits | None = None,
+    intercept: tuple[Intercept, ...] = (),
     **watching: Any,
 ) -> AsyncIterator[World]:
     """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
 
-    `watching`: `tap` and `trace` of `open_mux`.
+    `watching`: `tap`, `trace` and `functions` of `open_mux`.
     """
     world = world_class(servers)
     config = Config(
@@ -118,6 +119,7 @@ async def open_world(
         views=views,
         caching=caching or Caching(),
         limits=limits or Limits(),
+        intercept=intercept,
     )
     async with (
         app.open_mux(config, world.open_channel, **watching) as world.mux,

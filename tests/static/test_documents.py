@@ -70,6 +70,7 @@ ENVIRON = {
     "HOME": "/home/me",
     "SEARCH_TOKEN": "t",
     "MCPMUX_AUDIT_KEY": "0123456789abcdef",
+    "GUARD_KEY": "0123456789abcdef",
     "REPORTS_KEY": "k",
     "SSO_SECRET": "s",
 }

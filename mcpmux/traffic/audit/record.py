@@ -29,13 +29,15 @@ which may take days. A `begin` without its `exchange` was cut off.
 | `decision` | `allowed` or `refused` |
 | `rule` | rule that refused it; `audit` when this log could not be written |
 | `upstreams` | configured names of those that were asked for it, in this order |
+| `intercepted` | verdicts of interceptors: `name`, `on`, `verdict`; of a change, `before` and `after` |
 | `outcome` | how it ended, in a word of `traffic/outcome` |
 | `code` | JSON-RPC error code of the answer |
 | `error` | kind of the exception that broke it |
 | `ms` | duration in milliseconds |
 | `asked`, `answered` | size of `params` and of `result` or `error` in bytes of JSON, without the envelope |
 
-Longer texts than the limits below are cut; a cut one ends with `…`.
+`before` and `after` are SHA-256 of the `params`, the result or the error, in JSON. Longer texts than the
+limits below are cut; a cut one ends with `…`.
 
 `open` begins every file and every run: `version` of mcpmux, `file` (number of the file that it begins; absent
 for a run that goes on in one), `keyed` when the hashes have a key, and, when the last run was killed while it
@@ -54,7 +56,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpmux.channels.tap import name_in
+from mcpmux.channels.tap import Intercepted, name_in
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta, target_in
@@ -87,6 +89,7 @@ class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     decision: str | None = None
     rule: str | None = None
     upstreams: list[str] | None = None
+    intercepted: list[dict[str, str]] | None = None
     outcome: str | None = None
     code: int | None = None
     error: str | None = None
@@ -109,6 +112,7 @@ MEMBERS: Final = AuditRecord.__struct_fields__
 
 TEXT_LIMIT: Final = 2048  # characters of a target
 NAME_LIMIT: Final = 200  # characters of a client's name or a method
+VERDICTS_LIMIT: Final = 50  # of one exchange; each of its notifications may have some
 TARGETS_LIMIT: Final = 50  # URIs of a listen
 FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
 CALLERS_KEPT: Final = 256  # whose members are redacted once: 4 MiB at most, as methods are bounded
@@ -202,6 +206,8 @@ class RecordMaker:
         record = self.begin(exchange)
         record.kind = "exchange"
         record.upstreams = exchange.upstreams or None
+        if exchange.intercepted:
+            record.intercepted = [_told(verdict) for verdict in exchange.intercepted[:VERDICTS_LIMIT]]
         record.outcome = outcome_of(exchange.call.method, outcome)
         record.ms = micros_of(seconds) / 1000
         record.asked = params_size(exchange.call)
@@ -226,6 +232,11 @@ class RecordMaker:
                 if record.target is not None:
                     record.target = cut(rules.clean(record.target), TEXT_LIMIT)
         return [_encode(record) for record in records]
+
+
+def _told(verdict: Intercepted) -> dict[str, str]:
+    told = {"name": verdict.name, "on": verdict.on, "verdict": verdict.verdict}
+    return told | ({"before": verdict.before, "after": verdict.after} if verdict.after else {})
 
 
 @lru_cache(CALLERS_KEPT)

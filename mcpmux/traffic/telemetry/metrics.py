@@ -81,6 +81,8 @@ class Metrics:
         self.upstream_requests_total: dict[Labels, int] = {}
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchanges_in_flight: dict[Labels, int] = {}
+        self.verdicts_total: dict[Labels, int] = {}
+        self.verdict_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
 
     @property
     def messages_total(self) -> dict[Labels, int]:
@@ -133,6 +135,9 @@ class Metrics:
         _add(self.exchanges_total, (method, upstream, outcome_of(exchange.call.method, outcome)), 1)
         if method != m.LISTEN:
             _count(self.exchange_duration_seconds[method, upstream], seconds)
+        for verdict in exchange.intercepted:
+            _add(self.verdicts_total, (verdict.name, verdict.on, verdict.verdict), 1)
+            _count(self.verdict_duration_seconds[verdict.name, verdict.on], verdict.seconds)
         return AT_ONCE
 
 

@@ -78,6 +78,8 @@ _COUNTED: tuple[tuple[str, Labels, str], ...] = (
     ("exchanges_total", _EXCHANGE + _OUTCOME, "Requests of clients that were worked on, by how they went."),
     ("upstream_requests_total", _CALL + _OUTCOME, "Requests that upstreams have answered, by how."),
     ("exchanges_in_flight", ("method",), "Requests of clients that are being worked on."),
+    ("verdicts_total", ("interceptor", "on", "verdict"), "Verdicts of interceptors."),
+    ("verdict_duration_seconds", ("interceptor", "on"), "Time that an interceptor, or a person, took."),
     ("exchange_duration_seconds", _EXCHANGE, "Time from a client's request to its answer."),
     ("upstream_request_duration_seconds", _CALL, "Time from a request to an upstream to its answer."),
 )

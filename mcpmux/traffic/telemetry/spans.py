@@ -16,6 +16,7 @@ Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetr
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -135,6 +136,7 @@ class Spans:
         """End the SERVER span of an exchange. See ExchangeObserver."""
         opened = self._open.pop(exchange.number, None)
         if opened is not None:
+            self._note_verdicts(opened.span, exchange)
             self._end(opened, exchange.leg, exchange.call.method, outcome, seconds)
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
@@ -164,6 +166,17 @@ class Spans:
             TRACE_HEADERS.reset(headers)
             _UPSTREAM_CALL.reset(token)
             self._end(opened, leg, call.method, outcome, self._clock() - began)
+
+    def _note_verdicts(self, span: otel.Span, exchange: Exchange) -> None:
+        """Add a span for each verdict, within that of its exchange."""
+        context = otel.set_span_in_context(span, OtelContext())
+        for verdict in exchange.intercepted:
+            attributes = {"mcpmux.interceptor": verdict.name, "mcpmux.verdict": verdict.verdict}
+            # The wall's time of now, less what has passed since: as the tracer measures its other spans.
+            began = time.time_ns() - int((trio.current_time() - verdict.began) * 1e9)
+            name = f"intercept {verdict.on}"
+            inner = self._tracer.start_span(name, context, attributes=attributes, start_time=began)
+            inner.end(began + int(verdict.seconds * 1e9))
 
     def close(self) -> None:
         """End all open spans."""

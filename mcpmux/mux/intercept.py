@@ -1,0 +1,373 @@
+"""Interceptors: which exchanges they are for, what they see, and what their verdicts may do. Pure.
+
+The law
+
+    An interceptor is for an exchange when everything fits that its table names. A name fits in every spelling
+    (see `naming`): like a `deny`, for it protects something.
+
+An interceptor sees one message of an exchange in its 2026-07-28 shape and in the client's words:
+
+| member | meaning |
+| --- | --- |
+| `on` | `request`, `result` or `notification` |
+| `method` | of the request; of the notification itself |
+| `params` | of the request; of the notification itself |
+| `result`, `error` | the answer, `on` is `result` |
+| `principal`, `view` | of the client; null for a client without a name, and for the view with everything |
+| `upstream` | configured name; null for a list of several |
+| `name` | the upstream's own name, or URI, of what the request uses; null for others |
+| `annotations` | the four hints of the tool, with their defaults; null for others |
+
+Its verdict is null or `{"verdict": "pass"}`, or one of
+
+| verdict | members | meaning |
+| --- | --- | --- |
+| `refuse` | `reason` | the client gets an error; the server is not asked, or its answer is dropped |
+| `change` | `params`, whole | they go on in place of the client's |
+| `change` | `result` or `error`, whole | the client gets it; `on` the request in the place of the server |
+| `ask` | `message`, perhaps `url` | the client's user is asked first |
+| `hold` | perhaps `reason` | a person at the admin page decides |
+
+Laws: a change never touches what decides where a message goes or whose it is (FIXED); arguments suit the
+schema that the client sees, structured content suits that of the tool; without a change all bytes stay. A
+verdict that breaks this is no verdict (BadVerdict), and has no effect.
+
+A task is judged by its tool: interceptors for `tools/call` see the results of `tasks/get` and `tasks/result`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from mcpmux.config.intercept import REQUEST, RESULT, Intercept
+from mcpmux.config.views import KINDS
+from mcpmux.errors import McpmuxError, RpcError
+from mcpmux.mux.naming import AS_THEY_ARE, Naming, is_among
+from mcpmux.mux.override import NotJudged, find_mistake
+from mcpmux.mux.pattern import Target, TargetGlob, matches, parse_glob
+from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS
+from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, Call
+from mcpmux.protocol.envelope import data_of, decode_any, encode, error_body, raw, value_at
+from mcpmux.protocol.input_requests import RELATED_TASK
+from mcpmux.protocol.raw_json import Fields, Raw
+
+Outcome: TypeAlias = Fields | RpcError
+
+FIXED: Final = {
+    REQUEST: frozenset({"name", "uri", "ref", "cursor", "task", "taskId", "requestState", META}),
+    RESULT: frozenset({"resultType", "nextCursor", "task", "taskId", "requestState"}),
+}
+"""Members that a change leaves as they are."""
+
+_HOLDING: Final = {
+    m.TOOLS_CALL: ("content", list),
+    m.RESOURCES_READ: ("contents", list),
+    m.PROMPTS_GET: ("messages", list),
+    m.COMPLETE: ("completion", dict),
+    **{method: (kind.items, list) for method, kind in m.PAGED.items()},
+}
+"""The member that a complete result must have, and its type."""
+
+_MARKED: Final = {"content": "type", "contents": "uri", "messages": "role"}
+"""The text that each item of a member must have."""
+
+REASON_CHARACTERS: Final = 2000  # of a reason or question: it goes to people
+
+
+class BadVerdict(McpmuxError):
+    """A verdict makes no sense, or changes what must not change; the text says why."""
+
+
+class Pass(NamedTuple):
+    """The message goes on as it is."""
+
+
+class Refuse(NamedTuple):
+    """The exchange ends with an error."""
+
+    reason: str
+
+
+class Change(NamedTuple):
+    """One member is replaced as a whole; the others are None."""
+
+    params: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+class Ask(NamedTuple):
+    """The client's user is asked for consent, by a form, or by visiting a URL."""
+
+    message: str
+    url: str | None = None
+
+
+class Hold(NamedTuple):
+    """A person at the admin page decides."""
+
+    reason: str = ""
+
+
+Verdict: TypeAlias = Pass | Refuse | Change | Ask | Hold
+PASS: Final = Pass()
+
+
+def read_verdict(value: object) -> Verdict:
+    """Return the verdict that an interceptor has given in its JSON form. Raises BadVerdict."""
+    if value is None:
+        return PASS
+    if not isinstance(value, dict):
+        raise BadVerdict("its verdict is no object")
+    members = {key: given for key, given in value.items() if key != "verdict"}
+    match value.get("verdict"):
+        case "pass" if not members:
+            return PASS
+        case "refuse" if members.keys() <= {"reason"}:
+            return Refuse(_text(members, "reason") or "no reason given")
+        case "hold" if members.keys() <= {"reason"}:
+            return Hold(_text(members, "reason"))
+        case "ask" if {"message"} <= members.keys() <= {"message", "url"}:
+            return Ask(_text(members, "message"), _text(members, "url") or None)
+        case "change" if len(members) == 1 and members.keys() <= set(Change._fields):
+            if all(isinstance(given, dict) for given in members.values()):
+                return Change(**members)
+    raise BadVerdict("its verdict has a form that is not known")
+
+
+def _text(members: Mapping[str, Any], key: str) -> str:
+    text = members.get(key, "")
+    if not isinstance(text, str) or len(text) > REASON_CHARACTERS:
+        raise BadVerdict(f"`{key}` of its verdict is no text of at most {REASON_CHARACTERS} characters")
+    return text
+
+
+class Message:
+    """What an interceptor sees. `own`: the upstream's name for what is used. `outcome`: of the request."""
+
+    __slots__ = ("call", "hints", "method", "on", "outcome", "own", "params", "upstream")
+
+    def __init__(
+        self,
+        on: str,
+        call: Call,
+        upstream: str | None,
+        own: str | None,
+        hints: Mapping[str, bool] | None,
+        outcome: Outcome | None = None,
+    ) -> None:
+        self.on, self.call, self.upstream, self.own, self.hints = on, call, upstream, own, hints
+        self.outcome = outcome
+        self.method, self.params = call.method, call.params
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in plain values, made anew each time. Raises ValueError for what Python cannot hold."""
+        principal, outcome = self.call.principal, self.outcome
+        answer: dict[str, Any] = {}
+        if isinstance(outcome, RpcError):
+            answer = {"error": {**error_body(outcome), "data": data_of(outcome)}}
+            if outcome.data is None:
+                del answer["error"]["data"]
+        elif outcome is not None:
+            answer = {"result": plain(outcome)}
+        return {
+            "on": self.on,
+            "method": self.method,
+            "params": plain(self.params),
+            **answer,
+            "principal": principal.name or None,
+            "view": principal.view_name or None,
+            "upstream": self.upstream,
+            "name": self.own,
+            "annotations": None if self.hints is None else dict(self.hints),
+        }
+
+    @property
+    def digest(self) -> str:
+        """The digest of what a change replaces: SHA-256 of its JSON."""
+        outcome = self.outcome
+        body = self.params if outcome is None else outcome
+        return hashlib.sha256(encode(error_body(body) if isinstance(body, RpcError) else body)).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """The bytes of what a change replaces, about."""
+        body = self.params if self.outcome is None else self.outcome
+        if isinstance(body, RpcError):
+            return len(encode(error_body(body)))
+        return 2 + sum(len(key) + 4 + len(value) for key, value in body.items())
+
+
+def plain(fields: Fields) -> dict[str, Any]:
+    """Return the members of an object in plain values. Raises ValueError."""
+    return {key: decode_any(value) for key, value in fields.items()}
+
+
+# Which exchanges an interceptor is for
+
+
+class Rule:
+    """The exchanges that one interceptor is for."""
+
+    def __init__(self, settings: Intercept, place: str, naming: Naming = AS_THEY_ARE) -> None:
+        """`place`: its path in the configuration, the name of one without a name."""
+        self.name = settings.name or place
+        self.settings = settings
+        self._naming = naming
+        self._methods = tuple(map(parse_glob, settings.methods))
+        self._upstreams = tuple(map(parse_glob, settings.upstreams))
+        self._views = tuple(map(parse_glob, settings.views))
+        self._principals = tuple(map(parse_glob, settings.principals))
+        self._globs: dict[tuple[str, str], list[TargetGlob]] = {}  # by upstream and method
+
+    def stages(self, method: str, upstream: str | None) -> Collection[str]:
+        """Return when it steps into requests of a method to an upstream; None for several."""
+        settings = self.settings
+        if upstream is not None and not is_among(self._upstreams, upstream):
+            return ()
+        if (settings.names or settings.annotations) and used_by(method) not in KINDS_OF_USE:
+            return ()
+        if settings.annotations and used_by(method) != m.TOOLS_CALL:
+            return ()
+        if is_among(self._methods, method):
+            return settings.stages
+        # The result of a tool must not reach the client around an interceptor, as that of a task.
+        return set(settings.stages) & {RESULT} if is_among(self._methods, used_by(method)) else ()
+
+    def fits(self, call: Call, upstream: str | None, own: str | None, hints: Mapping[str, bool]) -> bool:
+        """Return whether it is for a call of those of which `stages` has some. `own`: None for unknown."""
+        principal, settings = call.principal, self.settings
+        if self._principals and not (principal and is_among(self._principals, principal.name)):
+            return False
+        if self._views and not any(matches(glob, principal.view_name) for glob in self._views):
+            return False
+        if any(hints.get(hint) is not value for hint, value in settings.annotations.items()):
+            return False
+        if not settings.names or own is None or upstream is None:
+            return True
+        method = used_by(call.method)
+        target = Target(own, is_uri=method in NAMES_URIS or (method == m.COMPLETE and ":" in own))
+        return any(target.may_be_in(glob) for glob in self._names(upstream, method))
+
+    def _names(self, upstream: str, method: str) -> list[TargetGlob]:
+        place = upstream, method
+        if place not in self._globs:
+            self._globs[place] = [
+                glob
+                for text in self.settings.names
+                for kind in KINDS_OF_USE.get(method, KINDS)
+                for glob in self._naming.possible(text, upstream, kind, self._upstreams)
+            ]
+        return self._globs[place]
+
+
+def used_by(method: str) -> str:
+    """Return the method by which a task was made, for one about tasks; any other unchanged."""
+    return m.TOOLS_CALL if method in m.ABOUT_ONE_TASK else method
+
+
+# What a change may be
+
+Schema: TypeAlias = Mapping[str, Any] | None
+
+
+def change_call(call: Call, params: Mapping[str, Any], schema: Schema) -> Call:
+    """Return the call with other parameters. `schema`: of a tool's arguments. Raises BadVerdict."""
+    changed = _merged(call.params, params, FIXED[REQUEST])
+    if call.method in (m.TOOLS_CALL, m.PROMPTS_GET):
+        arguments = params.get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise BadVerdict("its `arguments` are no object")
+        if call.method == m.TOOLS_CALL and schema is not None:
+            _suit(arguments, schema, "arguments")
+        elif call.method == m.PROMPTS_GET and not all(isinstance(value, str) for value in arguments.values()):
+            raise BadVerdict("its `arguments` of a prompt are not all text")
+    return call.with_params(changed)
+
+
+def change_outcome(message: Message, change: Change, schema: Schema) -> Outcome:
+    """Return the answer that a change makes. `schema`: of a tool's structured content. Raises BadVerdict."""
+    before, method = message.outcome, message.method
+    if change.error is not None:
+        return _changed_error(before, change.error)
+    assert change.result is not None
+    old = before if isinstance(before, dict) else {}
+    result = {"resultType": "complete", **change.result} if not old else change.result
+    changed = _merged(old, result, FIXED[RESULT] if old else FIXED[RESULT] - {"resultType"})
+    if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
+        raise BadVerdict("it changes the task in `_meta`")
+    if result.get("resultType", "complete") != "complete":
+        if decoded(old.get("inputRequests"), dict).keys() != result.get("inputRequests", {}).keys():
+            raise BadVerdict("it changes which questions are asked")
+        return changed
+    if method in _HOLDING and not {"task", "taskId"} & old.keys():
+        _check_shape(method, result)
+        if method in m.PAGED:
+            _check_names(method, old, result)
+    is_whole = result.get("isError") is not True and "task" not in old
+    if method == m.TOOLS_CALL and schema is not None and is_whole:
+        _suit(result.get("structuredContent"), schema, "structuredContent")
+    return changed
+
+
+def _merged(before: Fields, after: Mapping[str, Any], fixed: Collection[str]) -> Fields:
+    """Return the members of `after` encoded, those that are as before with the bytes that they had."""
+    kept: Fields = {}
+    try:
+        for key in {**before, **after}:
+            new = raw(after[key]) if key in after else None
+            is_same = key in before and new is not None and encode(decode_any(before[key])) == bytes(new)
+            if key in fixed and not is_same:
+                raise BadVerdict(f"it changes `{key}`")
+            if new is not None:
+                kept[key] = before[key] if is_same else new
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadVerdict(f"it contains what JSON cannot hold: {type(error).__name__}") from None
+    return kept
+
+
+def decoded(value: Raw | None, kind: type | None = None) -> Any:
+    """Return a decoded value, None or an empty one of a kind if there is none, or another."""
+    found = None if value is None else decode_any(value)
+    return found if kind is None or isinstance(found, kind) else kind()
+
+
+def _changed_error(before: Outcome | None, error: Mapping[str, Any]) -> RpcError:
+    if not isinstance(before, RpcError):
+        raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
+    if error.get("code") != before.code or not isinstance(error.get("message"), str):
+        raise BadVerdict("its error has another `code`, or no `message`")
+    raw(error.get("data"))
+    return RpcError(before.code, error["message"], error.get("data"))
+
+
+def _check_shape(method: str, result: Mapping[str, Any]) -> None:
+    key, kind = _HOLDING[method]
+    if not isinstance(result.get(key), kind):
+        raise BadVerdict(f"its result has no `{key}`")
+    mark = _MARKED.get(key)
+    for item in result[key] if kind is list else ():
+        if not isinstance(item, dict) or (mark is not None and not isinstance(item.get(mark), str)):
+            raise BadVerdict(f"an item of its `{key}` has no `{mark or 'members'}`")
+    if method == m.COMPLETE and not isinstance(result[key].get("values"), list):
+        raise BadVerdict("its `completion` has no `values`")
+
+
+def _check_names(method: str, before: Fields, result: Mapping[str, Any]) -> None:
+    items, named = m.PAGED[method].items, NAMED_BY[method]
+    names = [item.get(named) for item in decoded(before.get(items), list) if isinstance(item, dict)]
+    if any(item.get(named) not in names for item in result[items]):
+        raise BadVerdict(f"it adds or renames an item of `{items}`")
+
+
+def _suit(value: object, schema: Mapping[str, Any], member: str) -> None:
+    try:
+        mistake = find_mistake(value, schema)
+    except NotJudged:  # the peer has to judge it, as it does without interceptors
+        return
+    if mistake is not None:
+        raise BadVerdict(f"its `{member}` do not suit the tool's schema: {mistake}")

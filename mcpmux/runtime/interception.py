@@ -1,0 +1,422 @@
+"""The step of an exchange at which interceptors may change it, refuse it, or have a person asked.
+
+Promises: each interceptor judges a message once, in the order of the file, within its own timeout; a request
+that is refused reaches no server, and no part of a refused answer reaches its client; an interceptor that
+fails, is late, or changes what it must not, has no effect, and ends the exchange unless `on_failure` is
+"pass". Refuses to know what interceptors do.
+
+| asked | what happens |
+| --- | --- |
+| the client's user | the call ends with `input_required`, as when a server asks, and comes again |
+| a person at the admin page | the exchange waits in `Holding` |
+
+A call that comes again goes on with the parameters that its user was asked about, not with those that it has.
+A server may ask something itself, so that the client repeats a call that was approved. The approval is
+remembered for that one repetition: of the same call, by the same principal, with the server's state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import structlog
+import trio
+
+from mcpmux.channels.questions import PARK_SECONDS, ParkedCalls
+from mcpmux.channels.tap import EXCHANGE, Intercepted, Tap
+from mcpmux.config.intercept import NOTIFICATION, REQUEST, RESULT
+from mcpmux.errors import McpmuxError, Refused, RpcError
+from mcpmux.lru import Lru
+from mcpmux.mux.intercept import (
+    PASS,
+    Ask,
+    BadVerdict,
+    Change,
+    Hold,
+    Message,
+    Outcome,
+    Refuse,
+    Rule,
+    Verdict,
+    change_call,
+    change_outcome,
+    used_by,
+)
+from mcpmux.mux.override import override_schema
+from mcpmux.mux.view import hints_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
+from mcpmux.protocol.codes import REFUSED, unknown_state
+from mcpmux.protocol.envelope import decode_fields, encode, raw, text_of
+from mcpmux.protocol.input_requests import RESPONSES, STATE, offers, read_response
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.holding import Holding
+from mcpmux.runtime.round_trips import RoundTrips
+from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.lists import known_listing, learn_listing
+from mcpmux.upstreams.upstream import Upstream
+
+log = structlog.get_logger()
+
+CHAINS_LIMIT: Final = 1000  # (method, upstream) that are remembered; a method may be any text of a client's
+APPROVALS_LIMIT: Final = 1000  # approved calls whose servers have asked something
+APPROVALS_BYTES: Final = 2**20
+QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
+
+FAILED: Final = "failed"
+
+Work = Callable[[Call, Notify], Awaitable[Fields]]
+"""Answers a call in the client's words."""
+
+
+class Interceptor(Protocol):
+    """One interceptor. `waits`: whether `judge` may wait, so that it has a timeout."""
+
+    waits: bool
+
+    async def judge(self, message: Message) -> Verdict:
+        """Return the verdict. Any exception is a failure."""
+
+
+class Step(NamedTuple):
+    """One interceptor, and the exchanges that it is for."""
+
+    rule: Rule
+    interceptor: Interceptor
+
+
+Chain: TypeAlias = Mapping[str, Sequence[Step]]
+"""The interceptors for requests of one method to one upstream, by stage; a stage without any is absent."""
+
+
+class _Waiting(NamedTuple):
+    """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already."""
+
+    first: Call
+    call: Call
+    done: frozenset[str]
+    until: float
+
+
+class _Ended(Exception):
+    """The exchange ends with this outcome, before anybody else judges it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class _Walk:
+    """One exchange on its way through the interceptors.
+
+    `first`: the call as the client sent it. `done`: names of those that need not judge the request again.
+    `approved`: of those whose question was answered. `own`: see `Interception.exchange`.
+    """
+
+    __slots__ = ("approved", "chain", "done", "first", "hints", "own", "upstream")
+
+    def __init__(self, chain: Chain, upstream: Upstream | None, own: str | None, call: Call) -> None:
+        self.chain, self.upstream, self.own, self.first = chain, upstream, own, call
+        self.hints: Mapping[str, bool] | None = None
+        self.done: frozenset[str] = frozenset()
+        self.approved: frozenset[str] = frozenset()
+
+    def steps(self, stage: str) -> list[Step]:
+        """Return the interceptors of a stage that are for this exchange."""
+        upstream = self.upstream.name if self.upstream is not None else None
+        steps, hints = self.chain.get(stage, ()), self.hints or {}
+        return [step for step in steps if step.rule.fits(self.first, upstream, self.own, hints)]
+
+    def message(self, on: str, call: Call, outcome: Outcome | None = None) -> Message:
+        upstream = self.upstream.name if self.upstream is not None else None
+        return Message(on, call, upstream, self.own, self.hints, outcome)
+
+
+class Interception:
+    """All interceptors, in their order."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        access: AccessControl,
+        round_trips: RoundTrips,
+        holding: Holding,
+        tap: Tap | None,
+        former: Interception | None = None,
+    ) -> None:
+        """`former`: of the configuration before; the calls that wait in it for consent can go on."""
+        self._steps = steps
+        self._access, self._round_trips, self._holding, self._tap = access, round_trips, holding, tap
+        self._chains: dict[tuple[str, str | None], Chain | None] = {}
+        self._parked: ParkedCalls[_Waiting] = ParkedCalls() if former is None else former._parked
+        self._approvals: Lru[bytes, frozenset[str]] = (
+            Lru(APPROVALS_LIMIT, APPROVALS_BYTES) if former is None else former._approvals
+        )
+
+    def __repr__(self) -> str:
+        return f"<Interception by {', '.join(step.rule.name for step in self._steps)}>"
+
+    def chain(self, method: str, upstream: str | None) -> Chain | None:
+        """Return the interceptors for requests of a method to an upstream (None: to several), if any."""
+        place = method, upstream
+        if place not in self._chains:
+            found: dict[str, list[Step]] = {}
+            for step in self._steps:
+                for stage in step.rule.stages(method, upstream):
+                    found.setdefault(stage, []).append(step)
+            if len(self._chains) >= CHAINS_LIMIT:
+                self._chains.clear()
+            self._chains[place] = found or None
+        return self._chains[place]
+
+    def abandon(self, state: str) -> bool:
+        """Give up the call that waits for consent with that state; return False if there is none."""
+        return self._parked.pop(state) is not None
+
+    def leave(self, client: object) -> None:
+        """Give up the calls of a client that has gone."""
+        for state in self._parked.states_of(client):
+            self._parked.pop(state)
+
+    async def exchange(
+        self, chain: Chain, upstream: Upstream | None, own: str | None, call: Call, notify: Notify, work: Work
+    ) -> Fields:
+        """Answer a call by `work`, as far as the interceptors let it. Raises RpcError.
+
+        `own`: the upstream's own name for what is used, or the tool of a task; None if there is none.
+        """
+        walk = _Walk(chain, upstream, own, call)
+        settings = [step.rule.settings for steps in chain.values() for step in steps]
+        if used_by(call.method) == m.TOOLS_CALL and any(each.reads or each.annotations for each in settings):
+            await self._learn(walk, call)
+            known = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
+            walk.hints = known.get(own or "") or hints_of(None)
+        outcome: Outcome
+        try:
+            call, answered = await self._request(walk, self._taken_back(walk, call))
+            if answered is not None:
+                outcome = answered
+            else:
+                try:
+                    outcome = await work(call, self._heard(walk, call, notify))
+                except RpcError as error:
+                    outcome = error
+            if walk.approved and isinstance(outcome, dict) and "inputRequests" in outcome:
+                key = self._approval_key(walk.first, self._state_in(call, outcome))
+                self._approvals[key] = walk.approved
+            for step in walk.steps(RESULT):
+                message = walk.message(RESULT, call, outcome)
+                changed = await self._judged(walk, step, message)
+                if isinstance(changed, (dict, RpcError)):
+                    outcome = changed
+        except _Ended as end:
+            outcome = end.outcome
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
+
+    async def _request(self, walk: _Walk, call: Call) -> tuple[Call, Fields | None]:
+        """Return the call for the server, or the answer in its place. Raises _Ended."""
+        for step in walk.steps(REQUEST):
+            if step.rule.name not in walk.done:
+                changed = await self._judged(walk, step, walk.message(REQUEST, call))
+                if isinstance(changed, dict):
+                    return call, changed
+                if isinstance(changed, Call):
+                    call = changed
+                walk.done |= {step.rule.name}
+        return call, None
+
+    def _heard(self, walk: _Walk, call: Call, notify: Notify) -> Notify:
+        steps = walk.steps(NOTIFICATION) if NOTIFICATION in walk.chain else ()
+        if not steps:
+            return notify
+
+        async def hear(event: Event) -> None:
+            try:
+                for step in steps:
+                    message = walk.message(NOTIFICATION, call)
+                    message.method, message.params = event.method, event.params
+                    await self._judged(walk, step, message)
+            except _Ended:  # it is dropped
+                return
+            await notify(event)
+
+        return hear
+
+    # One verdict
+
+    async def _judged(self, walk: _Walk, step: Step, message: Message) -> Call | Outcome | None:
+        """Return what a verdict makes of a message: the call or answer that goes on, None for the same.
+
+        Raises _Ended when the exchange ends here.
+        """
+        settings, name = step.rule.settings, step.rule.name
+        began, word, changed = trio.current_time(), FAILED, None
+        try:
+            verdict = await self._verdict(walk, step, message)
+            word = type(verdict).__name__.lower()
+            if isinstance(verdict, Refuse):
+                raise _Ended(self._refusal(step, message, verdict.reason))
+            changed = await self._applied(walk, message, verdict)
+        except _Ended:
+            raise
+        except Exception as problem:  # a wall: an interceptor may fail in any way
+            word = FAILED
+            reason = str(problem) if isinstance(problem, McpmuxError) else repr(problem)
+            log.warning("an interceptor failed", interceptor=name, on=message.on, problem=reason)
+            if settings.on_failure == "refuse":
+                text = f"the interceptor {name} failed, and what it should judge is refused"
+                raise _Ended(self._refusal(step, message, text)) from None
+        finally:
+            if self._tap is not None:
+                digests = ("", "")
+                if changed is not None:
+                    digests = message.digest, _after(message, changed).digest
+                note = Intercepted(name, message.on, word, began, trio.current_time() - began, *digests)
+                self._tap.intercepted(EXCHANGE.get(), note)
+        return changed
+
+    async def _verdict(self, walk: _Walk, step: Step, message: Message) -> Verdict:
+        """Return what an interceptor decides, after those that it wants asked. Raises _Ended to ask."""
+        settings, name = step.rule.settings, step.rule.name
+        if step.interceptor.waits:
+            await in_task()
+            with trio.fail_after(settings.patience):
+                verdict = await step.interceptor.judge(message)
+        else:
+            verdict = await step.interceptor.judge(message)
+        if isinstance(verdict, (Ask, Hold)):
+            if message.on == NOTIFICATION:
+                raise BadVerdict("a notification can only be dropped")
+            if name in walk.approved:
+                return PASS
+        if isinstance(verdict, Ask):
+            if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
+                raise _Ended(self._park(walk, name, message.call, question))
+            if settings.unanswered == "refuse":
+                return Refuse("the client cannot ask its user")
+            verdict = Hold(verdict.message)
+        if isinstance(verdict, Hold):
+            await self._learn(walk, message.call)
+            verdict = await self._holding.hold(
+                EXCHANGE.get(),
+                name,
+                verdict.reason,
+                message,
+                settings.answer_timeout,
+                settings.at_timeout,
+                partial(self._tried, walk, message),
+            )
+            if message.on == REQUEST:
+                walk.approved |= {name}
+        return verdict
+
+    async def _applied(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
+        if not isinstance(verdict, Change):
+            return None
+        await self._learn(walk, message.call)
+        return self._tried(walk, message, verdict)
+
+    def _tried(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
+        """Return what a change makes of a message. Raises BadVerdict. The tool must have been learned."""
+        if not isinstance(verdict, Change):
+            return None
+        call, own = message.call, walk.own or ""
+        upstream = walk.upstream if call.method == m.TOOLS_CALL else None
+        if message.on == NOTIFICATION or (verdict.params is not None) != (
+            message.on == REQUEST and verdict.result is None and verdict.error is None
+        ):
+            raise BadVerdict(f"it cannot change that on a {message.on}")
+        schema = None
+        if verdict.params is not None:
+            if upstream is not None:
+                schema = upstream.listings[m.TOOLS_LIST].schema(own)
+                overrides = self._access.of(call.principal).overrides
+                if overrides is not None:
+                    schema = override_schema(schema, overrides.parameters(upstream.name, own))
+            return change_call(call, verdict.params, schema)
+        if upstream is not None:
+            schema = upstream.listings[m.TOOLS_LIST].schema(own, "outputSchema") or None
+        return change_outcome(message, verdict, schema)
+
+    def _refusal(self, step: Step, message: Message, reason: str) -> Outcome:
+        name, text = step.rule.name, f"Refused by {step.rule.name}: {reason}"
+        if step.rule.settings.refuse_as == "tool_error" and message.call.method == m.TOOLS_CALL:
+            content = [{"type": "text", "text": text}]
+            return {"resultType": raw("complete"), "content": raw(content), "isError": raw(True)}
+        return Refused(REFUSED, text, name)
+
+    # Tools
+
+    async def _learn(self, walk: _Walk, call: Call) -> None:
+        """Learn the upstream's tools if the call is of one. Raises RpcError."""
+        upstream = walk.upstream if used_by(call.method) == m.TOOLS_CALL else None
+        if upstream is not None and known_listing(upstream, m.TOOLS_LIST) is None:
+            await learn_listing(upstream, m.TOOLS_LIST, call)
+
+    # Consent of the client's user
+
+    def _park(self, walk: _Walk, name: str, call: Call, question: Fields) -> Fields:
+        now = trio.current_time()
+        self._parked.sift(lambda waiting: waiting.until >= now)
+        waiting = _Waiting(walk.first, call, walk.done | {name}, now + PARK_SECONDS)
+        state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
+        asked = {QUESTION: {"method": m.ELICIT, "params": question}}
+        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
+
+    def _taken_back(self, walk: _Walk, call: Call) -> Call:
+        """Return the call that a repetition goes on with. Raises _Ended when consent was refused."""
+        if STATE not in call.params and RESPONSES not in call.params:
+            return call
+        state = call.text(STATE)
+        if state not in self._parked:
+            key = self._approval_key(call, state)
+            walk.approved = self._approvals.pop(key) or frozenset()
+            return call
+        waiting = self._parked.take(call)
+        if waiting.until < trio.current_time():
+            raise unknown_state()
+        walk.first, walk.done, walk.approved = waiting.first, waiting.done, waiting.done
+        if not _has_consented(call):
+            raise _Ended(Refused(REFUSED, "Refused: the user did not agree", "consent"))
+        return call.with_params(waiting.call.params)
+
+    def _state_in(self, call: Call, result: Fields) -> str | None:
+        """Return the state in a result as it will be in the repeated call."""
+        if STATE not in result or call.legacy:
+            return text_of(result.get(STATE))
+        return self._round_trips.taken_back(call.with_params({STATE: result[STATE]})).text(STATE)
+
+    def _approval_key(self, call: Call, state: str | None) -> bytes:
+        params = {key: value for key, value in call.params.items() if key not in (STATE, RESPONSES)}
+        return hashlib.sha256(encode((call.principal.key, call.method, params, state))).digest()
+
+
+def _question(call: Call, ask: Ask) -> Fields | None:
+    """Return the elicitation for a question, None if the client cannot be asked in this call."""
+    if ask.url is not None:
+        params = {"mode": raw("url"), "message": raw(ask.message), "url": raw(ask.url)}
+    else:
+        form = {"type": "object", "properties": {}}
+        params = {"mode": raw("form"), "message": raw(ask.message), "requestedSchema": raw(form)}
+    can_ask = call.method in m.MAY_ASK_FOR_INPUT
+    return params if can_ask and offers(call.meta.get(CLIENT_CAPABILITIES), m.ELICIT, params) else None
+
+
+def _has_consented(call: Call) -> bool:
+    try:
+        response = read_response(decode_fields(call.params.get(RESPONSES))[QUESTION])
+    except (KeyError, ValueError):
+        return False
+    return not isinstance(response, RpcError) and text_of(response.get("action")) == "accept"
+
+
+def _after(message: Message, changed: Call | Outcome) -> Message:
+    if isinstance(changed, Call):
+        return Message(message.on, changed, None, None, None)
+    return Message(message.on, message.call, None, None, None, changed)

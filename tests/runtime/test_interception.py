@@ -1,0 +1,574 @@
+"""Interceptors between scripted clients and servers of every era, in memory and virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.config import Intercept
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import ERAS, LEGACY, LEGACY_REVISIONS, MODERN, Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.runtime.test_asking import CAPABILITIES, Curious, call_and_answer
+from tests.runtime.world import World, open_world
+
+REVISIONS = [*LEGACY_REVISIONS, MODERN]
+REFUSED = -31004
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+TOOLS: list[Json] = [
+    {"name": "delete", "inputSchema": SCHEMA, "annotations": {"destructiveHint": True}},
+    {"name": "look", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True}},
+]
+ACCEPTS: Json = {"result": {"action": "accept", "content": {}}}
+
+
+async def echo(server: ScriptedServer, params: Json, message: Json) -> Json:
+    """Answer with the arguments, or the URI, that have come."""
+    text = json.dumps(params.get("arguments", params.get("uri")))
+    done: dict[str, Json] = {
+        "tools/call": {"content": [{"type": "text", "text": text}]},
+        "resources/read": {"contents": [{"uri": params.get("uri"), "text": text}]},
+        "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]},
+    }
+    if params.get("arguments", {}).get("path") == "/missing":
+        raise RpcFailure(-32602, "no such file: secret", {"path": "/missing"})
+    result = done[message["method"]]
+    if server.modern:
+        result |= {"resultType": "complete"}
+        if message["method"] == "resources/read":
+            result |= {"ttlMs": 60_000, "cacheScope": "public"}
+    return result
+
+
+def disk(revision: str = MODERN, **more: Any) -> ScriptedServer:
+    return ScriptedServer(
+        revision,
+        tools=TOOLS,
+        resources=[{"uri": "file:///a", "name": "a"}],
+        prompts=[{"name": "p", "arguments": [{"name": "path"}]}],
+        handlers=dict.fromkeys(("tools/call", "resources/read", "prompts/get"), echo),
+        **more,
+    )
+
+
+def calls_at(server: ScriptedServer, method: str = "tools/call") -> list[Json]:
+    return [message["params"] for message in server.seen if message.get("method") == method]
+
+
+def intercepted_by(function: Callable[[Json], Any], **settings: Any) -> Json:
+    """Return the arguments of `open_world` for one function that intercepts."""
+    return {
+        "intercept": (Intercept(name="guard", python="m:guard", **settings),),
+        "functions": {"m:guard": function},
+    }
+
+
+DELETE = {"name": "x__delete", "arguments": {"path": "/tmp"}}
+
+
+# Functions
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_function_sees_both_messages_in_the_clients_words(down, up, autojump_clock):
+    seen: list[Json] = []
+    async with open_world({"x": disk(up), "y": ScriptedServer()}, **intercepted_by(seen.append)) as world:
+        client = await world.open_client(down)
+        await client.request("tools/call", DELETE)
+        request, answered = seen
+        about = {"principal": None, "view": None, "upstream": "x", "name": "delete"}
+        hints = {
+            "readOnlyHint": False,
+            "destructiveHint": True,
+            "idempotentHint": False,
+            "openWorldHint": True,
+        }
+        common = {"method": "tools/call", "params": DELETE, **about, "annotations": hints}
+        assert request == {"on": "request", **common}
+        assert answered.pop("result")["content"] == [{"type": "text", "text": '{"path": "/tmp"}'}]
+        assert answered == {"on": "result", **common}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_refused_request_reaches_no_server(down, up, autojump_clock):
+    server = disk(up)
+
+    def refuse(message: Json) -> Json:
+        return {"verdict": "refuse", "reason": "not today"}
+
+    async with open_world({"x": server, "y": ScriptedServer()}, **intercepted_by(refuse)) as world:
+        client = await world.open_client(down)
+        for method, params in (
+            ("tools/call", DELETE),
+            ("resources/read", {"uri": "x+file:///a"}),
+            ("prompts/get", {"name": "x__p"}),
+        ):
+            error = await client.refusal(method, params)
+            assert (error["code"], error["message"]) == (REFUSED, "Refused by guard: not today")
+            assert not calls_at(server, method)
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_refused_answer_leaks_nothing(down, autojump_clock):
+    def refuse(message: Json) -> Any:
+        return {"verdict": "refuse", "reason": "hidden"} if message["on"] == "result" else None
+
+    async with open_world({"x": disk(), "y": ScriptedServer()}, **intercepted_by(refuse)) as world:
+        client = await world.open_client(down)
+        for path in ("/tmp/secret", "/missing"):
+            error = await client.refusal("tools/call", DELETE | {"arguments": {"path": path}})
+            assert error == {"code": REFUSED, "message": "Refused by guard: hidden"}
+
+
+async def test_a_refused_tool_call_can_be_answered_for_the_model(autojump_clock):
+    def refuse(message: Json) -> Json:
+        return {"verdict": "refuse", "reason": "no"}
+
+    watching = intercepted_by(refuse, refuse_as="tool_error")
+    async with open_world({"x": disk()}, **watching) as world:
+        result = await world.client().request("tools/call", DELETE)
+        assert result["isError"] and result["content"][0]["text"] == "Refused by guard: no"
+        error = await world.client().refusal("resources/read", {"uri": "x+file:///a"})
+        assert error["code"] == REFUSED
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_arguments_and_results_can_be_changed(down, up, autojump_clock):
+    server = disk(up)
+
+    def change(message: Json) -> Json:
+        if message["on"] == "request":
+            return {"verdict": "change", "params": message["params"] | {"arguments": {"path": "/safe"}}}
+        text = message["result"]["content"][0]["text"].upper()
+        content = [{"type": "text", "text": text}]
+        return {"verdict": "change", "result": message["result"] | {"content": content}}
+
+    async with open_world({"x": server, "y": ScriptedServer()}, **intercepted_by(change)) as world:
+        client = await world.open_client(down)
+        result = await client.request("tools/call", DELETE)
+        assert result["content"][0]["text"] == '{"PATH": "/SAFE"}'
+        assert calls_at(server)[0]["arguments"] == {"path": "/safe"}
+
+
+async def test_an_answer_in_the_servers_place_reaches_no_server(autojump_clock):
+    server = disk()
+
+    def answer(message: Json) -> Any:
+        result = {"content": [{"type": "text", "text": "made up"}]}
+        return {"verdict": "change", "result": result} if message["on"] == "request" else None
+
+    async with open_world({"x": server}, **intercepted_by(answer)) as world:
+        result = await world.client().request("tools/call", DELETE)
+        assert result["content"][0]["text"] == "made up"
+        assert not calls_at(server)
+
+
+async def test_an_error_of_a_server_can_be_changed_but_for_its_code(autojump_clock):
+    def clean(message: Json) -> Any:
+        error = message.get("error")
+        return error and {"verdict": "change", "error": {"code": error["code"], "message": "gone"}}
+
+    async with open_world({"x": disk()}, **intercepted_by(clean)) as world:
+        error = await world.client().refusal("tools/call", DELETE | {"arguments": {"path": "/missing"}})
+        assert error == {"code": -32602, "message": "gone"}
+
+
+# Nonsense
+
+
+def bad(**change: Any) -> Callable[[Json], Json]:
+    return lambda message: {"verdict": "change", "params": message["params"] | change}
+
+
+def fails(_message: Json) -> Any:
+    raise RuntimeError("a bug")
+
+
+NONSENSE: dict[str, Callable[[Json], Any]] = {
+    "raises": fails,
+    "another tool": bad(name="x__look"),
+    "a progress token": bad(_meta={"progressToken": 1}),
+    "a task": bad(task={"ttl": 1}),
+    "against the schema": bad(arguments={"path": 7}),
+    "no object": bad(arguments=[]),
+    "no JSON": bad(arguments={"path": {1, 2}}),
+    "no verdict": lambda message: "pass",
+    "unknown": lambda message: {"verdict": "maybe"},
+    "two at once": lambda message: {"verdict": "change", "params": {}, "result": {}},
+    "a result without content": lambda message: {"verdict": "change", "result": {}},
+    "an error of its own": lambda message: {"verdict": "change", "error": {"code": 1, "message": ""}},
+    "changes in place": lambda message: message["params"]["arguments"].update(path="/etc") or "?",
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+async def test_nonsense_is_refused_by_name_and_changes_nothing(nonsense, autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **intercepted_by(NONSENSE[nonsense], on=("request",))) as world:
+        error = await world.client().refusal("tools/call", DELETE)
+        assert error["code"] == REFUSED and "guard" in error["message"]
+        assert not calls_at(server)
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+async def test_nonsense_can_be_let_pass_and_changes_nothing(nonsense, autojump_clock):
+    server = disk()
+    watching = intercepted_by(NONSENSE[nonsense], on=("request",), on_failure="pass")
+    async with open_world({"x": server}, **watching) as world:
+        result = await world.client().request("tools/call", DELETE)
+        assert json.loads(result["content"][0]["text"]) == {"path": "/tmp"}
+
+
+async def test_structured_content_must_suit_the_tools_schema(autojump_clock):
+    tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": SCHEMA}
+
+    async def answer(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        return {"resultType": "complete", "content": [], "structuredContent": {"path": "/a"}}
+
+    def change(message: Json) -> Json:
+        structured = message["params"]["arguments"]
+        return {"verdict": "change", "result": message["result"] | {"structuredContent": structured}}
+
+    server = ScriptedServer(tools=[tool], handlers={"tools/call": answer})
+    async with open_world({"x": server}, **intercepted_by(change, on=("result",))) as world:
+        client = world.client()
+        good = await client.request("tools/call", {"name": "x__t", "arguments": {"path": "/b"}})
+        assert good["structuredContent"] == {"path": "/b"}
+        error = await client.refusal("tools/call", {"name": "x__t", "arguments": {"path": 1}})
+        assert error["code"] == REFUSED
+
+
+async def test_items_of_a_list_may_go_and_not_get_new_names(autojump_clock):
+    def first(message: Json) -> Json:
+        tools = message["result"]["tools"][:1]
+        return {"verdict": "change", "result": message["result"] | {"tools": tools}}
+
+    def rename(message: Json) -> Json:
+        tools = [tool | {"name": "x__other"} for tool in message["result"]["tools"]]
+        return {"verdict": "change", "result": message["result"] | {"tools": tools}}
+
+    for servers in ({"x": disk()}, {"x": disk(), "y": ScriptedServer()}):
+        settings = {"methods": ("tools/list",), "on": ("result",)}
+        async with open_world(servers, **intercepted_by(first, **settings)) as world:
+            listed = await world.client().request("tools/list")
+            assert [tool["name"] for tool in listed["tools"]] == ["x__delete"]
+        async with open_world(servers, **intercepted_by(rename, **settings)) as world:
+            assert (await world.client().refusal("tools/list"))["code"] == REFUSED
+
+
+# Time
+
+
+async def test_a_late_verdict_is_a_failure_and_others_are_not_held_up(autojump_clock):
+    async def hang(_message: Json) -> None:
+        await trio.sleep_forever()
+
+    server = disk()
+    watching = intercepted_by(hang, names=("delete",), timeout=5.0)
+    async with open_world({"x": server}, **watching) as world:
+        client, other = world.client(), world.client()
+        slow = await client.start("tools/call", DELETE)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await other.request("tools/call", DELETE | {"name": "x__look"})
+        assert trio.current_time() == began
+        assert (await client.answer(slow))["error"]["code"] == REFUSED
+        assert trio.current_time() == pytest.approx(began + 5.0)
+        assert [call["name"] for call in calls_at(server)] == ["look"]
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_cancelling_a_request_cancels_its_interceptor(down, autojump_clock):
+    ended = trio.Event()
+
+    async def hang(_message: Json) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with open_world({"x": disk()}, **intercepted_by(hang)) as world:
+        client = await world.open_client(down)
+        request_id = await client.start("tools/call", DELETE)
+        await trio.testing.wait_all_tasks_blocked()
+        params = client.params({"requestId": request_id})
+        await client.send({"method": "notifications/cancelled", "params": params})
+        with trio.fail_after(1):
+            await ended.wait()
+
+
+async def test_interceptors_keep_their_order_for_every_exchange(autojump_clock):
+    order: dict[str, list[str]] = {}
+
+    def note(name: str) -> Any:
+        async def judge(message: Json) -> None:
+            path = message["params"]["arguments"]["path"]
+            await trio.sleep(len(path))
+            order.setdefault(path, []).append(f"{name} {message['on']}")
+
+        return judge
+
+    intercept = tuple(Intercept(name=name, python=f"m:{name}") for name in "ab")
+    functions = {f"m:{name}": note(name) for name in "ab"}
+    async with open_world({"x": disk()}, intercept=intercept, functions=functions) as world:
+        client = world.client()
+        for path in ("333", "1", "22"):
+            await client.start("tools/call", DELETE | {"arguments": {"path": path}})
+        for _ in range(3):
+            await client.receive()
+        expected = ["a request", "b request", "a result", "b result"]
+        assert order == dict.fromkeys(("333", "1", "22"), expected)
+
+
+# For which exchanges
+
+
+async def test_only_exchanges_that_fit_everything_are_intercepted(autojump_clock):
+    def refuse(_message: Json) -> Json:
+        return {"verdict": "refuse", "reason": "no"}
+
+    async def refused(**settings: Any) -> list[str]:
+        async with open_world({"x": disk(), "y": disk()}, **intercepted_by(refuse, **settings)) as world:
+            client = world.client()
+            names = []
+            for name in ("x__delete", "x__look", "y__delete", "delete"):
+                request_id = await client.start("tools/call", DELETE | {"name": name})
+                answer = await client.answer(request_id)
+                if answer.get("error", {}).get("code") == REFUSED:
+                    names.append(name)
+            return names
+
+    assert await refused(upstreams=("x",)) == ["x__delete", "x__look"]
+    assert await refused(names=("del*",)) == ["x__delete", "y__delete"]
+    assert await refused(names=("x__del*",)) == ["x__delete"]
+    assert await refused(annotations={"destructiveHint": True}) == ["x__delete", "y__delete"]
+    assert await refused(methods=("resources/*",)) == []
+    assert await refused(principals=("*",)) == []
+    assert await refused(views=("*",), upstreams=("y",)) == ["y__delete"]
+
+
+async def test_a_remembered_answer_is_intercepted_for_each_client(autojump_clock):
+    server = disk()
+    seen: list[Json] = []
+    async with open_world({"x": server}, **intercepted_by(seen.append, on=("result",))) as world:
+        for _ in range(4):
+            await world.client().request("resources/read", {"uri": "x+file:///a"})
+        assert len(calls_at(server, "resources/read")) < 4
+        assert len(seen) == 4
+
+
+async def test_progress_can_be_dropped_and_not_changed(autojump_clock):
+    async def tell(server: ScriptedServer, params: Json, message: Json) -> Json:
+        token = params["_meta"]["progressToken"]
+        for step in (1, 2, 3):
+            progress = {"progressToken": token, "progress": step}
+            await server.send({"method": "notifications/progress", "params": progress})
+        return {"resultType": "complete", "content": []}
+
+    def judge(message: Json) -> Any:
+        if message["params"]["progress"] == 2:
+            return {"verdict": "refuse", "reason": "noise"}
+        is_third = message["params"]["progress"] == 3
+        return {"verdict": "change", "params": {}} if is_third else None
+
+    server = disk()
+    server.handlers["tools/call"] = tell
+    async with open_world({"x": server}, **intercepted_by(judge, on=("notification",))) as world:
+        client = world.client()
+        await client.start("tools/call", DELETE, progressToken="p")
+        messages = await client.drain()
+        steps = [message["params"]["progress"] for message in messages if "method" in message]
+        assert steps == [1] and "result" in messages[-1]
+
+
+# Without code
+
+
+async def test_built_in_interceptors_refuse_delay_and_redact(autojump_clock):
+    intercept = (
+        Intercept(builtin="redact", names=("delete",)),
+        Intercept(builtin="limit_size", max_bytes=500, names=("delete",)),
+        Intercept(builtin="delay", seconds=30.0, names=("delete",)),
+        Intercept(builtin="fail", names=("look",), name="chaos"),
+    )
+    server = disk()
+    async with open_world({"x": server}, intercept=intercept) as world:
+        client, began = world.client(), trio.current_time()
+        path = "postgres://user:hunter2hunter2@db/x"
+        result = await client.request("tools/call", DELETE | {"arguments": {"path": path}})
+        assert "hunter2" not in json.dumps([calls_at(server), result])
+        assert trio.current_time() >= began + 30.0
+        error = await client.refusal("tools/call", DELETE | {"arguments": {"path": "/" * 500}})
+        assert error["message"].startswith("Refused by intercept[1]")
+        error = await client.refusal("tools/call", DELETE | {"name": "x__look"})
+        assert error["message"] == "Refused by chaos: it fails on purpose"
+
+
+# The client's user is asked
+
+APPROVE: Json = {"intercept": (Intercept(builtin="approve", annotations={"destructiveHint": True}),)}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", [LEGACY, "2025-06-18", MODERN])
+async def test_a_destructive_tool_needs_the_users_consent(down, up, autojump_clock):
+    server = disk(up)
+    async with open_world({"x": server, "y": ScriptedServer()}, **APPROVE) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        result = await call_and_answer(client, ACCEPTS, DELETE)
+        assert json.loads(result["content"][0]["text"]) == {"path": "/tmp"}
+        assert len(calls_at(server)) == 1
+        await client.request("tools/call", DELETE | {"name": "x__look"})  # is not asked about
+        assert len(calls_at(server)) == 2
+
+
+async def ask_modern(client: ScriptedClient, params: Json = DELETE) -> Json:
+    """Call a tool, and return the call with the user's consent."""
+    result = await client.request("tools/call", params)
+    assert result["resultType"] == "input_required"
+    [(key, question)] = result["inputRequests"].items()
+    assert question["params"]["message"] == 'Allow tools/call x__delete with {"path":"/tmp"}?'
+    return {**params, "inputResponses": {key: ACCEPTS["result"]}, "requestState": result["requestState"]}
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_without_consent_nothing_reaches_the_server(down, action, autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        if down == MODERN:
+            again = await ask_modern(client)
+            again["inputResponses"] = {key: {"action": action} for key in again["inputResponses"]}
+            error = await client.refusal("tools/call", again)
+        else:
+            request_id = await client.start("tools/call", DELETE)
+            question = await client.receive()
+            await client.send({"id": question["id"], "result": {"action": action}})
+            error = (await client.answer(request_id))["error"]
+        assert error["code"] == REFUSED and "did not agree" in error["message"]
+        assert not calls_at(server)
+
+
+async def test_consent_is_for_the_arguments_that_were_shown(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        again = await ask_modern(client)
+        await client.request("tools/call", again | {"arguments": {"path": "/etc"}})
+        assert [call["arguments"] for call in calls_at(server)] == [{"path": "/tmp"}]
+
+
+async def test_consent_is_used_once_and_by_nobody_else(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        again = await ask_modern(client)
+        other = await world.open_client(MODERN, CAPABILITIES)
+        assert "unknown" in (await other.refusal("tools/call", again))["message"]
+        await client.request("tools/call", again)
+        repeated = await client.request("tools/call", again)
+        assert repeated["resultType"] == "input_required"
+        assert len(calls_at(server)) == 1
+
+
+@pytest.mark.parametrize("down", [*ERAS, "2024-11-05"])
+async def test_a_client_that_cannot_be_asked_is_refused(down, autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(down, {})
+        error = await client.refusal("tools/call", DELETE)
+        assert error["code"] == REFUSED and "cannot ask" in error["message"]
+        assert not calls_at(server)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_consent_lasts_while_the_server_asks_questions_itself(down, up, autojump_clock):
+    questions: list[str] = []
+
+    class Counting(Curious):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            if method == "tools/call":
+                questions.append("call")
+            return await super().handle(method, params, message)
+
+    approve: Json = {"intercept": (Intercept(builtin="approve"),)}
+    server = Counting(up, "elicitation/create", times=2)
+    async with open_world({"x": server, "y": ScriptedServer()}, **approve) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        texts: list[str] = []
+
+        async def answer(message: Json) -> None:
+            texts.append(message["params"]["message"])
+
+        if down == MODERN:
+            result = await client.request("tools/call", {"name": "x__t"})
+            while result["resultType"] == "input_required":
+                [(key, question)] = result["inputRequests"].items()
+                await answer(question)
+                state = {"inputResponses": {key: ACCEPTS["result"]}, "requestState": result["requestState"]}
+                result = await client.request("tools/call", {"name": "x__t", **state})
+        else:
+            request_id = await client.start("tools/call", {"name": "x__t"})
+            while (message := await client.receive()).get("id") != request_id or "method" in message:
+                await answer(message)
+                await client.send({"id": message["id"], **ACCEPTS})
+        assert texts == ["Allow tools/call x__t?", "name?", "name?"]
+
+
+# A person at the admin page is asked
+
+HELD: Json = {"intercept": (Intercept(builtin="hold", names=("delete",), name="desk", answer_timeout=30.0),)}
+
+
+async def test_a_held_exchange_ends_at_its_deadline(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **HELD) as world:
+        client, began = world.client(), trio.current_time()
+        error = await client.refusal("tools/call", DELETE)
+        assert error["message"] == "Refused by desk: nobody decided in time"
+        assert trio.current_time() == pytest.approx(began + 30.0)
+        assert not calls_at(server) and not world.mux.holding.held
+
+
+async def held_one(world: World) -> Any:
+    await trio.testing.wait_all_tasks_blocked()
+    [held] = world.mux.holding.held.values()
+    return held
+
+
+async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_clock):
+    from mcpmux.mux.intercept import BadVerdict, Change
+
+    server = disk()
+    async with open_world({"x": server}, **HELD) as world:
+        client = world.client()
+        request_id = await client.start("tools/call", DELETE)
+        held = await held_one(world)
+        with pytest.raises(BadVerdict):
+            held.decide(Change(params=DELETE | {"arguments": {"path": 1}}))
+        held.decide(Change(params=DELETE | {"arguments": {"path": "/else"}}))
+        assert "result" in await client.answer(request_id)
+        assert [call["arguments"] for call in calls_at(server)] == [{"path": "/else"}]
+
+
+async def test_cancelling_lets_a_held_exchange_go(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **HELD) as world:
+        client = world.client()
+        request_id = await client.start("tools/call", DELETE)
+        await held_one(world)
+        await client.send(
+            {"method": "notifications/cancelled", "params": client.params({"requestId": request_id})}
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert not world.mux.holding.held and not calls_at(server)
