@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -45,6 +46,10 @@ def make_steps(config: Config, naming: Naming, functions: Functions = NO_FUNCTIO
 def _make(settings: Intercept, config: Config, functions: Functions) -> Interceptor:
     if settings.python is not None:
         return FunctionInterceptor(find_function(settings.python, functions))
+    if settings.webhook is not None:
+        from mcpmux.interceptors.webhook import Webhook
+
+        return Webhook(settings.webhook, settings.secret, time.time)
     share = settings.probability
     makers: dict[str | None, Callable[[], Interceptor]] = {
         "approve": builtin.Approve,

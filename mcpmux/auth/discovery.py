@@ -130,12 +130,12 @@ class OAuthHttp:
         """Return the addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
         if host in self._hosts:
             return [host]
-        addresses = await _resolve(host, port)
+        addresses = await resolve(host, port)
         # A private address is acceptable if a configured host is on such a network itself.
         kinds = set(map(kind_of, addresses)) - {PUBLIC}
         for trusted in self._hosts if kinds else ():
             with suppress(ConnectFailed):
-                kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {METADATA}
+                kinds -= {kind_of(address) for address in await resolve(trusted, 0)} - {METADATA}
         if kinds:
             words = " and ".join(sorted(kinds))
             raise RemoteProtocolError(
@@ -151,7 +151,8 @@ class OAuthHttp:
         return await _ask(url, tls, self._proxy, self.find_addresses, fields, body)
 
 
-async def _resolve(host: str, port: int) -> list[Address]:
+async def resolve(host: str, port: int) -> list[Address]:
+    """Return the addresses of a host. Raises ConnectFailed."""
     try:
         entries = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The kinds of interceptors; `mcpmux/mux/intercept` says what they see and decide."""
+"""The kinds of interceptors. `mux/intercept` defines the messages and verdicts."""
