@@ -157,7 +157,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(autojump_clo
         await peer.say(id=None, error={"code": -32601, "message": "initialized is not known"})
         await quiet()
         assert exchange.is_asleep
-        assert not exchange.is_over  # what was written so far answers nothing
+        assert not exchange.is_over  # the lines so far contain no answer
         await peer.say_raw(data.replace(b"%d", b"%d" % request_id).replace(b"%%", b"%"))
         await quiet()
         assert exchange.is_over
@@ -330,7 +330,7 @@ async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autoju
 
 
 async def failing_exchange(link: DuplexChannel) -> None:
-    """After it no other exchange is tried on the link: who repeats it looks for a new one."""
+    """Check that an exchange fails and closes the link, so that a caller that repeats it gets a new one."""
     with pytest.raises(TransportClosed, match="the pipe is closed"):
         await run_inline(link.exchange(CALL, unheard))
     assert link.closed.is_set()

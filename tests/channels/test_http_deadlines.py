@@ -50,7 +50,7 @@ class Peer:
         self._data = bytearray()
 
     async def next(self):
-        """The next message, {} for a request without a body; None at the end."""
+        """Return the next message, {} for a request without a body; None at the end."""
         while b"\r\n\r\n" not in self._data:
             if not await self._receive():
                 return None
@@ -76,7 +76,7 @@ class Peer:
         await self._stream.send_all(data)
 
     async def tell(self, **message: object) -> None:
-        """An event of a stream that was begun."""
+        """Send an event of a stream that was begun."""
         data = event(message)
         await self.say(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -136,7 +136,7 @@ class World:
 
 @asynccontextmanager
 async def served_by(script, way="carried", **limits):
-    """A world whose server treats each connection as the script does. `way`: how its calls are sent."""
+    """Open a world whose server treats each connection as the script does. `way`: how its calls are sent."""
     async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
 
         async def serve(stream) -> None:
@@ -168,7 +168,7 @@ WAYS = ["carried", "posted"]
 
 @pytest.fixture(params=WAYS)
 def way(request):
-    """Whether a task reads the answer from the beginning, or the call is posted and has none at first."""
+    """Have a task read the answer from the beginning, or post the call, which has no answer at first."""
     return request.param
 
 

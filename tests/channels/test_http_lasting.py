@@ -67,7 +67,7 @@ def held():
 
 @asynccontextmanager
 async def in_session(held: Held, revision: str) -> AsyncIterator[tuple[Any, Json]]:
-    """A client and its session's headers. Its server is known, so that calls are sent on at once."""
+    """Yield a client and its session's headers. Its server is known, so that calls are sent on at once."""
     async with open_endpoint(served(held)) as client:
         session = await client.initialize(revision)
         held.gate.set()

@@ -122,7 +122,7 @@ async def test_a_repeated_change_is_sent_once_after_a_break():
 
 
 async def next_update(stream: Any) -> tuple[str, str]:
-    """(event id, uri) of the next update; list changes at the start are skipped."""
+    """Return (event id, uri) of the next update; list changes at the start are skipped."""
     while True:
         event_id, message = await stream.next()
         if message is not None and message["method"] == UPDATED:

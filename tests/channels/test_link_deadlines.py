@@ -50,7 +50,7 @@ class Peer:
 
 @asynccontextmanager
 async def open_world(kind: str):
-    """A link and its peer: over lines, which can be sent without waiting, or over a pipe that cannot."""
+    """Open a link and its peer: over lines, which can be sent without waiting, or over a pipe that cannot."""
     with trio.fail_after(VIRTUAL_SECONDS):
         if kind == "memory":
             pipe, end = open_memory_pipes()

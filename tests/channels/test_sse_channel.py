@@ -61,7 +61,7 @@ class Docs(ScriptedServer):
 
 @asynccontextmanager
 async def open_stage(server: ScriptedServer, **target: Any) -> AsyncIterator[tuple[SseFace, app.Mux]]:
-    """A server over HTTP+SSE, and mcpmux with it as its only upstream, under its own names."""
+    """Open a server over HTTP+SSE, and mcpmux with it as its only upstream, under its own names."""
     async with open_sse_face(server) as face, open_mux(face, **target) as mux:
         yield face, mux
 

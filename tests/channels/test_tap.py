@@ -55,13 +55,13 @@ class Witness:
         ]
 
     def last(self, method: str) -> int:
-        """The newest exchange of a method."""
+        """Return the newest exchange of a method."""
         return max(e.number for e, _ in self.ended_with if e.call.method == method)
 
 
 @asynccontextmanager
 async def open_watched(servers: dict[str, ScriptedServer]) -> AsyncIterator[tuple[World, Witness]]:
-    """mcpmux with a witness between scripted servers and clients."""
+    """Open mcpmux with a witness between scripted servers and clients."""
     world, witness = World(servers), Witness()
     recorder = Recorder([witness], [witness], trio.current_time)
     config = Config(upstreams=tuple(upstream(name, era="newest") for name in servers))

@@ -51,7 +51,7 @@ async def answer_with_a_list(message: Json, reply: Any) -> None:
 
 
 def saying(code: int) -> dict[str, Bad]:
-    """A status with each kind of body."""
+    """Return answers of a status with each kind of body."""
     bodies = {
         "nothing": b"",
         "a page": PAGE,
@@ -68,7 +68,7 @@ SILENT = "did not answer"
 
 
 def patience(words: str) -> Json:
-    """Settings for an upstream: a busy machine may be slow to hear of what is not silence."""
+    """Return an upstream's settings. Only silence has a short timeout: a busy machine may answer late."""
     return {"connect_timeout": 0.5} if words == SILENT else {}
 
 

@@ -1,4 +1,4 @@
-"""mcpmux over HTTP in a process of its own, in front of a scripted server; its memory can be measured.
+"""mcpmux over HTTP in a separate process, in front of a scripted server; its memory can be measured.
 
 Says its port on standard output. Each line on standard input is `URI COUNT`: so many updates of that URI
 (`*`: of all URIs in turn). When they have been given to mcpmux it says `done`.

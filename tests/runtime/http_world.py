@@ -24,7 +24,7 @@ class HttpWorld(World):
 
     @asynccontextmanager
     async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
-        """A channel to the scripted server of that name, which has a port for as long as that lasts."""
+        """Open a channel to the scripted server of that name, which has a port for as long as that lasts."""
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
         assert server is not None

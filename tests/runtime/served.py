@@ -1,4 +1,4 @@
-"""mcpmux and the benchmark's upstream as processes of their own, and a client of few words."""
+"""mcpmux and the benchmark's upstream as separate processes, and a small client."""
 
 import json
 import re
@@ -13,7 +13,7 @@ WAIT_SECONDS = 120
 
 
 def started(stack, *arguments, stdin="", urls=1):
-    """A process, and the ports that it says it listens on; it ends with `stack`."""
+    """Start a process. Return it and the ports that it prints; it ends with `stack`."""
     process = stack.enter_context(
         subprocess.Popen(
             [sys.executable, "-m", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -29,14 +29,14 @@ def started(stack, *arguments, stdin="", urls=1):
 
 
 def started_mux(stack, config):
-    """mcpmux with this configuration, and its port."""
+    """Start mcpmux with this configuration. Return it and its port."""
     arguments = ["serve", "-", "--http", "127.0.0.1:0", "--log-level", "error"]
     process, (port,) = started(stack, "mcpmux", *arguments, stdin=config)
     return process, port
 
 
 def connected(port, **options):
-    """A connection; `options` are set on its socket before."""
+    """Return a connection. `options` are set on its socket before it connects."""
     client = socket.socket()
     for name, value in options.items():
         client.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
@@ -61,7 +61,7 @@ def ask(client, method, **params):
 
 
 def result_of(client):
-    """The result in the answer that comes next."""
+    """Return the result in the next answer."""
     received = b""
     while b"\r\n\r\n" not in received:
         received += client.recv(65536)

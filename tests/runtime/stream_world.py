@@ -166,7 +166,7 @@ class StreamWorld:
         await trio.serve_listeners(handle, listeners, task_status=task_status)
 
     async def client(self, revision: str = "2026-07-28", capabilities: Json | None = None) -> ScriptedClient:
-        """A new client on a stream of its own."""
+        """Connect a new client by its own stream."""
         client = QuietClient(await self.connect())
         client.capabilities = capabilities or {}
         if revision != "2026-07-28":
@@ -174,7 +174,7 @@ class StreamWorld:
         return client
 
     async def connect(self) -> Any:
-        """A new stream to mcpmux, closed at the end of the world."""
+        """Open a new stream to mcpmux, closed at the end of the world."""
         self.pipes.append(await self._connect())
         return self.pipes[-1]
 
@@ -210,7 +210,7 @@ class StreamWorld:
 async def open_stream_world(
     kind: str, server: Server, directory: Path, limits: Limits | None = None, **settings: Any
 ) -> AsyncIterator[StreamWorld]:
-    """mcpmux in front of `server`, which is its only upstream `x`."""
+    """Open mcpmux in front of `server`, which is its only upstream `x`."""
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery:
             world = StreamWorld(kind, directory, nursery)

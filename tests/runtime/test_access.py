@@ -168,14 +168,14 @@ async def test_listed_items_are_usable_and_others_are_unknown(restriction, up, d
 
 
 def without_hint(error: Json) -> str:
-    """The message of an error; the hint in it names no secret."""
+    """Return the message of an error without its hint, which names no secret."""
     message, _, near = error["message"].partition("; did you mean ")
     knows_nothing(near)
     return str(message)
 
 
 async def check_absent(client: ScriptedClient, method: str, key: str, refused: str, nonexistent: str) -> None:
-    """Something refused and something that does not exist are answered in the same words."""
+    """Check that the answers about a refused and a missing target have the same words."""
     error = await client.refusal(method, {key: refused})
     other = await client.refusal(method, {key: nonexistent})
     for failure in (error, other):

@@ -162,12 +162,12 @@ async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
 
     server = Late(LEGACY, "elicitation/create")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
-        first, two = await client_of(world, LEGACY), await client_of(world, MODERN)
+        first, second = await client_of(world, LEGACY), await client_of(world, MODERN)
         await first.start("tools/call", {"name": "x__t"})
-        await two.start("tools/call", {"name": "x__t"})
+        await second.start("tools/call", {"name": "x__t"})
         await trio.testing.wait_all_tasks_blocked()
         gate.set()
-        for client in (first, two):
+        for client in (first, second):
             answers = json.loads((await client.receive())["result"]["content"][0]["text"])
             if "error" in answers[0]:
                 assert 'session = "per-client"' in answers[0]["error"]["message"]
@@ -270,10 +270,10 @@ class Talkative(ScriptedServer):
 @pytest.mark.parametrize("down", ERAS)
 async def test_log_messages_come_at_the_level_that_each_client_asked_for(up, down, autojump_clock):
     async with open_world({"x": Talkative(up), "y": ScriptedServer()}) as world:
-        first, two = await client_of(world, down), await client_of(world, down)
+        first, second = await client_of(world, down), await client_of(world, down)
         for client, level, expected in [
             (first, "debug", ["debug", "info", "error"]),
-            (two, "error", ["error"]),
+            (second, "error", ["error"]),
         ]:
             meta = {}
             if down == LEGACY:
@@ -375,7 +375,7 @@ async def test_a_question_in_a_subscription_is_for_the_client_that_subscribes(se
         assert (await answer_after(client, seconds, subscribe))["result"] == {}
         assert server.heard[0]["result"] == ASKED["sampling/createMessage"][1]
         assert await bystander.drain() == []
-        await world.kill("x")  # which subscribes again by itself
+        await world.kill("x")  # mcpmux reconnects and subscribes again
         await trio.sleep(1)
         question = await client.receive_method("sampling/createMessage")
         await client.send({"id": question["id"], "result": ASKED["sampling/createMessage"][1]})
@@ -531,11 +531,11 @@ async def test_what_a_program_answers_is_waited_for_for_seconds(up, down, autoju
             assert (await client.receive())["method"] == "notifications/cancelled"
             answer = await client.receive()
             assert trio.current_time() - began < 12
-            told = answer["error"] if up == MODERN else json.loads(answer["result"]["content"][0]["text"])[0]
+            error = answer["error"] if up == MODERN else json.loads(answer["result"]["content"][0]["text"])[0]
         else:
             await trio.sleep(12)
-            told = server.heard[0]
-        assert "did not answer roots/list" in json.dumps(told)
+            error = server.heard[0]
+        assert "did not answer roots/list" in json.dumps(error)
 
 
 async def test_a_question_outside_of_calls_that_is_taken_back_is_not_asked(autojump_clock):

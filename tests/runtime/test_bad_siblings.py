@@ -31,7 +31,7 @@ NO_HTTP = {
 
 
 async def answer(request: Any, reply: Any) -> None:
-    """The good server at `/good`, and each bad one at the number of its name."""
+    """Answer as the good server at `/good`, and as a bad one at the number of its name."""
     message = json.loads(request.body) if request.body else {"method": request.method}
     place = request.path.removeprefix("/")
     if place != "good":
@@ -51,7 +51,7 @@ async def greet(data: bytes, stream: trio.SocketStream) -> None:
 
 @asynccontextmanager
 async def open_servers() -> AsyncIterator[dict[str, tuple[str, str]]]:
-    """(URL, pattern of the words about it) of each server by its name; the good one's words are not used."""
+    """Yield (URL, pattern of the reason) of each server by name; the good one's pattern is not used."""
     async with trio.open_nursery() as nursery:
         web = f"http://127.0.0.1:{await start_http(nursery, answer)}/"
         servers = {"good": (f"{web}good", "")}

@@ -1,7 +1,7 @@
 """Ten clients with equal messages: equal request ids and progress tokens, at once, on the same tools.
 
-Every call has a key of its own, which the server puts into all messages about the call: a message
-that reaches another call has crossed. A seed decides in which order calls go on, end, fail and are cancelled.
+Every call has a unique key, which the server puts into all messages about the call: a message that reaches
+another call has crossed. A seed decides in which order calls go on, end, fail and are cancelled.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Caller:
         self._changed = trio.lowlevel.ParkingLot()
 
     def request(self, upstream: str, key: str, token: Any, late: bool) -> Json:
-        """A call. All clients count their ids alike."""
+        """Return the request of a call. All clients count their ids alike."""
         self._ids += 1
         self.keys[self._ids], self.tokens[key] = key, token
         meta: Json = {} if token is None else {"progressToken": token}
@@ -133,7 +133,7 @@ class Caller:
         return {"jsonrpc": "2.0", "id": self._ids, "method": "tools/call", "params": params}
 
     def hear(self, message: Json, of: str | None = None) -> None:
-        """`of`: the key of the call on whose stream it came."""
+        """Check a message and keep it. `of`: the key of the call on whose stream it came."""
         SchemaOracle(self.revision).check_from_server(message, "tools/call")
         if message.get("method") == "notifications/progress":
             key = message["params"]["message"]
@@ -230,7 +230,7 @@ Calls = dict[str, tuple[Any, Worker, Fate]]
 async def play(
     seed: int, callers: list[Any], workers: dict[str, Worker], ends: list[str], nursery: trio.Nursery
 ) -> None:
-    """One round: every client makes a call with each token on each upstream; all are in flight at once."""
+    """Play one round: each client makes a call with each token on each upstream, all at once."""
     rng = random.Random(seed)
     calls: Calls = {}
     for number, caller in enumerate(callers):
@@ -273,7 +273,7 @@ async def settle(calls: Calls) -> None:
 
 
 def judge(calls: Calls) -> None:
-    """Each call had its own fate and nobody else's. (What crosses is noticed where it arrives.)"""
+    """Check that each call had its own fate. (Crossed messages are noticed where they arrive.)"""
     for key, (caller, worker, fate) in calls.items():
         assert worker.stopped[key] == fate.cancelled, (key, fate)
         assert (key in caller.answers) == (not fate.cancelled), (key, fate)
@@ -301,7 +301,7 @@ async def test_nothing_crosses_on_pipes(autojump_clock):
             client = world.client()
             if revision != MODERN:
                 await client.initialize(revision)
-                await client.drain()  # the upstreams have just appeared, which it hears
+                await client.drain()  # the upstreams have just appeared, of which it is notified
             callers.append(PipeCaller(client))
             nursery.start_soon(callers[-1].listen)
         for seed in range(20):
@@ -319,7 +319,7 @@ async def test_nothing_crosses_on_pipes(autojump_clock):
 
 @asynccontextmanager
 async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app.Mux, HttpEndpoint, int]]:
-    """mcpmux with HTTP on both sides: it, its endpoint, and the port of that."""
+    """Open mcpmux with HTTP on both sides. Yields it, its endpoint, and the port of that."""
     async with AsyncExitStack() as stack:
         faces = {name: await stack.enter_async_context(open_http_face(w)) for name, w in workers.items()}
         upstreams = tuple(Upstream(name=name, target=Http(face.url)) for name, face in faces.items())

@@ -38,7 +38,7 @@ NO_SLOT_IS_HELD = (0, 0)
 
 
 def shaped(server: ScriptedServer, result: Json, hints: Json | None = None) -> Json:
-    """A result as the server's revision has it."""
+    """Return a result in the shape of the server's revision."""
     return result | ({"resultType": "complete"} | (hints or {}) if server.modern else {})
 
 
@@ -110,7 +110,7 @@ def tasks() -> int:
 
 
 def held(world: World) -> tuple[int, int]:
-    """(exchanges, slots) of the upstream that are taken."""
+    """Return how many exchanges and slots of the upstream are taken."""
     upstream = world.mux.upstreams["x"]
     return upstream.in_flight, upstream.running
 
@@ -119,7 +119,7 @@ def held(world: World) -> tuple[int, int]:
 async def ready(
     server: Server, era: str = MODERN, **settings: Any
 ) -> AsyncIterator[tuple[World, ScriptedClient]]:
-    """A world with a server `x` that has answered once, and a client, modern or of a legacy revision."""
+    """Open a world with a server `x` that has answered once, and a client, modern or of a legacy revision."""
     async with open_world({"x": server, "y": ScriptedServer()}, settings={"x": settings}) as world:
         client = world.client()
         if era != MODERN:

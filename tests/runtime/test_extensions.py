@@ -106,7 +106,7 @@ def unknown(number: int) -> Json:
 
 
 async def heard(client: Any) -> list[int]:
-    """The numbers of the unknown notifications that a client hears; the schema knows none of them."""
+    """Receive notifications that the schema does not know, and return their numbers."""
     numbers = []
     with trio.move_on_after(20):
         while True:

@@ -28,7 +28,7 @@ LEFT = LARGE // 8
 
 @contextmanager
 def uncollected() -> Iterator[list[int]]:
-    """Without a collector: how many bytes are left behind, in the list that is yielded."""
+    """Turn off the collector. Yields a list, which gets the number of bytes that are left behind."""
     left: list[int] = []
     gc.collect()
     gc.disable()

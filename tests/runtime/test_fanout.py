@@ -91,14 +91,14 @@ async def test_parts_of_one_resource_do_not_fill_a_slow_clients_outbox(autojump_
         await subscribe(client, ["x+file:///a"])
         for number in range(10_000):
             await server.update(f"file:///a/{number}", through="file:///a")
-        await trio.testing.wait_all_tasks_blocked()  # the last ones are on their way, while nobody reads
+        await trio.testing.wait_all_tasks_blocked()  # the last ones are on their way, and not read
         (outbox,) = world.mux.hub._listeners
         assert len(outbox.waiting) <= DETAIL_LIMIT + 1
         uris = [message["params"]["uri"] for message in await client.drain()]
         assert uris[-1] == "x+file:///a"
 
 
-# Over HTTP, with mcpmux in a process of its own
+# Over HTTP, with mcpmux in a separate process
 
 
 class Child:
@@ -112,12 +112,12 @@ class Child:
         self.port = 0
 
     def resident_bytes(self) -> int:
-        """The memory that it has in use."""
+        """Return the memory that it has in use."""
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def line(self) -> str:
-        """The next line that it says."""
+        """Return the next line of its output."""
         while b"\n" not in self._lines:
             chunk = await self.stdout.receive_some()
             assert chunk, "the process has ended"
@@ -150,7 +150,7 @@ async def open_child() -> AsyncIterator[Child]:
 
 @pytest.fixture
 def _many_files() -> Iterator[None]:
-    """A thousand connections, where the system lets us."""
+    """Allow a thousand connections, where the system lets us."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limits[1] < CLIENTS:
         pytest.skip("too few open files are allowed here")
@@ -160,7 +160,7 @@ def _many_files() -> Iterator[None]:
 
 
 class HttpListener:
-    """One client with one stream of its own that tells updates of the first URI. `heard` counts them."""
+    """One client with its own stream of updates of the first URI. `heard` counts them."""
 
     def __init__(self, pool: HttpPool, uris: list[str]) -> None:
         self._pool = pool
@@ -179,7 +179,7 @@ class HttpListener:
             return response.headers
 
     async def open_session(self) -> Any:
-        """The context of a legacy session's own stream, after it has subscribed."""
+        """Return the context of a legacy session's own stream, after it has subscribed."""
         params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         answer = await self._ask({"id": 0, "method": "initialize", "params": params}, {})
         session = {"Mcp-Session-Id": answer["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
@@ -189,14 +189,14 @@ class HttpListener:
         return self._request("GET", None, session)
 
     async def open_listen(self) -> Any:
-        """The context of a modern listen."""
+        """Return the context of a modern listen."""
         wish = {"notifications": {"resourceSubscriptions": self._exposed}, "_meta": META}
         headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
         body = {"id": 0, "method": "subscriptions/listen", "params": wish}
         return self._request("POST", body, headers)
 
     async def run(self, revision: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Subscribe and hear until cancelled. Started once the stream is open."""
+        """Subscribe and count updates until cancelled. Started once the stream is open."""
         stream = await (self.open_listen() if revision == MODERN else self.open_session())
         decoder = SseDecoder(1 << 20)
         async with stream as response:

@@ -79,7 +79,7 @@ async def say_name(server: ScriptedServer, params: Json, message: Json) -> Json:
 
 
 def named(revision: str, *names: str) -> ScriptedServer:
-    """A server with a tool and a prompt of each name."""
+    """Return a server with a tool and a prompt of each name."""
     return ScriptedServer(
         revision,
         tools=[{"name": name, "inputSchema": {"type": "object"}} for name in names],
@@ -124,7 +124,7 @@ async def test_the_owner_of_a_tool_is_remembered_for_a_minute(up, autojump_clock
     for server in servers.values():
         server.handlers["tools/call"] = say_name
     async with open_world(servers) as world:
-        client = await open_client(world, LEGACY)  # which wants to hear of changes
+        client = await open_client(world, LEGACY)  # a session, which gets notifications of changes
 
         async def lists_of_two_calls() -> int:
             earlier = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
@@ -346,17 +346,17 @@ async def test_hanging_servers_are_named_at_their_deadline(autojump_clock):
 
 
 async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock):
-    first, asked = trio.Event(), 0
+    first, count = trio.Event(), 0
 
     async def answer(_server: Any, _params: Json, _message: Json) -> Json:
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         first.set()
         return {"resources": [resource("x:1")], "resultType": "complete", **CACHE}
 
     async def watch(seen: list[int]) -> None:
         await first.wait()
-        seen.append(asked)
+        seen.append(count)
 
     many = 8 * BUNCH
     servers = {
@@ -369,7 +369,7 @@ async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock
         nursery.start_soon(watch, seen)
         result = await world.client().request("resources/list")
         assert [item["uri"] for item in result["resources"]] == [f"{name}+x:1" for name in servers]
-        assert asked == many
+        assert count == many
         assert seen[0] < many / 2
 
 

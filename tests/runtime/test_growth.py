@@ -38,9 +38,9 @@ URI, NAME, TASK = "file:///a", "t", "task"
 VIEW: Final = "some"
 
 USUAL: Final = {"text": 100, "name": 100, "items": 10, "members": 10}
-TIMES: Final = (1, 100, 1000)  # a few cost too little to say what more would cost
+TIMES: Final = (1, 100, 1000)  # the cost of a few is too small to predict the cost of many
 EXCESS: Final = 2.5  # times the time that would be in proportion is too long: the machine is shared
-FLOOR_SECONDS: Final = 0.2  # less says nothing
+FLOOR_SECONDS: Final = 0.2  # shorter times are mostly noise
 TRIES: Final = 3  # of which the quickest counts
 FILLERS: Final = ("a", "a/%252e//\\{+b}__?#")  # plain, and with all that means something
 
@@ -134,7 +134,7 @@ class Peer:
         raise NotImplementedError
 
     def take(self, message: Json) -> None:
-        """A notification."""
+        """Take a notification."""
 
 
 class Server:
@@ -301,7 +301,7 @@ class Scene:
 
 @asynccontextmanager
 async def open_scene(down: str, up: str) -> AsyncIterator[Scene]:
-    """A client that listens to everything, in a view, and under rules."""
+    """Open a client that listens to everything, in a view, and under rules."""
     server, other = Server(up), Server(up)
     servers: dict[str, Any] = {"x": server, "y": other}
     async with open_world(servers, access=RULES, views=VIEWS, caching=Caching(max_bytes=2**20)) as world:
@@ -329,10 +329,10 @@ async def open_scene(down: str, up: str) -> AsyncIterator[Scene]:
 
 
 def cases(down: OfficialSchema, up: OfficialSchema) -> Iterator[Case]:
-    """Every place that may grow, once for each definition that it is in."""
+    """Yield every place that may grow, once for each definition that it is in."""
 
     def is_passed(method: str) -> bool:
-        """Whether mcpmux asks the server for it, perhaps because the client does."""
+        """Return whether mcpmux sends such a request to the server, perhaps for the client."""
         return method not in OWN and (method in OPENINGS or method in down.calls("ClientRequest"))
 
     triples: list[tuple[Origin, str, str, OfficialSchema]] = [

@@ -109,7 +109,7 @@ async def asking(
     watching: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Asking]:
-    """It has answered once; its gate is closed. `watching`: who watches, see `open_mux`."""
+    """Open an endpoint whose server has answered once and has closed its gate. `watching`: see `open_mux`."""
     servers = {"x": server, "y": ScriptedServer()}
     worlds = HttpWorld if server.over == HTTP else World
     watching = watching or {}
@@ -327,7 +327,7 @@ async def test_progress_makes_the_answer_an_event_stream(server, era, monkeypatc
             assert "contents" in answer.last["result"]
             assert is_compiled() or len(session.attended) == 1
         else:
-            answer = await session.ask(method, params)  # it did not ask for progress, so hears of none
+            answer = await session.ask(method, params)  # it did not ask for progress, so it gets none
             assert len(answer.messages) == 1
             assert "contents" in answer.last["result"]
 

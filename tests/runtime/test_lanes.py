@@ -61,13 +61,13 @@ class TwoFaced(World):
             yield channel
 
     def session(self, revision: str) -> Session:
-        """The shared modern session, or the newest legacy one."""
+        """Return the shared modern session, or the newest legacy one."""
         if revision == MODERN:
             return self.sessions[0][0]
         return next(session for session, _ in reversed(self.sessions) if session.revision == LEGACY)
 
     async def end(self, session: Session) -> None:
-        """The server ends a session."""
+        """End a session at the server."""
         await next(pipe for open_session, pipe in self.sessions if open_session is session).aclose()
 
 

@@ -78,7 +78,7 @@ class Asker:
 
 @asynccontextmanager
 async def one_upstream(server, **settings):
-    """mcpmux in front of a single upstream, which is passed through."""
+    """Open mcpmux in front of a single upstream, which is passed through."""
     settings = {"prefix": "", "request_timeout": 100_000.0, **settings}
     async with open_world({"slow": server}, settings={"slow": settings}) as world:
         yield world

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def open_files_allowed(needed):
-    """Child processes may open as many files."""
+    """Allow child processes as many open files, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard not in (resource.RLIM_INFINITY,) and hard < needed:
         pytest.skip(f"the system allows {hard} open files")
@@ -30,7 +30,7 @@ def open_files_allowed(needed):
 
 
 def walked(client):
-    """The URIs of all pages, and how many pages there were."""
+    """Return the URIs of all pages, and the number of pages."""
     uris, pages = [], 0
     cursor: dict[str, str] = {}
     while True:

@@ -84,7 +84,7 @@ async def _unheard(_event: Any) -> None:
 
 
 async def read(mux: Any) -> Any:
-    """The RpcError of a read, None when it is answered."""
+    """Read, and return the RpcError, or None."""
     try:
         await exchange(mux, "resources/read", {"uri": "a:1"})
     except RpcError as error:
@@ -187,7 +187,7 @@ async def test_a_failing_server_gets_no_calls_until_a_probe_succeeds(era, monkey
 
 
 def error_body(code: int, message: str) -> bytes:
-    """An error object for the request with the id that `Troubled` puts in."""
+    """Return an error object for the request with the id that `Troubled` puts in."""
     return b'{"jsonrpc":"2.0","id":ID,"error":{"code":%d,"message":"%s"}}' % (code, message.encode())
 
 

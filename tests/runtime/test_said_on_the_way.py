@@ -23,7 +23,7 @@ def log_message(number: int) -> Json:
 
 
 async def search(server: ScriptedServer, _params: Json, message: Json) -> Json:
-    """Says three things on its way; over HTTP on its own stream."""
+    """Send three messages before the answer; over HTTP on its own stream."""
     for number in range(3):
         params = {"number": number, "progressToken": message["id"]}
         await server.send({"method": SAID, "params": params})
@@ -31,7 +31,7 @@ async def search(server: ScriptedServer, _params: Json, message: Json) -> Json:
 
 
 async def chatter(server: ScriptedServer, _params: Json, message: Json) -> Json:
-    """A tool that logs without a request for it."""
+    """Log before the answer, though the request does not ask for it."""
     for number in range(2):
         notification = log_message(number)
         notification["params"]["progressToken"] = message["id"]

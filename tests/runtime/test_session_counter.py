@@ -32,7 +32,7 @@ INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIEN
 
 
 def begins(counter: SessionCounter, session_id: str, name: str) -> bool:
-    """Whether a session may begin; in one process nobody waits for that."""
+    """Return whether a session may begin, which in one process is known without a wait."""
     beginning: Coroutine[Any, Any, None] = counter.begin(session_id, Principal(name, view="some"))
     try:
         beginning.send(None)

@@ -28,7 +28,7 @@ async def call(client: ScriptedClient, name: str, **arguments: Any) -> Json:
 
 
 async def ready(world: StreamWorld) -> None:
-    """The upstream is there."""
+    """Wait until the upstream is there."""
     await world.mux.upstreams["x"].settled()
     assert world.mux.upstreams["x"].state == "ready", world.mux.upstreams["x"].trouble
 

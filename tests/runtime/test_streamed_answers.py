@@ -36,11 +36,11 @@ def told(request_id: Any) -> bytes:
 
 
 class Server:
-    """Answers reads with JSON and tools with an event stream of `parts`, each received by itself.
+    """Answers reads with JSON and tools with an event stream of `parts`, each received separately.
 
-    Each part is made of the request's id. `stays`: the stream does not end then. `left` is set when it was
-    closed by the client, `taken_back` when a call was cancelled. `resumed` has the events that it was
-    asked to go on behind, where `rest` follows.
+    Each part is made of the request's id. `stays`: the stream does not end after them. `left` is set when the
+    client has closed the stream, `taken_back` when a call was cancelled. `resumed` has the ids of the events
+    after which clients resumed, where `rest` follows.
     """
 
     def __init__(self, *parts: Any, rest: Any = None, stays: bool = False) -> None:
@@ -138,7 +138,7 @@ class Client:
 
 @asynccontextmanager
 async def asking(server: Server, **settings: Any) -> AsyncIterator[Client]:
-    """A client that knows its server."""
+    """Open a client that knows its server."""
     async with open_web(server, **settings) as (web, mux):
         client = Client(web, mux)
         await client.know()

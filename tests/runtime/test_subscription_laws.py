@@ -236,12 +236,12 @@ class Stage:
         await self._world.kill(upstream)
 
     async def replace(self, upstream: str, grant: Grant | None) -> None:
-        """The server dies and another one comes in its place, or none."""
+        """Kill the server, and put another one in its place, or none."""
         self._world.servers[upstream] = Picky(UPSTREAMS[upstream], grant) if grant is not None else None
         await self.kill(upstream)
 
     async def relent(self, upstream: str) -> None:
-        """The server grants everything from now on, to whom asks."""
+        """Make the server grant everything from now on."""
         server = self._world.servers[upstream]
         if isinstance(server, Picky):
             server.grant = Grant(seconds=server.grant.seconds)
@@ -274,7 +274,7 @@ class Stage:
                     assert updates.count((promise.exposed, promise.listen)) == 1, (promise, updates)
 
     def _grants(self, promise: Promise) -> bool:
-        """Whether the server of now lets that be subscribed."""
+        """Return whether the present server lets that be subscribed."""
         server = self._world.servers[promise.upstream]
         if not isinstance(server, Picky):
             return False

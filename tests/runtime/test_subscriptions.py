@@ -57,7 +57,7 @@ async def silent(client: ScriptedClient, seconds: float = 30) -> None:
 
 
 async def quiet() -> None:
-    """Every wish has been followed (virtual time makes this immediate)."""
+    """Wait until every wish has been followed (virtual time makes this immediate)."""
     await trio.sleep(10)
 
 
@@ -195,7 +195,7 @@ async def test_a_short_loss_is_told_once(up, down, autojump_clock):
 
 
 class Deliberate(Subscribable):
-    """Agrees to be listened to only after a while, in which it tells nothing."""
+    """Acknowledges a listen only after a while, and sends no notifications before."""
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         if method == "subscriptions/listen":

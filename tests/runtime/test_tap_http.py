@@ -62,7 +62,7 @@ async def test_each_message_of_a_client_is_seen_once_as_it_was(revision: str):
 
 @asynccontextmanager
 async def open_behind_http(server: ScriptedServer) -> AsyncIterator[tuple[World, Witness, Witnessed]]:
-    """mcpmux with a witness between `server`, over HTTP, and clients in memory."""
+    """Open mcpmux with a witness between `server`, over HTTP, and clients in memory."""
     world, witness = World({}), Witness()
     recorder = Recorder([witness], [witness], trio.current_time)
     face_class = Witnessed
@@ -77,7 +77,7 @@ async def open_behind_http(server: ScriptedServer) -> AsyncIterator[tuple[World,
             ):
                 assert isinstance(face, Witnessed)
                 await world.mux.upstreams["x"].settled()
-                await trio.testing.wait_all_tasks_blocked(0.05)  # its appearance has been told
+                await trio.testing.wait_all_tasks_blocked(0.05)  # until its appearance is announced
                 yield world, witness, face
                 world.nursery.cancel_scope.cancel()
 

@@ -86,7 +86,7 @@ async def test_tools_of_a_modern_server_promise_a_legacy_client_no_tasks(down, a
         assert promised["z__must"] == {"taskSupport": "required"}
 
 
-# Legacy to legacy: as it is
+# Legacy to legacy: passed on unchanged
 
 
 async def test_a_legacy_client_makes_a_task_and_fetches_its_result(autojump_clock):

@@ -45,7 +45,7 @@ def uris_of(client: Client) -> list[str]:
 def join(
     hub: NotificationHub, uri: str, nursery: trio.Nursery, *, said_raw: bool = False, room: int = 10**6
 ) -> Client:
-    """A client that listens to a URI and reads, at once as long as there is room."""
+    """Return a client that listens to a URI. It reads at once as long as there is room."""
     outbox: ClientOutbox = hub.join(frozenset())
     hub.subscribe(outbox, "x", uri, said_raw=said_raw)
     client = Client(outbox, room)
@@ -133,7 +133,7 @@ async def test_a_pass_lets_others_have_their_turn(autojump_clock):
 
 @asynccontextmanager
 async def open_stream(client: HttpClient, revision: str) -> AsyncIterator[Stream]:
-    """A stream of a client that listens to `memo:1`."""
+    """Open a stream of a client that listens to `memo:1`."""
     if revision == MODERN:
         meta = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
         wish = {"notifications": {"resourceSubscriptions": ["x+memo:1"]}, "_meta": meta}

@@ -43,7 +43,7 @@ async def find_names(client: ScriptedClient, query: str, **more: Any) -> list[st
 
 
 def through(params: Json) -> Json:
-    """The parameters of a call by `call_tool` that stands for a direct one."""
+    """Return the parameters of a call by `call_tool` for those of a direct call."""
     own = {key: params[key] for key in ("name", "arguments") if key in params}
     return {**params, "name": "call_tool", "arguments": own}
 
@@ -264,7 +264,7 @@ async def test_a_tool_of_the_only_server_may_have_a_name_of_ours(autojump_clock)
 
 
 class RawTools(ScriptedServer):
-    """Lists tools in bytes of its own; calls answer with their arguments as text."""
+    """Lists tools as the given bytes; calls answer with their arguments as text."""
 
     def __init__(self, tools: bytes, revision: str = MODERN) -> None:
         super().__init__(revision, tools=[], capabilities={"tools": {"listChanged": True}})

@@ -175,7 +175,7 @@ async def test_a_tool_is_judged_by_what_is_said_of_it_now(autojump_clock):
         await trio.sleep(1)
         await reader.refusal("tools/call", {"name": "docs__look"})
         await reader.request("tools/call", {"name": "docs__wipe"})
-        server.annotate(look={"readOnlyHint": True})  # and says nothing of it
+        server.annotate(look={"readOnlyHint": True})  # without a notification
         await trio.sleep(KNOWN_SECONDS + 1)
         await reader.refusal("tools/call", {"name": "docs__wipe"})
         await reader.request("tools/call", {"name": "docs__look"})
@@ -667,7 +667,7 @@ def modern_request(method: str) -> Json:
 async def post(
     mux: Any, path: str, body: Json, headers: Json, session: Json | None = None
 ) -> tuple[int, str]:
-    """Status and text of the answer; its session id goes into `session`."""
+    """Post, and return status and text of the answer; its session id goes into `session`."""
     fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
     data = json.dumps(body).encode()
     with trio.fail_after(60):

@@ -67,7 +67,7 @@ async def test_a_page_of_a_server_is_for_the_operator_alone(answer: tuple[int, A
 
 
 async def listing(mux: app.Mux) -> Any:
-    """The answer to a list, or the error."""
+    """Return the answer to a list, or the error."""
     try:
         return await exchange(mux, "resources/list", {})
     except RpcError as error:
@@ -151,7 +151,7 @@ async def test_the_refusal_of_a_websocket_is_for_the_operator_alone() -> None:
 
 
 async def check_trouble(target: Any, cause: str) -> None:
-    """An upstream that cannot be reached explains it to its clients without the planted words."""
+    """Check that clients get the trouble of an upstream without the planted words."""
     with capture_logs() as logs, trio.fail_after(60):
         async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
             upstream = mux.upstreams["x"]

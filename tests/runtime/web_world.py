@@ -29,7 +29,7 @@ async def open_web(
     limits: Limits | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Web, app.Mux]]:
-    """The server (https with `tls`), and mcpmux with it as its only, unprefixed upstream."""
+    """Open the server (https with `tls`), and mcpmux with it as its only, unprefixed upstream."""
     web = Web(script)
     async with open_http(web.handle, tls=None if tls is None else lambda: tls) as port:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/mcp"

@@ -38,7 +38,7 @@ class World:
 
     @asynccontextmanager
     async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
-        """A link to the scripted server of that name; None in its place refuses."""
+        """Open a link to the scripted server of that name; None in its place refuses."""
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
         if server is None:
@@ -68,7 +68,7 @@ class World:
         await self._pipes[name].aclose()
 
     def client(self, **serving: Any) -> ScriptedClient:
-        """A new client on a stream of its own."""
+        """Connect a new client by its own stream."""
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
         self.nursery.start_soon(partial(serve_messages, theirs, self.mux.service, **serving))
         return ScriptedClient(ours)
@@ -87,7 +87,7 @@ class World:
 
 
 def upstream(name: str, **settings: Any) -> Upstream:
-    """A configured upstream; its target is not used, as the world opens the channels."""
+    """Return a configured upstream; its target is not used, as the world opens the channels."""
     settings.setdefault("era", "newest")  # one session with each server, so that a test sees which it is
     settings.setdefault("target", Stdio("unused"))
     return Upstream(name=name, **settings)
@@ -107,7 +107,7 @@ async def open_world(
     intercept: tuple[Intercept, ...] = (),
     **watching: Any,
 ) -> AsyncIterator[World]:
-    """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
+    """Open mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
 
     `watching`: `tap`, `trace` and `functions` of `open_mux`.
     """

@@ -81,7 +81,7 @@ class Slow(Library):
 
 
 async def ready(world: World, principal: Principal = ANYONE, revision: str = MODERN) -> ScriptedClient:
-    """A client of servers that are connected and have acknowledged what was asked of them."""
+    """Open a client of servers that are connected and have acknowledged their subscriptions."""
     client = world.client(principal=principal)
     if revision == MODERN:
         await client.request("server/discover")
@@ -104,7 +104,7 @@ async def read(client: ScriptedClient) -> str:
 
 
 async def together(world: World, count: int, principals: tuple[Principal, ...] = (ANYONE,)) -> list[Any]:
-    """Clients that have asked the same, all of them waiting."""
+    """Return clients that have asked the same, all of them waiting."""
     clients = [await ready(world, principals[n % len(principals)]) for n in range(count)]
     for client in clients:
         await client.start("resources/read", READ)
@@ -113,7 +113,7 @@ async def together(world: World, count: int, principals: tuple[Principal, ...] =
 
 
 async def give_up(client: ScriptedClient) -> None:
-    """The client does not want the answer to its last request."""
+    """Cancel the client's last request."""
     await client.send({"method": "notifications/cancelled", "params": {"requestId": client._ids}})
     await wait_all_tasks_blocked()
 

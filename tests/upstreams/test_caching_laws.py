@@ -65,7 +65,7 @@ class Counting(ScriptedServer):
 
 
 async def use(client: ScriptedClient, state: State, seen: list[int]) -> None:
-    """A client's steps, one after the other."""
+    """Do a client's steps, one after the other."""
     for number in range(STEPS):
         await state.pause()
         step = state.chance.choices(("list", "read", "call", "give up"), (5, 5, 1, 1))[0]

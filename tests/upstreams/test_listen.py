@@ -46,7 +46,7 @@ async def test_a_listen_for_nothing_hears_nothing(autojump_clock):
         await silent(client)
 
 
-@pytest.mark.interpreted  # a connection of its own
+@pytest.mark.interpreted  # over a connection made by the test
 async def test_a_quiet_listen_over_http_has_comments(autojump_clock):
     byte_stream = ByteStream()
     async with open_world({"x": Subscribable(MODERN), "y": Subscribable(MODERN)}) as world:

@@ -84,7 +84,7 @@ async def test_the_newest_revision_is_offered_once():
         assert web.methods()[:2] == ["server/discover", "initialize"]
 
 
-# Servers that refuse a legacy revision, in place of answering with one that they speak
+# Servers that refuse a legacy revision instead of answering with one that they speak
 
 SPEC_EXAMPLE: Json = {
     "code": -32602,
@@ -134,7 +134,7 @@ async def test_a_refusing_http_server_is_offered_an_older_revision(status, refus
 
 
 def choosy(revision: str | None, refusal: Json) -> ScriptedServer:
-    """A server that refuses to initialize in another revision than this; None: in any."""
+    """Return a server that refuses to initialize in another revision than this; None: in any."""
 
     async def answer(server: ScriptedServer, params: Json, _message: Json) -> Json:
         if params["protocolVersion"] != revision:
@@ -215,7 +215,7 @@ async def test_a_legacy_server_is_found_behind_a_refusal_with_any_body(bad: Bad)
 
 
 async def find_legacy_server(bad: Bad) -> None:
-    """`bad` answers what a legacy server does not know: everything before `initialize`."""
+    """Find a legacy server, in which `bad` answers everything before `initialize`."""
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message["method"] == "server/discover":

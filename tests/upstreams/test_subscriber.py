@@ -31,7 +31,7 @@ class Moody(Subscribable):
 
 
 def uris_in(params: Json) -> list[str]:
-    """The URIs that a subscribe or a listen asks for."""
+    """Return the URIs in the params of a subscribe or a listen."""
     if "uri" in params:
         return [params["uri"]]
     return params.get("notifications", {}).get("resourceSubscriptions", [])
@@ -54,7 +54,7 @@ async def ignore_memo_2(_server: Subscribable, method: str, params: Json, _messa
 
 
 async def fail_to_subscribe(world: World, down: str, uri: str) -> None:
-    """A new client asks for what it does not get."""
+    """Have a new client ask for what it does not get."""
     client = await client_of(world, down)
     if down == MODERN:
         await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}})

@@ -46,7 +46,7 @@ def other() -> ScriptedServer:
 
 
 async def call_tool(world: World, seconds: float | None = None) -> Any:
-    """The error of a tool call, None for none; it took that many seconds."""
+    """Call a tool, check that it takes `seconds`, and return the error, or None."""
     began = trio.current_time()
     try:
         await world.client().request("tools/call", {"name": "x__t", "arguments": {}})
@@ -322,7 +322,7 @@ async def test_missing_parts_of_a_list_are_named_or_an_error_when_strict(up, dow
 
 
 async def relisted(client: Any) -> Json:
-    """A legacy client gets the list change before."""
+    """List resources again. A legacy client gets the list change before the answer."""
     request = await client.start("resources/list")
     while (message := await client.receive()).get("id") != request:
         assert message["method"].endswith("list_changed")
