@@ -32,7 +32,7 @@ class ForwardProxy:
                     pass
 
     async def _serve_request(self, stream: trio.abc.Stream) -> bool:
-        """One request whose head comes in one piece with nothing of the next. False at the end."""
+        """Serve one request, whose head comes without bytes of the next. Return False at the end."""
         data = b""
         while b"\r\n\r\n" not in data:
             more = await stream.receive_some()
@@ -99,7 +99,7 @@ async def open_proxy(
     places: dict[str, int] | None = None,
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ForwardProxy]:
-    """A proxy on loopback, itself inside TLS with a `context`. A host in `places` is at that local port."""
+    """Open a proxy on loopback, itself inside TLS with a `context`. `places` maps hosts to local ports."""
 
     async def serve(stream: trio.SocketStream) -> None:
         if context is None:

@@ -51,7 +51,7 @@ plain = st.one_of(
 
 
 def parse(*pieces: bytes) -> tuple[list[bytes], int | None]:
-    """Bodies, and the status of the refusal."""
+    """Return the bodies, and the status of the refusal."""
     parser = RequestParser(LIMITS, "peer")
     for piece in pieces:
         if parser.refusal is None:

@@ -81,7 +81,7 @@ class Stage:
         self.done.set()
 
     def send_soon(self, nursery: trio.Nursery, message: bytes) -> trio.CancelScope:
-        """Send in a task of its own, which the scope cancels."""
+        """Send in a new task. Return the scope that cancels it."""
         scope = trio.CancelScope()
 
         async def send() -> None:
@@ -107,7 +107,7 @@ async def open_stage() -> AsyncIterator[tuple[Stage, trio.Nursery]]:
 
 
 def frames_in(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
-    """The first byte and the payload of each whole frame in what was sent, and the part of one at its end."""
+    """Return the first byte and the payload of each whole frame, and the unfinished one at the end."""
     frames = []
     while len(data) >= 2:
         head, size = 2, data[1] & 0x7F

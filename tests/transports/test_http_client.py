@@ -42,7 +42,7 @@ class Connection:
 
 @asynccontextmanager
 async def scripted(*scripts, poller=None, **limits):
-    """A pool whose n-th connection is served by the n-th script, a function of Connection."""
+    """Open a pool whose n-th connection is served by the n-th script, a function of Connection."""
     remaining = list(scripts)
 
     async def serve(stream):
@@ -60,7 +60,7 @@ async def scripted(*scripts, poller=None, **limits):
 
 
 def answers(*responses):
-    """A script: one request, one of these responses; then wait for the client to close."""
+    """Return a script: read one request, send one of these responses, wait for the client to close."""
 
     async def script(connection):
         for response in responses:
@@ -353,7 +353,7 @@ async def test_unknown_host_is_told_in_a_sentence():
 
 
 def unauthenticated(purpose):
-    """A TLS context that needs no certificate, which only a test wants."""
+    """Return a TLS context that needs no certificate, which only a test wants."""
     context = ssl.SSLContext(purpose)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -30,7 +30,8 @@ LARGE = 8 * 2**20  # more than two sockets hold
 class Answer:
     """An answer that the test has. It is a source: `come` wakes its waiter.
 
-    `begun` is set when it goes on in a task, which waits for `go`; `ended` says how, once it is `over`.
+    `begun` is set when it goes on in a task, which waits for `go`. At its end `over` is set, and `ended` is
+    the outcome.
     """
 
     def __init__(self, reply):
@@ -69,7 +70,7 @@ class Answer:
         """Note the end, of any kind."""
 
     def come(self, text):
-        """The answer is there; None: there is something that needs a task."""
+        """Have the answer come; None: the work needs a task."""
         self.text = text
         assert self.wake is not None
         self.wake()
@@ -100,7 +101,7 @@ class Desk:
         await answer.give()
 
     async def answer(self):
-        """The next one."""
+        """Wait for the next answer, and return it."""
         with trio.fail_after(PATIENCE):
             await self.arrival.wait()
         self.arrival = trio.Event()
@@ -112,7 +113,7 @@ def serving_inline(handler, **limits):
 
 
 async def ask(stream, desk):
-    """A request that waits for its answer, the connection's task waiting for the next one."""
+    """Send a request that waits for its answer, while the connection's task waits for the next one."""
     await stream.send_all(GET)
     answer = await desk.answer()
     await trio.testing.wait_all_tasks_blocked()
@@ -488,7 +489,7 @@ async def test_what_comes_behind_and_is_no_request_wins_no_time(text):
 
 
 async def test_each_request_has_its_own_context_variables_and_those_of_its_connection():
-    """Whether a task runs it or not, and whoever wakes it."""
+    """Give each request its variables in a task or without one, and by any waker."""
     mine = ContextVar("mine", default="nobody's")
     requests: list[Any] = []
 

@@ -76,7 +76,7 @@ class Conversation:
         await errand.run(request.body)
 
     def say(self, plan, more=b""):
-        """At once, so that it may meet anything that happens in the same turn."""
+        """Send at once, so that it may meet anything that happens in the same turn."""
         body = b"%d" % len(self.plans)
         self.plans.append(plan)
         head = b"POST / HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n" % (more, len(body))
@@ -84,7 +84,7 @@ class Conversation:
         assert os.write(self._stream.socket.fileno(), data) == len(data)
 
     def do(self, deed):
-        """Something happens to the request whose turn it is."""
+        """Do something to the request whose turn it is."""
         if not self.errands or self.errands[-1].left:
             return
         errand = self.errands[-1]

@@ -214,7 +214,7 @@ class Ear:
 
 @asynccontextmanager
 async def pooled(*scripts, **limits):
-    """A pool with one idle connection. Each connection is served by the next script, after a first answer."""
+    """Open a pool with one idle connection. Each is served by the next script, after a first answer."""
     remaining = list(scripts)
 
     async def serve(byte_stream):
@@ -240,7 +240,7 @@ async def pooled(*scripts, **limits):
 
 
 def sends(*parts):
-    """Answers each request with these bytes, one after the other."""
+    """Return a script that answers each request with these bytes, one after the other."""
 
     async def script(connection):
         while await connection.receive_request():
@@ -261,7 +261,7 @@ async def closes(connection):
 
 
 async def is_gone(_connection):
-    """It ends the connection right after its first answer."""
+    """End the connection right after its first answer."""
 
 
 STREAM = CHUNKED.removesuffix(b"\r\n") + b"Content-Type: text/event-stream\r\n\r\n"

@@ -17,11 +17,11 @@ from mcpmux.transports.send_queue import FLUSH_SECONDS, QUEUE_BYTES
 from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, SseDecoder, SseEvent
 from tests import bare_reply
 
-pytestmark = pytest.mark.interpreted  # a connection of its own
+pytestmark = pytest.mark.interpreted  # over a connection made by the test
 
 
 class ByteStream:
-    """What the client has received; while `stuck` it does not read."""
+    """Keeps the bytes that the client has received; while `stuck` it does not read."""
 
     def __init__(self) -> None:
         self.received = b""

@@ -13,7 +13,7 @@ from tests.transports.test_http_server import GET, TEXT, receive_all, receive_un
 
 pytestmark = pytest.mark.usefixtures("received")
 
-PART = b"x" * 1_000_000  # more than a socket takes at once when nobody reads
+PART = b"x" * 1_000_000  # more than a socket takes at once when its peer does not read
 PATIENCE = 20  # seconds, on a busy machine
 
 

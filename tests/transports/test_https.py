@@ -34,7 +34,7 @@ async def echo(request, reply):
 
 @asynccontextmanager
 async def serving(context, handler=echo, host="127.0.0.1", **limits):
-    """A server of ours; the value is its port."""
+    """Open a server of ours, and yield its port."""
     with trio.fail_after(60):
         async with open_http(
             handler,
@@ -48,7 +48,7 @@ async def serving(context, handler=echo, host="127.0.0.1", **limits):
 
 @asynccontextmanager
 async def capturing():
-    """Every event, that of the lowest level included."""
+    """Capture every event of the log, at all levels."""
     configure_logs("debug", "console")
     try:
         with capture_logs() as logs:
@@ -65,7 +65,7 @@ async def until(logs):
 
 @asynccontextmanager
 async def scripted(script):
-    """A server that runs `script` on each TCP connection; the value is its port."""
+    """Run `script` on each TCP connection to a server, and yield its port."""
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             listener, *_ = await nursery.start(partial(trio.serve_tcp, script, 0, host="127.0.0.1"))
@@ -75,7 +75,7 @@ async def scripted(script):
 
 @asynccontextmanager
 async def full_server(certificates, **limits):
-    """A server of ours inside TLS whose only place is taken; the value is its port, and a pool to it."""
+    """Open a server of ours inside TLS whose only place is taken. Yields its port, and a pool to it."""
     taken = trio.Event()
 
     async def wait(_request, _reply):

@@ -31,7 +31,7 @@ def fields_of(message):
 
 
 def after(changed):
-    """A parser that has read the same twice, and what it makes of something else, and of the same again."""
+    """Return a parser that has read a head twice, and its results for another one and the first again."""
     parser = RequestParser(LIMITS, "peer")
     for _ in range(2):
         parser.feed(REQUEST)
@@ -96,7 +96,7 @@ def taught_by_ids():
 
 
 def changes_of(message):
-    """Every byte replaced, left out, or something put before it."""
+    """Yield the data with each byte replaced, left out, or something put before it."""
     for position in range(len(message) + 1):
         head, tail = message[:position], message[position:]
         yield head + tail[1:]

@@ -116,14 +116,14 @@ async def test_a_mistake_of_one_does_not_touch_the_others():
 @pytest.mark.parametrize("number", [1, 200])
 async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number):
     """Make each woken socket ready again."""
-    told, turns, over = 0, [], False
+    count, turns, over = 0, [], False
     async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
         with bells(poller, number) as rung:
 
             def hear_of(bell):
                 def hear():
-                    nonlocal told
-                    told += 1
+                    nonlocal count
+                    count += 1
                     bell.hear()
                     if not over:
                         bell.ring()
@@ -136,7 +136,7 @@ async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number)
                 bell.ring()
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
-                turns.append(told)
+                turns.append(count)
             over = True
             nursery.cancel_scope.cancel()
     steps = [after - earlier for earlier, after in pairwise(turns)]

@@ -16,7 +16,7 @@ from tests.transports.certificates import Certificates
 
 
 def tls_in(folder: Path, certificates: Certificates, *, ask: bool = False) -> ServerTls:
-    """Files of a listener's own, so that they can be replaced."""
+    """Copy a listener's files into `folder`, so that they can be replaced. Return their settings."""
     copies = {"certificate": certificates.server, "key": certificates.server_key}
     if ask:
         copies["client_ca"] = certificates.ca
@@ -37,7 +37,7 @@ def shake_hands(current: CurrentContext, certificates: Certificates, name: str, 
 def meet(
     trusting: ssl.SSLContext, current: CurrentContext, name: str, session: ssl.SSLSession | None
 ) -> ssl.SSLObject:
-    """A client and a server that have understood each other: the client's end."""
+    """Do the handshake of a client and a server, and return the client's end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = trusting.wrap_bio(to_client, to_server, server_hostname=name, session=session)
     theirs = current().wrap_bio(to_server, to_client, server_side=True)

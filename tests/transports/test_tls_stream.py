@@ -84,7 +84,7 @@ def wires(room, step):
 
 
 async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
-    """(client's end, server's end) after the handshake."""
+    """Do the handshake, and return the client's end and the server's end."""
     serving = server_context(ServerTls(certificate=certificates.server_with_key))
     serving.maximum_version = version
     client = TlsStream(

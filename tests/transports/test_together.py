@@ -20,7 +20,7 @@ class Boom(Exception):
 
 
 class One:
-    """One of them, which takes its `steps` in turn; `ended` says how often it has ended."""
+    """One member, which takes its `steps` in turn. `ended` counts its ends."""
 
     def __init__(self, *steps):
         self.steps = steps

@@ -34,7 +34,7 @@ NOWHERE = "nowhere.invalid"  # no resolver knows it (RFC 6761, section 6.4)
 
 
 def answering(answer, seen=None):
-    """A script that reads one request and says `answer`, then hangs up."""
+    """Return a script that reads one request and says `answer`, then hangs up."""
 
     async def script(stream):
         data = b""

@@ -40,7 +40,7 @@ async def serving(handler, context=None):
 
 @asynccontextmanager
 async def answering(data: bytes, *, end: bool):
-    """A server that sends `data` to any request, and then hangs up or is silent."""
+    """Open a server that sends `data` to any request, and then hangs up or is silent."""
 
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:

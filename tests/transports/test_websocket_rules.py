@@ -138,7 +138,7 @@ async def send(stream: trio.abc.SendStream, data: bytes, cuts: Sequence[int]) ->
 
 
 async def converse(data: bytes, cuts: Sequence[int] = ()) -> tuple[list[bytes], list[int]]:
-    """The messages that the server sends back, and the codes of its goodbyes."""
+    """Return the messages of the server, and the codes of its close frames."""
     echo = Echo()
     async with connect(echo) as client:
         await open_client(client)
@@ -155,7 +155,7 @@ async def converse(data: bytes, cuts: Sequence[int] = ()) -> tuple[list[bytes], 
 
 
 def read_answer(answer: bytes) -> tuple[list[bytes], list[int]]:
-    """The texts and the codes of the goodbyes in what we send, which keeps the rules itself."""
+    """Return the texts and close codes in our data, which follow the rules themselves."""
     frames, rest = frames_in(answer)
     assert rest == b""
     closes = [payload for first, payload in frames if first == 0x80 | CLOSE]

@@ -173,7 +173,7 @@ async def test_a_client_that_does_not_wait_for_the_answer_loses_nothing(autojump
 
 
 async def shake(data: bytes) -> None:
-    """Send `data` for a handshake, and hear some answer of HTTP, or none to what is not whole."""
+    """Send `data` as a handshake. Expect some HTTP response, or none to an incomplete request."""
     echo = Echo()
     async with connect(echo) as client:
         with suppress(trio.BrokenResourceError):

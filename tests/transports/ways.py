@@ -13,7 +13,7 @@ secured = False
 
 @cache
 def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """(of a server, of a client who trusts it)"""
+    """Return the context of a server, and that of a client who trusts it."""
     authority = trustme.CA()
     server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(server)
@@ -22,7 +22,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 async def connect(port: int) -> trio.abc.Stream:
-    """A client's stream to a server of ours."""
+    """Return a client's stream to a server of ours."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     if not secured:
         return stream
@@ -30,7 +30,7 @@ async def connect(port: int) -> trio.abc.Stream:
 
 
 def accepted(stream: trio.SocketStream) -> trio.abc.Stream:
-    """A server's stream to a client of ours."""
+    """Return a server's stream to a client of ours."""
     if not secured:
         return stream
     return trio.SSLStream(stream, contexts()[0], server_side=True, https_compatible=True)
