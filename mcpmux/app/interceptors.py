@@ -1,20 +1,28 @@
-"""Make the interceptors of a configuration."""
+"""Make the interceptors of a configuration, and try them."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+import trio
+
 from mcpmux.config import Config, Intercept
+from mcpmux.config.intercept import RESULT
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
 from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function
-from mcpmux.mux.intercept import Rule
-from mcpmux.mux.naming import Naming
+from mcpmux.mux.intercept import Ask, Hold, Message, Pass, Refuse, Rule
+from mcpmux.mux.naming import Naming, is_among
+from mcpmux.mux.pattern import parse_glob
+from mcpmux.mux.view import hints_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.interception import Interceptor, Step
 
 Functions = Mapping[str, Function]
@@ -60,3 +68,42 @@ def _make(settings: Intercept, config: Config, functions: Functions) -> Intercep
         "fail": lambda: builtin.Fail(share, random.random),
     }
     return makers[settings.builtin]()
+
+
+async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:
+    """Return what each interceptor does with a made-up exchange that it is for, in words, by name."""
+    words = {}
+    for rule, interceptor in steps:
+        message = _made_up(rule.settings, config)
+        try:
+            with trio.fail_after(rule.settings.patience):
+                verdict = await interceptor.judge(message)
+        except Exception as problem:  # a wall, as in an exchange
+            done = f"fails: {problem!r}"
+        else:
+            match verdict:
+                case Pass():
+                    done = "lets it pass"
+                case Refuse(reason):
+                    done = f"refuses it: {reason}"
+                case Ask(question):
+                    done = f"asks the user: {question}"
+                case Hold():
+                    done = "holds it for a person"
+                case _:
+                    done = "changes it"
+        words[rule.name] = f"{message.method}, {message.on}: {done}"
+    return words
+
+
+def _made_up(settings: Intercept, config: Config) -> Message:
+    """Return a message of an exchange that everything fits, as far as its table names it."""
+    globs = list(map(parse_glob, settings.upstreams))
+    upstream = next(name for name in (*config.enabled, None) if name is None or is_among(globs, name))
+    method = next((method for method in settings.methods if "*" not in method), m.TOOLS_CALL)
+    name = next((name for name in settings.names if "*" not in name), "example")
+    hints = {**hints_of(None), **settings.annotations} if method == m.TOOLS_CALL else None
+    named = {"uri": raw(name)} if method == m.RESOURCES_READ else {"name": raw(name), "arguments": raw({})}
+    stage = settings.stages[0]
+    outcome = {"content": raw([{"type": "text", "text": "example"}])} if stage == RESULT else None
+    return Message(stage, Call(method, named, {}), upstream, name, hints, outcome)

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from mcpmux.app import open_mux
+from mcpmux.app.interceptors import try_each
 from mcpmux.app.listeners import check_listeners
 from mcpmux.app.mux import config_naming
 from mcpmux.app.serving import NO_CLUSTER
@@ -222,6 +223,8 @@ def check(
     A second table has the extensions that the servers declare, and experimental or unknown capabilities, with
     what clients see of them.
 
+    Each interceptor is tried with a made-up exchange, and a line says what it does.
+
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.
 
@@ -241,10 +244,12 @@ def check(
             close = closest(name, all_names)
             hint = f"; did you mean `{close}`?" if close else ""
             raise Mistake(f"NAME: there is no upstream `{name}`{hint}")
-    findings, extensions, warnings = run(examine_all, loaded, names)
+    findings, extensions, warnings, tried = run(examine_all, loaded, names)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
         show_extensions(extensions)
+        for name, words in tried.items():
+            click.echo(f"interceptor {printable(name)}: {printable(words)}")
     wrong = [
         f"{finding['name']}: {text}"
         for finding in findings
@@ -270,10 +275,11 @@ def alone(config: Config, names: Collection[str]) -> Config:
 
 async def examine_all(
     config: Config, chosen: Collection[str]
-) -> tuple[list[Finding], list[Extension], list[str]]:
+) -> tuple[list[Finding], list[Extension], list[str], dict[str, str]]:
     """Examine the chosen upstreams, or all if none is chosen, at the same time.
 
-    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about names.
+    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about names,
+    what interceptors do.
     """
     connected = alone(config, chosen) if chosen else config
     waited_for, naming = list(connected.enabled), config_naming(connected)
@@ -296,6 +302,8 @@ async def examine_all(
         async with trio.open_nursery() as nursery:
             for upstream in mux.upstreams.values():
                 nursery.start_soon(look_at, upstream)
+        interception = mux.router.interception
+        tried = await try_each(config, interception.steps) if interception is not None else {}
         facts = {
             name: upstream.facts for name, upstream in mux.upstreams.items() if upstream.facts is not None
         }
@@ -316,7 +324,7 @@ async def examine_all(
         ),
         *naming.find_long(names),
     ]
-    return found, extensions, warnings
+    return found, extensions, warnings, tried
 
 
 async def examine(

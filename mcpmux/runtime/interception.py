@@ -149,7 +149,7 @@ class Interception:
         former: Interception | None = None,
     ) -> None:
         """`former`: of the configuration before; the calls that wait in it for consent can go on."""
-        self._steps = steps
+        self.steps = steps
         self._access, self._round_trips, self._holding, self._tap = access, round_trips, holding, tap
         self._chains: dict[tuple[str, str | None], Chain | None] = {}
         self._parked: ParkedCalls[_Waiting] = ParkedCalls() if former is None else former._parked
@@ -158,14 +158,14 @@ class Interception:
         )
 
     def __repr__(self) -> str:
-        return f"<Interception by {', '.join(step.rule.name for step in self._steps)}>"
+        return f"<Interception by {', '.join(step.rule.name for step in self.steps)}>"
 
     def chain(self, method: str, upstream: str | None) -> Chain | None:
         """Return the interceptors for requests of a method to an upstream (None: to several), if any."""
         place = method, upstream
         if place not in self._chains:
             found: dict[str, list[Step]] = {}
-            for step in self._steps:
+            for step in self.steps:
                 for stage in step.rule.stages(method, upstream):
                     found.setdefault(stage, []).append(step)
             if len(self._chains) >= CHAINS_LIMIT:

@@ -362,3 +362,25 @@ def test_what_is_wrong_with_the_lists_of_a_server_is_told(
     assert ("1 of 1 upstreams have problems: odd" in result.stderr) == bool(code)
     upstream = json.loads(invoke("check", str(file), "--json").stdout)
     assert len(upstream["problems"]) == len(warnings)
+
+
+def test_each_interceptor_is_tried_with_a_made_up_exchange(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    tables = (
+        'builtin = "approve"',
+        'builtin = "redact"\nname = "clean"\non = ["result"]',
+        'webhook = "http://127.0.0.1:1/x"',
+    )
+    file.write_text(demo_table("clock") + "".join(f"[[intercept]]\n{table}\n" for table in tables))
+    result = invoke("check", str(file))
+    assert result.exit_code == 0, result.output
+    approve, clean, webhook = result.stdout.splitlines()[-3:]
+    assert approve == (
+        "interceptor intercept[0]: tools/call, request: asks the user: Allow tools/call example with {}?"
+    )
+    assert clean == "interceptor clean: tools/call, result: lets it pass"
+    assert webhook.startswith("interceptor intercept[2]: tools/call, request: fails: ConnectFailed(")
+    file.write_text(demo_table("clock") + '[[intercept]]\npython = "no_such_module:f"\n')
+    result = invoke("check", str(file))
+    assert result.exit_code == 2
+    assert "intercept[0].python: cannot import no_such_module" in result.stderr

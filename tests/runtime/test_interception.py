@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from mcpmux.config import Intercept
+from mcpmux.errors import ConfigError
+from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
+from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.metrics import Metrics
+from mcpmux.transports.inline import AT_ONCE
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, LEGACY_REVISIONS, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
@@ -572,3 +581,88 @@ async def test_cancelling_lets_a_held_exchange_go(autojump_clock):
         )
         await trio.testing.wait_all_tasks_blocked()
         assert not world.mux.holding.held and not calls_at(server)
+
+
+# Changes while it runs
+
+
+def with_interceptors(world: World, *intercept: Intercept) -> Any:
+    return attrs.evolve(world.mux.config, intercept=intercept)
+
+
+async def test_interceptors_change_while_mcpmux_runs(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        again = await ask_modern(client)
+        plan = world.mux.apply(with_interceptors(world, Intercept(builtin="fail", name="chaos")))
+        assert (plan.settings, plan.pending) == (("intercept",), ())
+        error = await client.refusal("tools/call", DELETE)
+        assert error["message"] == "Refused by chaos: it fails on purpose"
+        world.mux.apply(with_interceptors(world, *APPROVE["intercept"]))
+        assert "content" in await client.request("tools/call", again)  # consent from before both changes
+        world.mux.apply(with_interceptors(world))
+        await client.request("tools/call", DELETE)
+        assert len(calls_at(server)) == 2
+
+
+async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_clock):
+    async with open_world({"x": disk()}) as world:
+        before = world.mux.config
+        bad = with_interceptors(world, Intercept(python="no_such_module:f"), Intercept(python="json:no"))
+        with pytest.raises(ConfigError) as error:
+            world.mux.apply(attrs.evolve(bad, merging=attrs.evolve(bad.merging, page_size=1)))
+        assert [str(problem.path) for problem in error.value.found] == [
+            "('intercept', 0, 'python')",
+            "('intercept', 1, 'python')",
+        ]
+        assert world.mux.config is before and world.mux.merger.merging == before.merging
+
+
+# Observation
+
+
+class Seen:
+    """Keeps the records that the audit log would have."""
+
+    passes = False
+
+    def __init__(self) -> None:
+        self.maker = RecordMaker("run", Redactor(), lambda: 0.0)
+        self.records: list[AuditRecord] = []
+
+    def admit(self, exchange: Exchange) -> Any:
+        return AT_ONCE
+
+    def ended(self, exchange: Exchange, outcome: Any, seconds: float) -> Any:
+        self.records.append(self.maker.end(exchange, outcome, seconds))
+        return AT_ONCE
+
+
+async def test_audit_log_and_metrics_have_each_verdict(autojump_clock):
+    def judge(message: Json) -> Any:
+        if message["on"] == "request":
+            return {"verdict": "change", "params": message["params"] | {"arguments": {"path": "/b"}}}
+        return {"verdict": "refuse", "reason": "secret"}
+
+    seen, metrics = Seen(), Metrics()
+    tap = Recorder([], [metrics, seen], trio.current_time, [metrics])
+    async with open_world({"x": disk()}, **intercepted_by(judge), tap=tap) as world:
+        client = world.client()
+        await client.refusal("tools/call", DELETE)
+    [record] = seen.records
+    assert (record.decision, record.rule, record.outcome) == ("refused", "guard", "refused")
+    assert record.intercepted is not None
+    change, refusal = record.intercepted
+    digests = [
+        hashlib.sha256(json.dumps(DELETE | {"arguments": {"path": path}}, separators=(",", ":")).encode())
+        for path in ("/tmp", "/b")
+    ]
+    assert change.pop("after") == digests[1].hexdigest()
+    assert len(change.pop("before")) == 64
+    assert change == {"name": "guard", "on": "request", "verdict": "change"}
+    assert refusal == {"name": "guard", "on": "result", "verdict": "refuse"}
+    assert metrics.verdicts_total == {
+        ("guard", "request", "change"): 1,
+        ("guard", "result", "refuse"): 1,
+    }

@@ -11,6 +11,7 @@ import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mcpmux.channels.tap import Leg
+from mcpmux.config import Intercept
 from mcpmux.traffic.outcome import TOOL_ERROR
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
 from tests.peers.revision import Json
@@ -468,3 +469,16 @@ async def test_nothing_is_put_into_headers_when_tracing_is_off():
         await client.send(body, {**headers, "traceparent": OTHER_TRACEPARENT})
         assert told(server, "resources/read") == SAID
         assert "traceparent" not in face.headers["resources/read"]
+
+
+async def test_each_verdict_has_a_span_within_that_of_its_exchange(autojump_clock):
+    intercept = (Intercept(builtin="delay", seconds=3.0, name="slow"),)
+    async with open_traced({"docs": docs()}, intercept=intercept) as (world, memory):
+        await world.client().request("resources/read", URI)
+        (inner,) = memory.of_kind(SpanKind.INTERNAL)
+        outer, _ = memory.pair()
+        assert inner.name == "intercept request"
+        assert attributes_of(inner) == {"mcpmux.interceptor": "slow", "mcpmux.verdict": "pass"}
+        assert parent_of(inner) == context_of(outer)
+        began, ended = times_of(inner)
+        assert ended - began == 3_000_000_000
