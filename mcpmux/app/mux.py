@@ -126,6 +126,8 @@ class Mux:
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
         self.holding = Holding()
         self._functions = functions
+        self._holds: Step | None = None  # what a person at the admin page wants held
+        self._steps: Sequence[Step] = ()
         self._adopt_interceptors(make_steps(config, shown.naming, functions))
         counter = SessionCounter(config.limits.max_sessions_per_principal)
         self.service = MuxService(self.router, self.hub, tap, counter)
@@ -134,8 +136,14 @@ class Mux:
         self._namespace = Namespace(config.prefixes, config.merging.name_limit)
         self.hub.passes_all = self._namespace.transparent is not None
 
+    def hold_by(self, step: Step | None) -> None:
+        """Have another interceptor hold what a person wants held, None for none. It comes last."""
+        self._holds = step
+        self._adopt_interceptors(self._steps)
+
     def _adopt_interceptors(self, steps: Sequence[Step]) -> None:
-        router = self.router
+        self._steps = steps
+        router, steps = self.router, [*steps, *filter(None, [self._holds])]
         if steps or router.interception is not None:  # which calls may wait in
             more = self._access, router.round_trips, self.holding, self._tap, router.interception
             router.interception = Interception(steps, *more)

@@ -27,9 +27,11 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
+    from mcpmux.app.held import MuxDesk
     from mcpmux.app.view_contents import MuxViews
     from mcpmux.traffic.admin.calls import RowOf
     from mcpmux.traffic.admin.configured_views import Views
+    from mcpmux.traffic.admin.held import Desk
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.route import Handle
     from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams, UpstreamView
@@ -80,6 +82,7 @@ class Observers:
         upstreams: Upstreams,
         views: Views,
         call: Handle | str,
+        desk: Desk,
         read_metrics: ReadMetrics,
         certificates: TlsContexts,
         control: Control,
@@ -94,6 +97,7 @@ class Observers:
         """
         from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
+        from mcpmux.traffic.admin.held import held_routes
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.mocks import Mocks
         from mcpmux.traffic.admin.view import LiveView
@@ -113,6 +117,7 @@ class Observers:
                     metrics_route(read_metrics),
                     *view_routes(views),
                     *call_routes(call),
+                    *held_routes(desk),
                     *mocks.routes,
                 ],
                 control,
@@ -142,6 +147,12 @@ class Observers:
         from mcpmux.traffic.admin.calls import OFF, Calls
 
         return Calls(mux.service, row_of or self._row_of).answer if self.admin.may_call else OFF
+
+    def desk_of(self, mux: Mux, row_of: RowOf | None = None) -> MuxDesk:
+        """Return the object that shows held exchanges and lets them go. `row_of`: as for `call_of`."""
+        from mcpmux.app.held import MuxDesk
+
+        return MuxDesk(mux, row_of or self._row_of)
 
     async def _row_of(self, exchange: int) -> int | None:
         assert self.ring is not None

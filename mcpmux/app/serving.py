@@ -154,7 +154,12 @@ async def serve_until(
         if config.listeners.stdio:
             clients.start_soon(serve_stdio, serving, name="stdio client")
         if config.admin.port is not None and worker is None:
-            shown = observers.view(mux), observers.views_of(mux), observers.call_of(mux)
+            shown = (
+                observers.view(mux),
+                observers.views_of(mux),
+                observers.call_of(mux),
+                observers.desk_of(mux),
+            )
             metrics = observers.metrics_of(mux, replica)
             noted = announce if shared is None else shared.noting(announce)
             more = mux.certificates, control, stopping, noted, replica

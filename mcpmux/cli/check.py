@@ -223,7 +223,7 @@ def check(
     A second table has the extensions that the servers declare, and experimental or unknown capabilities, with
     what clients see of them.
 
-    Each interceptor is tried with a made-up exchange, and a line says what it does.
+    Each interceptor is tried with a made-up exchange, and a line has its effect.
 
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.

@@ -23,7 +23,7 @@ from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.format import time_text
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import decode_any, decode_fields, value_of
+from mcpmux.protocol.envelope import decode_any, decode_fields, encode, value_of
 from mcpmux.traffic.record import Record, decode_record, second_of
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once
 EVENT_BYTES = 512 * 2**20  # as long as a line of a capture may be
+NOTHING_MORE: Mapping[str, Any] = {}
 ANSWER_SHOWN = 300  # characters of an answer that is none of mcpmux
 NO_ENTRY = "give its token: in the URL or the file, with --token, or in MCPMUX_ADMIN_TOKEN"
 
@@ -62,17 +63,19 @@ class AdminClient(NamedTuple):
             raise Mistake("--token: expected the token that mcpmux printed when it started")
         return cls(origin, token, ca)
 
-    async def ask(self, method: str, path: str) -> dict[str, Any]:
+    async def ask(self, method: str, path: str, members: Mapping[str, Any] = NOTHING_MORE) -> dict[str, Any]:
         """Return the answer, an object; that of a broken configuration has `problems`. Raises McpmuxError.
 
-        It is a ConfigError if what the path names is not there.
+        `members`: of the body of a POST. It is a ConfigError if what the path names is not there.
         """
-        return (await self.ask_text(method, path))[0]
+        return (await self.ask_text(method, path, members))[0]
 
-    async def ask_text(self, method: str, path: str) -> tuple[dict[str, Any], bytes]:
+    async def ask_text(
+        self, method: str, path: str, members: Mapping[str, Any] = NOTHING_MORE
+    ) -> tuple[dict[str, Any], bytes]:
         """Return the answer as `ask` does, and its bytes, with numbers as they were written."""
         with trio.move_on_after(PATIENCE_SECONDS):
-            async with self._open(method, path, "application/json") as response:
+            async with self._open(method, path, "application/json", members) as response:
                 body, answer = await response.read(), None
                 with suppress(ValueError):
                     answer = decode_any(body)
@@ -115,13 +118,15 @@ class AdminClient(NamedTuple):
                 yield events
 
     @asynccontextmanager
-    async def _open(self, method: str, path: str, accept: str) -> AsyncIterator[WebResponse]:
+    async def _open(
+        self, method: str, path: str, accept: str, members: Mapping[str, Any] = NOTHING_MORE
+    ) -> AsyncIterator[WebResponse]:
         from mcpmux.transports.web_client import WebClient  # httpx is large
 
         headers = [("Accept", accept), ("Content-Type", "application/json")]
         if self.token is not None:
             headers.append(("Authorization", f"Bearer {self.token}"))
-        body = b"{}" if method == "POST" else b""
+        body = encode(members) if method == "POST" else b""
         client = WebClient(ClientTls(ca=self.ca))
         try:
             async with client.open(method, self.origin.url + path, tuple(headers), body) as response:

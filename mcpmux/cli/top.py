@@ -175,6 +175,18 @@ def exchange_lines(answer: bytes) -> Iterator[Line]:
         yield "", ""
 
 
+def held_lines(held: Sequence[Item]) -> Iterator[Line]:
+    """Yield the first held exchange, about which a person decides, and how many wait behind it."""
+    for first in held[:1]:
+        then = "then it is refused" if first["at_timeout"] == "refuse" else "then it goes on"
+        yield f"held by {first['by']} for {first['seconds']:.0f} s more, {then}", "bold"
+        if first["reason"]:
+            yield first["reason"], ""
+        for line in body_lines(msgspec.json.encode(first["message"]), full=True):
+            yield line, ""
+    yield f"{max(0, len(held) - 1)} more are held" if held else "no exchange is held", "yellow"
+
+
 STATS = "/api/stats?window=60&slots=1&most=2000"
 """The measured part: the last minute, or as much as mcpmux can look at while it works."""
 
@@ -188,7 +200,8 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
 
     Rates, percentiles and errors are of the last minute, or of its newest 2,000 exchanges. The row (clients)
     is what clients saw as a whole. FILTER says which exchanges are shown. Enter opens an exchange with its
-    messages on both legs, or an upstream with its sessions and subscriptions. The keys stand at the bottom.
+    messages on both legs, or an upstream with its sessions and subscriptions. `h` shows exchanges that wait
+    for a person, to let them go or to refuse them. The keys stand at the bottom.
 
     The admin listener is found as by `mcpmux ctl`.
 

@@ -29,6 +29,7 @@ from mcpmux.cli.top import (
     Item,
     Line,
     exchange_lines,
+    held_lines,
     ordered,
     request_of,
     time_of,
@@ -54,6 +55,7 @@ PALETTE = [
 _FOCUSED = dict.fromkeys((None, "green", "yellow", "red", "bold"), "focus")
 
 KEYS = "Tab table  Enter open  / filter  s sort  p pause  q quit"
+HELD_KEYS = "a let it go  r refuse it  ↑ ↓ Page scroll  Esc back  q quit"
 DETAIL_KEYS = "↑ ↓ Page scroll  Esc back  q quit"
 EDIT_KEYS = "Enter apply  Esc back"
 
@@ -189,6 +191,7 @@ class TopScreen(urwid.Frame):
 
     `place`: where mcpmux is. `wanted`: the filter to begin with. `on_open` gets the number of a row to open,
     `on_close` is called when it is closed, `on_filter` when `wanted` is another filter, which can be read.
+    `on_decision` gets the key of a held exchange, and "pass" or "refuse".
     """
 
     def __init__(
@@ -198,9 +201,13 @@ class TopScreen(urwid.Frame):
         on_open: Callable[[int], None],
         on_close: Callable[[], None],
         on_filter: Callable[[], None],
+        on_decision: Callable[[str, str], None],
     ) -> None:
         self._place, self.wanted = place, wanted
         self._on_open, self._on_close, self._on_filter = on_open, on_close, on_filter
+        self._on_decision = on_decision
+        self._held: Sequence[Item] = ()
+        self._shows_held = False
         self._paused = False
         self._sorted_by: str | None = None
         self._troubles: dict[str, str] = {}
@@ -221,7 +228,13 @@ class TopScreen(urwid.Frame):
             "/": self._edit_filter,
             "s": self._sort,
             "p": self._pause,
+            "h": self._open_held,
             "q": self._quit,
+        }
+        self._held_keys = {
+            **self._detail_keys,
+            "a": lambda: self._decide("pass"),
+            "r": lambda: self._decide("refuse"),
         }
         super().__init__(self._tables, header=self._title)
         self._show_footer()
@@ -245,6 +258,13 @@ class TopScreen(urwid.Frame):
         """Show what is in the opened exchange."""
         self._lines.show(lines)
 
+    def show_held(self, held: Sequence[Item]) -> None:
+        """Show how many exchanges are held, and the first of them if held ones are opened."""
+        self._held = held
+        if self._shows_held:
+            self.show_lines([(printable(line), style) for line, style in held_lines(held)])
+        self._show_titles()
+
     def tell(self, part: str, trouble: str | None) -> None:
         """Say what is wrong with a part, or that nothing is."""
         self._troubles.pop(part, None)
@@ -256,6 +276,8 @@ class TopScreen(urwid.Frame):
         title: list[Any] = [("bold", "mcpmux top"), f"  {printable(self._place)}"]
         if self._paused:
             title.append(("yellow", "  paused"))
+        if self._held:
+            title.append(("yellow", f"  {len(self._held)} held, h shows them"))
         if self._troubles:
             title.append(("red", f"\ntrying again: {printable(next(iter(self._troubles.values())))}"))
         self._title.set_text(title)
@@ -273,7 +295,8 @@ class TopScreen(urwid.Frame):
             actions = {"enter": self._apply_filter, "esc": self._stop_editing}
             left = key if key in actions else super().keypress(size, key)
         else:
-            actions = self._detail_keys if self.body is self._detail else self._table_keys
+            opened = self._held_keys if self._shows_held else self._detail_keys
+            actions = opened if self.body is self._detail else self._table_keys
             left = super().keypress(size, key)
         if left not in actions:
             return left
@@ -311,8 +334,19 @@ class TopScreen(urwid.Frame):
             self.show_lines([(printable(f"{time_of(row['at'])}  {request_of(row)}"), "bold"), ("…", "")])
             self._on_open(row["row"])
 
+    def _open_held(self) -> None:
+        self.body, self._shows_held = self._detail, True
+        self._show_footer(HELD_KEYS)
+        self.show_held(self._held)
+
+    def _decide(self, verdict: str) -> None:
+        if self._held:
+            first, *rest = self._held
+            self._on_decision(first["key"], verdict)
+            self.show_held(rest)
+
     def _close(self) -> None:
-        self.body = self._tables
+        self.body, self._shows_held = self._tables, False
         self._show_footer()
         self._on_close()
 
@@ -354,7 +388,9 @@ class Live:
 
     def __init__(self, admin: AdminClient, wanted: str, look: Look) -> None:
         self._admin, self._look = admin, look
-        self.screen = TopScreen(admin.origin.url, wanted, self._open, self._close, self._list_again)
+        self.screen = TopScreen(
+            admin.origin.url, wanted, self._open, self._close, self._list_again, self._decide
+        )
         self._exchanges = Exchanges()
         self._changed = trio.Event()
         self._listing = trio.CancelScope()
@@ -383,6 +419,7 @@ class Live:
         while True:
             with trio.move_on_after(PATIENCE_SECONDS) as scope:
                 self.screen.show_upstreams(await self._look())
+                self.screen.show_held((await self._admin.ask("GET", "/api/held"))["held"])
             if scope.cancelled_caught:
                 raise NotDone(f"no answer within {PATIENCE_SECONDS:g} s")
             self.screen.tell("upstreams", None)
@@ -418,6 +455,18 @@ class Live:
 
     def _close(self) -> None:
         self._reading.cancel()
+
+    def _decide(self, key: str, verdict: str) -> None:
+        self._nursery.start_soon(self._send_decision, key, verdict)
+
+    async def _send_decision(self, key: str, verdict: str) -> None:
+        more = {"reason": "a person refused it"} if verdict == "refuse" else {}
+        try:
+            await self._admin.ask("POST", f"/api/held/{key}", {"verdict": verdict, **more})
+        except McpmuxError as error:  # it may have ended meanwhile
+            self.screen.tell("held", str(error))
+        else:
+            self.screen.tell("held", None)
 
     async def _read(self, row: int, scope: trio.CancelScope) -> None:
         lines: list[Line]

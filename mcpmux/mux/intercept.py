@@ -41,7 +41,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from mcpmux.config.intercept import REQUEST, RESULT, Intercept
+from mcpmux.config.intercept import APPROVE, REQUEST, RESULT, Intercept
 from mcpmux.config.views import KINDS
 from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.mux.naming import AS_THEY_ARE, Naming, is_among
@@ -147,7 +147,7 @@ def _text(members: Mapping[str, Any], key: str) -> str:
 
 
 class Message:
-    """What an interceptor sees. `own`: the upstream's name for what is used. `outcome`: of the request."""
+    """A message for interceptors. `own`: the upstream's name for what is used. `outcome`: of the request."""
 
     __slots__ = ("call", "hints", "method", "on", "outcome", "own", "params", "upstream")
 
@@ -207,7 +207,7 @@ def plain(fields: Fields) -> dict[str, Any]:
     return {key: decode_any(value) for key, value in fields.items()}
 
 
-# Which exchanges an interceptor is for
+# Selection
 
 
 class Rule:
@@ -229,12 +229,15 @@ class Rule:
         settings = self.settings
         if upstream is not None and not is_among(self._upstreams, upstream):
             return ()
+        if settings.builtin == APPROVE and not settings.methods and method not in m.MAY_ASK_FOR_INPUT:
+            return ()  # no client can be asked
         if (settings.names or settings.annotations) and used_by(method) not in KINDS_OF_USE:
             return ()
         if settings.annotations and used_by(method) != m.TOOLS_CALL:
             return ()
         if is_among(self._methods, method):
-            return settings.stages
+            # The servers of a merged list are asked by mcpmux, each for its part.
+            return settings.stages if upstream is not None else set(settings.stages) & {RESULT}
         # The result of a tool must not reach the client around an interceptor, as that of a task.
         return set(settings.stages) & {RESULT} if is_among(self._methods, used_by(method)) else ()
 
@@ -270,7 +273,7 @@ def used_by(method: str) -> str:
     return m.TOOLS_CALL if method in m.ABOUT_ONE_TASK else method
 
 
-# What a change may be
+# Changes
 
 Schema: TypeAlias = Mapping[str, Any] | None
 

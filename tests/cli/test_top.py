@@ -25,9 +25,11 @@ from urwid.vterm import TermCanvas
 from mcpmux.cli.ctl import AdminClient
 from mcpmux.cli.top import look_at
 from mcpmux.cli.top_screen import Live
+from mcpmux.config import Intercept
 from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN, free_port
 from tests.process.running import COMMAND, WAIT_SECONDS, Running
+from tests.runtime.test_interception import DELETE, disk
 from tests.traffic.admin_world import Listening, Traffic, listening
 
 
@@ -168,6 +170,25 @@ async def test_an_exchange_that_is_gone_is_told() -> None:
         here.traffic.exchange()
         world.press("enter")
         await world.see("it is not here any more")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_held_call_is_let_go_by_a_key() -> None:
+    settings = (Intercept(builtin="hold", methods=("tools/call",)),)
+    async with (
+        listening(servers={"x": disk()}, intercept=settings) as here,
+        trio.open_nursery() as nursery,
+    ):
+        world, client = World(here, ""), here.world.client()
+        nursery.start_soon(world.run)
+        for key, member in (("a", "result"), ("r", "error")):
+            request_id = await client.start("tools/call", DELETE)
+            await world.see("1 held, h shows them")
+            world.press("h")
+            await world.see("x__delete", "then it is refused")
+            world.press(key)
+            assert member in await client.answer(request_id)
+            world.press("esc")
         nursery.cancel_scope.cancel()
 
 

@@ -23,7 +23,14 @@ class Shown:
         self.size = size
         self.asked: list[Any] = []
         closed, filtered = (lambda: self.asked.append("closed")), (lambda: self.asked.append("filter"))
-        self.screen = TopScreen("http://127.0.0.1:1", wanted, self.asked.append, closed, filtered)
+        self.screen = TopScreen(
+            "http://127.0.0.1:1",
+            wanted,
+            self.asked.append,
+            closed,
+            filtered,
+            lambda key, verdict: self.asked.append((key, verdict)),
+        )
 
     def press(self, *keys: str) -> None:
         for key in keys:
@@ -192,3 +199,26 @@ def test_q_leaves_it_from_everywhere_but_the_filter(shown: Shown) -> None:
     shown.press("enter")
     with pytest.raises(urwid.ExitMainLoop):
         shown.press("q")
+
+
+def held(key: str, at_timeout: str = "refuse") -> Any:
+    message = {"method": "tools/call", "params": {"name": HOSTILE, "arguments": {"path": f"/{key}"}}}
+    rest = {"row": None, "by": "desk", "reason": HOSTILE, "seconds": 41.6, "at_timeout": at_timeout}
+    return {"key": key, "message": message, **rest}
+
+
+def test_held_exchanges_are_let_go_or_refused_one_by_one(shown: Shown) -> None:
+    shown.screen.show_held([held("1"), held("2", "pass")])
+    assert "2 held, h shows them" in shown.lines()[0]
+    shown.press("a", "r")
+    assert shown.asked == []  # not before they are opened
+    shown.press("h")
+    assert "held by desk for 42 s more, then it is refused" in shown.lines()[1]
+    assert all(line.isprintable() for line in shown.lines())
+    shown.press("a")
+    assert "held by desk for 42 s more, then it goes on" in shown.lines()[1]
+    shown.press("r", "r")
+    assert shown.asked == [("1", "pass"), ("2", "refuse")]
+    assert "no exchange is held" in shown.lines()[1]
+    shown.press("esc")
+    assert "tool-100" in shown.focused() and "held" not in shown.lines()[0]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -622,6 +623,37 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert len(json.loads(ask("/upstreams"))["upstreams"]) == 2
         assert mux.stop() == 0, mux.stderr
         assert "Traceback" not in mux.stderr
+
+
+def test_calls_that_any_worker_holds_are_let_go_at_one_admin_listener(tmp_path: Path) -> None:
+    port = free_port()
+    path = write_config(tmp_path, f'[admin]\nport = {port}\ntoken = "{TOKEN}"\n')
+
+    def ask(method: str, what: str, body: Any = None) -> Any:
+        connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        connection.request(method, what, json.dumps(body) if body is not None else None, headers)
+        response = connection.getresponse()
+        _open.append(connection)
+        return json.loads(response.read())
+
+    with Running("serve", str(path), "--no-watch", "--workers", "2") as mux, ThreadPoolExecutor(4) as threads:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        mux.line()
+        ask("POST", "/api/held", {"filter": "method=tools/call", "at_timeout": "refuse"})
+        count = {"name": "counting__count", "arguments": {}}
+        calls = [
+            threads.submit(modern, served.connect(), "tools/call", count, "counting__count") for _ in range(4)
+        ]
+        wait_until(lambda: len(ask("GET", "/api/held")["held"]) == 4, "not all calls are held")
+        held = ask("GET", "/api/held")["held"]
+        assert {one_held["key"].partition("-")[0] for one_held in held} == {"1", "2"}
+        for one_held in held:
+            assert ask("POST", f"/api/held/{one_held['key']}", {"verdict": "pass"}) == {
+                "held": one_held["key"]
+            }
+        assert all("result" in call.result(WAIT_SECONDS) for call in calls)
+        assert "error" in ask("POST", "/api/held/7-1", {"verdict": "pass"})
 
 
 def test_a_change_of_the_file_reaches_all_workers(tmp_path: Path) -> None:

@@ -608,7 +608,7 @@ async def test_interceptors_change_while_mcpmux_runs(autojump_clock):
 
 async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_clock):
     async with open_world({"x": disk()}) as world:
-        before = world.mux.config
+        config = world.mux.config
         bad = with_interceptors(world, Intercept(python="no_such_module:f"), Intercept(python="json:no"))
         with pytest.raises(ConfigError) as error:
             world.mux.apply(attrs.evolve(bad, merging=attrs.evolve(bad.merging, page_size=1)))
@@ -616,7 +616,7 @@ async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_cl
             "('intercept', 0, 'python')",
             "('intercept', 1, 'python')",
         ]
-        assert world.mux.config is before and world.mux.merger.merging == before.merging
+        assert world.mux.config is config and world.mux.merger.merging == config.merging
 
 
 # Observation

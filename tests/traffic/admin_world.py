@@ -15,11 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import trio
 
 from mcpmux.app.control import Control
+from mcpmux.app.held import MuxDesk
 from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.app.observers import serve_mock
 from mcpmux.app.view_contents import MuxViews
 from mcpmux.channels.tap import EXCHANGE, Leg
-from mcpmux.config import AccessRule, HttpListener, Limits
+from mcpmux.config import AccessRule, HttpListener, Intercept, Limits
 from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.config.views import View
@@ -27,6 +28,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.calls import OFF, Calls, call_routes
 from mcpmux.traffic.admin.configured_views import view_routes
+from mcpmux.traffic.admin.held import held_routes
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.mocks import Mocks
 from mcpmux.traffic.admin.ring import LiveRing
@@ -151,6 +153,7 @@ async def listening(
     health_interval: float | None = None,
     views: Mapping[str, View] = MappingProxyType({}),
     access: tuple[AccessRule, ...] = (),
+    intercept: tuple[Intercept, ...] = (),
     replicas: Replicas | None = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
@@ -164,7 +167,12 @@ async def listening(
     of_each = {name: {"health_interval": health_interval} for name in servers} if health_interval else None
     async with (
         open_world(
-            servers, settings=of_each, views=views, access=access, tap=traffic.recorder if tap else None
+            servers,
+            settings=of_each,
+            views=views,
+            access=access,
+            intercept=intercept,
+            tap=traffic.recorder if tap else None,
         ) as world,
         trio.open_nursery() as nursery,
     ):
@@ -192,6 +200,7 @@ async def listening(
                 *call_routes(Calls(world.mux.service, row_of).answer if tap else OFF),
                 metrics_route(read_metrics),
                 *Mocks(traffic.view, serve_mock, nursery).routes,
+                *held_routes(MuxDesk(world.mux, row_of)),
             ],
             control,
             TlsContexts(),

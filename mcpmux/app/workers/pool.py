@@ -321,13 +321,15 @@ class WorkerPool:
         for worker in self._workers.values():
             worker.leave()
 
-    async def ask(self, name: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
+    async def ask(
+        self, name: str, workers: Iterable[WorkerProcess] | None = None, *arguments: Any
+    ) -> dict[int, Any]:
         """Return the answers of `workers`, or of all that serve, by number, without those that fail."""
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: WorkerProcess) -> None:
             try:
-                answers[worker.number] = await worker.control.ask(name)
+                answers[worker.number] = await worker.control.ask(name, *arguments)
             except TransportClosed as error:
                 log.warning("worker left out of an answer", worker=worker.number, reason=str(error))
 

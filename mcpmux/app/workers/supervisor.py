@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -41,6 +41,7 @@ from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
+from mcpmux.traffic.admin.held import Decision, HeldState, HoldOrder
 from mcpmux.traffic.admin.listening import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange
@@ -126,7 +127,7 @@ async def serve_workers(
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         call = supervisor.call if config.admin.may_call else OFF
-                        shown = supervisor, supervisor, call, supervisor.read_metrics
+                        shown = supervisor, supervisor, call, supervisor, supervisor.read_metrics
                         serve_admin = supervisor.observers.serve_admin
                         more = supervisor.certificates, control, stopping, announce
                         await serving.start(serve_admin, *shown, *more)
@@ -160,6 +161,7 @@ class Supervisor:
         self._followers = followers
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
+        self.order = HoldOrder()
 
     def _config_of(self, worker: int) -> Config:
         sockets = {name: str(shared.path) for name, shared in self._shared.items()}
@@ -262,6 +264,23 @@ class Supervisor:
                 if outcome is not Outcome.UNSENT:
                     return
         raise BadRequest(NO_WORKER, 503)
+
+    async def follow(self, order: HoldOrder) -> list[HeldState]:
+        """See Desk. Each reading has the order with it, for workers that were started again."""
+        self.order = order
+        answers = await self.pool.ask("held", None, order)
+        return [
+            msgspec.structs.replace(state, key=f"{worker}-{state.key}")
+            for worker, states in answers.items()
+            for state in states
+        ]
+
+    async def decide(self, key: str, verdict: Any) -> Decision:
+        """See Desk."""
+        number, _, own = key.partition("-")
+        workers = [worker for worker in self.pool.serving if str(worker.number) == number]
+        answers = await self.pool.ask("decide", workers, own, verdict)
+        return next(iter(answers.values()), Decision(NO_WORKER, is_gone=True))
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts

@@ -224,6 +224,8 @@ class Worker:
             handlers["upstreams"], handlers["subscriptions"] = view.read_all, view.read_subscriptions
             handlers["metrics"] = observers.metrics_of(mux)
             handlers["views"] = observers.views_of(mux).count_views
+            desk = observers.desk_of(mux, self._row_of)
+            handlers["held"], handlers["decide"] = desk.follow, desk.decide
         return handlers
 
     async def _row_of(self, exchange: int) -> int | None:
