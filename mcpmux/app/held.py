@@ -23,7 +23,7 @@ from mcpmux.traffic.admin.held import Decision, HeldState, HoldOrder
 from mcpmux.traffic.reading.filters import NAMES, parse_filter
 from mcpmux.traffic.record import VERSION, Record
 
-BY: Final = "inspector"
+BY: Final = "the admin page"  # no configured interceptor can have this name
 GONE: Final = Decision("it is not held any more", is_gone=True)
 NO_DECISION: Final = "expected pass, refuse or change: who else is there to ask?"
 
@@ -77,7 +77,6 @@ def _step_of(order: HoldOrder) -> Step:
     """Return the interceptor that holds what a filter selects. Raises FilterError."""
     chosen = parse_filter(order.filter, datetime.now(UTC), NAMES)
     settings = Intercept(
-        name=BY,
         builtin=HOLD,
         on=tuple(order.on),
         answer_timeout=order.seconds,

@@ -61,7 +61,7 @@ FIXED: Final = {
     REQUEST: frozenset({"name", "uri", "ref", "cursor", "task", "taskId", "requestState", META}),
     RESULT: frozenset({"resultType", "nextCursor", "task", "taskId", "requestState"}),
 }
-"""Members that a change leaves as they are."""
+"""Members that a change must keep."""
 
 _HOLDING: Final = {
     m.TOOLS_CALL: ("content", list),
@@ -83,7 +83,7 @@ class BadVerdict(McpmuxError):
 
 
 class Pass(NamedTuple):
-    """The message goes on as it is."""
+    """The message goes on unchanged."""
 
 
 class Refuse(NamedTuple):
@@ -223,6 +223,8 @@ class Rule:
         self._views = tuple(map(parse_glob, settings.views))
         self._principals = tuple(map(parse_glob, settings.principals))
         self._globs: dict[tuple[str, str], list[TargetGlob]] = {}  # by upstream and method
+        self.is_broad = not (settings.principals or settings.views or settings.annotations or settings.names)
+        """Whether it is for all calls of which `stages` has some."""
 
     def stages(self, method: str, upstream: str | None) -> Collection[str]:
         """Return when it steps into requests of a method to an upstream; None for several."""
@@ -243,6 +245,8 @@ class Rule:
 
     def fits(self, call: Call, upstream: str | None, own: str | None, hints: Mapping[str, bool]) -> bool:
         """Return whether it is for a call of those of which `stages` has some. `own`: None for unknown."""
+        if self.is_broad:
+            return True
         principal, settings = call.principal, self.settings
         if self._principals and not (principal and is_among(self._principals, principal.name)):
             return False

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 import trio
@@ -89,8 +89,19 @@ class Step(NamedTuple):
     interceptor: Interceptor
 
 
-Chain: TypeAlias = Mapping[str, Sequence[Step]]
-"""The interceptors for requests of one method to one upstream, by stage; a stage without any is absent."""
+class Chain:
+    """The interceptors for requests of one method to one upstream, by stage.
+
+    `needs_tools`: some depend on what the upstream lists about its tools.
+    """
+
+    __slots__ = ("by_stage", "needs_tools")
+
+    def __init__(self, method: str, by_stage: Mapping[str, Sequence[Step]]) -> None:
+        self.by_stage = by_stage
+        settings = [step.rule.settings for steps in by_stage.values() for step in steps]
+        is_of_tool = used_by(method) == m.TOOLS_CALL
+        self.needs_tools = is_of_tool and any(each.reads or each.annotations for each in settings)
 
 
 class _Waiting(NamedTuple):
@@ -103,37 +114,42 @@ class _Waiting(NamedTuple):
 
 
 class _Ended(Exception):
-    """The exchange ends with this outcome, before anybody else judges it."""
+    """The exchange ends with this outcome, and no other interceptor sees it. `verdict`: in a word."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome, verdict: str = "refuse") -> None:
         super().__init__()
-        self.outcome = outcome
+        self.outcome, self.verdict = outcome, verdict
 
 
 class _Walk:
     """One exchange on its way through the interceptors.
 
     `first`: the call as the client sent it. `done`: names of those that need not judge the request again.
-    `approved`: of those whose question was answered. `own`: see `Interception.exchange`.
+    `approved`: of those whose question was answered. `name`: of the upstream. `own`: see
+    `Interception.exchange`.
     """
 
-    __slots__ = ("approved", "chain", "done", "first", "hints", "own", "upstream")
+    __slots__ = ("approved", "chain", "done", "first", "hints", "name", "own", "upstream")
 
     def __init__(self, chain: Chain, upstream: Upstream | None, own: str | None, call: Call) -> None:
         self.chain, self.upstream, self.own, self.first = chain, upstream, own, call
+        self.name = upstream.name if upstream is not None else None
         self.hints: Mapping[str, bool] | None = None
         self.done: frozenset[str] = frozenset()
         self.approved: frozenset[str] = frozenset()
 
     def steps(self, stage: str) -> list[Step]:
         """Return the interceptors of a stage that are for this exchange."""
-        upstream = self.upstream.name if self.upstream is not None else None
-        steps, hints = self.chain.get(stage, ()), self.hints or {}
-        return [step for step in steps if step.rule.fits(self.first, upstream, self.own, hints)]
+        steps, hints = self.chain.by_stage.get(stage, ()), self.hints or {}
+        return [step for step in steps if step.rule.fits(self.first, self.name, self.own, hints)]
 
     def message(self, on: str, call: Call, outcome: Outcome | None = None) -> Message:
-        upstream = self.upstream.name if self.upstream is not None else None
-        return Message(on, call, upstream, self.own, self.hints, outcome)
+        return Message(on, call, self.name, self.own, self.hints, outcome)
+
+    def done_after(self, name: str) -> frozenset[str]:
+        """Return the names of those that have judged the request once `name` has."""
+        names = [step.rule.name for step in self.steps(REQUEST)]
+        return self.done.union(names[: names.index(name) + 1])
 
 
 class Interception:
@@ -170,7 +186,7 @@ class Interception:
                     found.setdefault(stage, []).append(step)
             if len(self._chains) >= CHAINS_LIMIT:
                 self._chains.clear()
-            self._chains[place] = found or None
+            self._chains[place] = Chain(method, found) if found else None
         return self._chains[place]
 
     def abandon(self, state: str) -> bool:
@@ -190,21 +206,17 @@ class Interception:
         `own`: the upstream's own name for what is used, or the tool of a task; None if there is none.
         """
         walk = _Walk(chain, upstream, own, call)
-        settings = [step.rule.settings for steps in chain.values() for step in steps]
-        if used_by(call.method) == m.TOOLS_CALL and any(each.reads or each.annotations for each in settings):
+        if chain.needs_tools:
             await self._learn(walk, call)
             known = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
             walk.hints = known.get(own or "") or hints_of(None)
         outcome: Outcome
         try:
             call, answered = await self._request(walk, self._taken_back(walk, call))
-            if answered is not None:
-                outcome = answered
-            else:
-                try:
-                    outcome = await work(call, self._heard(walk, call, notify))
-                except RpcError as error:
-                    outcome = error
+            try:
+                outcome = answered or await work(call, self._heard(walk, call, notify))
+            except RpcError as error:
+                outcome = error
             if walk.approved and isinstance(outcome, dict) and "inputRequests" in outcome:
                 key = self._approval_key(walk.first, self._state_in(call, outcome))
                 self._approvals[key] = walk.approved
@@ -228,11 +240,10 @@ class Interception:
                     return call, changed
                 if isinstance(changed, Call):
                     call = changed
-                walk.done |= {step.rule.name}
         return call, None
 
     def _heard(self, walk: _Walk, call: Call, notify: Notify) -> Notify:
-        steps = walk.steps(NOTIFICATION) if NOTIFICATION in walk.chain else ()
+        steps = walk.steps(NOTIFICATION)
         if not steps:
             return notify
 
@@ -262,8 +273,11 @@ class Interception:
             word = type(verdict).__name__.lower()
             if isinstance(verdict, Refuse):
                 raise _Ended(self._refusal(step, message, verdict.reason))
-            changed = await self._applied(walk, message, verdict)
-        except _Ended:
+            if isinstance(verdict, Change):
+                await self._learn(walk, message.call)
+                changed = self._tried(walk, message, verdict)
+        except _Ended as end:
+            word = end.verdict
             raise
         except Exception as problem:  # a wall: an interceptor may fail in any way
             word = FAILED
@@ -271,7 +285,7 @@ class Interception:
             log.warning("an interceptor failed", interceptor=name, on=message.on, problem=reason)
             if settings.on_failure == "refuse":
                 text = f"the interceptor {name} failed, and what it should judge is refused"
-                raise _Ended(self._refusal(step, message, text)) from None
+                raise _Ended(self._refusal(step, message, text), FAILED) from None
         finally:
             if self._tap is not None:
                 digests = ("", "")
@@ -297,7 +311,7 @@ class Interception:
                 return PASS
         if isinstance(verdict, Ask):
             if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
-                raise _Ended(self._park(walk, name, message.call, question))
+                raise _Ended(self._park(walk, name, message.call, question), "ask")
             if settings.unanswered == "refuse":
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
@@ -315,12 +329,6 @@ class Interception:
             if message.on == REQUEST:
                 walk.approved |= {name}
         return verdict
-
-    async def _applied(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
-        if not isinstance(verdict, Change):
-            return None
-        await self._learn(walk, message.call)
-        return self._tried(walk, message, verdict)
 
     def _tried(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
         """Return what a change makes of a message. Raises BadVerdict. The tool must have been learned."""
@@ -364,7 +372,7 @@ class Interception:
     def _park(self, walk: _Walk, name: str, call: Call, question: Fields) -> Fields:
         now = trio.current_time()
         self._parked.sift(lambda waiting: waiting.until >= now)
-        waiting = _Waiting(walk.first, call, walk.done | {name}, now + PARK_SECONDS)
+        waiting = _Waiting(walk.first, call, walk.done_after(name), now + PARK_SECONDS)
         state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
         asked = {QUESTION: {"method": m.ELICIT, "params": question}}
         return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}

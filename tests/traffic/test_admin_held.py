@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.app.held import BY
 from mcpmux.config import Intercept
 from tests.peers.client import ScriptedClient
 from tests.runtime.test_interception import DELETE, REFUSED, SCHEMA, calls_at, disk
@@ -47,7 +48,7 @@ async def test_a_held_call_is_shown_with_its_schema_and_deadline():
         assert 0 < held.pop("seconds") <= 60
         message = held.pop("message")
         assert (message["on"], message["params"], message["name"]) == ("request", DELETE, "delete")
-        rest = {"row": None, "by": "inspector", "reason": "", "at_timeout": "pass", "schema": SCHEMA}
+        rest = {"row": None, "by": BY, "reason": "", "at_timeout": "pass", "schema": SCHEMA}
         assert held == {"key": "1", **rest}
         assert not calls_at(server)
 
@@ -82,7 +83,7 @@ async def test_a_person_refuses_with_a_reason():
         held = await first_held(here)
         await send(here, f"/api/held/{held['key']}", {"verdict": "refuse", "reason": "not on Fridays"})
         error = (await client.answer(request_id))["error"]
-        assert error == {"code": REFUSED, "message": "Refused by inspector: not on Fridays"}
+        assert error == {"code": REFUSED, "message": f"Refused by {BY}: not on Fridays"}
         assert not calls_at(server)
 
 
@@ -140,7 +141,7 @@ async def test_configured_and_wanted_interceptors_hold_one_after_the_other():
         await send(here, "/api/held", {"filter": "method=tools/call"})
         client = here.world.client()
         request_id = await client.start("tools/call", DELETE)
-        for by, key in (("desk", "1"), ("inspector", "2")):
+        for by, key in (("desk", "1"), (BY, "2")):
             with trio.fail_after(WAIT_SECONDS):
                 while (held := await first_held(here))["key"] != key:
                     await trio.testing.wait_all_tasks_blocked(0.01)

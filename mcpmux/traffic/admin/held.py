@@ -8,7 +8,7 @@
 
 The body of the last is a verdict as interceptors give it (see `mux/intercept`): `pass`, `refuse` with a
 `reason`, or `change` with `params`, or with a `result` in the place of the server. Messages are not redacted:
-a person decides about them, and a change goes on as it is sent here.
+a person decides about them, and a change goes on as sent here.
 """
 
 from __future__ import annotations
