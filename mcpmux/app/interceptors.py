@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -16,6 +17,7 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
 from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function
+from mcpmux.interceptors.mcp_server import McpServer
 from mcpmux.mux.intercept import Ask, Hold, Message, Pass, Refuse, Rule
 from mcpmux.mux.naming import Naming, is_among
 from mcpmux.mux.pattern import parse_glob
@@ -24,8 +26,10 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.interception import Interceptor, Step
+from mcpmux.upstreams.upstream import Upstream
 
 Functions = Mapping[str, Function]
+FindUpstream = Callable[[str, Call], Upstream]
 NO_FUNCTIONS: Final[Functions] = MappingProxyType({})
 
 
@@ -42,22 +46,27 @@ def check_interceptors(config: Config, functions: Functions = NO_FUNCTIONS) -> N
         raise ConfigError(problems)
 
 
-def make_steps(config: Config, naming: Naming, functions: Functions = NO_FUNCTIONS) -> list[Step]:
-    """Return the interceptors in their order. Raises ConfigError as `check_interceptors`."""
+def make_steps(config: Config, naming: Naming, find: FindUpstream, functions: Functions) -> list[Step]:
+    """Return the interceptors in their order. Raises ConfigError as `check_interceptors`.
+
+    `find`: returns the session with an upstream, by its name, for a call.
+    """
     check_interceptors(config, functions)
     return [
-        Step(Rule(settings, f"intercept[{number}]", naming), _make(settings, config, functions))
+        Step(Rule(settings, f"intercept[{number}]", naming), _make(settings, config, find, functions))
         for number, settings in enumerate(config.intercept)
     ]
 
 
-def _make(settings: Intercept, config: Config, functions: Functions) -> Interceptor:
+def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Functions) -> Interceptor:
     if settings.python is not None:
         return FunctionInterceptor(find_function(settings.python, functions))
     if settings.webhook is not None:
         from mcpmux.interceptors.webhook import Webhook
 
         return Webhook(settings.webhook, settings.secret, time.time)
+    if settings.server is not None:
+        return McpServer(partial(find, settings.server), time.time)
     share = settings.probability
     makers: dict[str | None, Callable[[], Interceptor]] = {
         "approve": builtin.Approve,

@@ -128,7 +128,7 @@ class Mux:
         self._functions = functions
         self._holds: Step | None = None  # what a person at the admin page wants held
         self._steps: Sequence[Step] = ()
-        self._adopt_interceptors(make_steps(config, shown.naming, functions))
+        self._adopt_interceptors(make_steps(config, shown.naming, registry.for_call, functions))
         counter = SessionCounter(config.limits.max_sessions_per_principal)
         self.service = MuxService(self.router, self.hub, tap, counter)
 
@@ -256,7 +256,7 @@ class Mux:
         plan = plan_change(former, config)
         shown, old = shown_by(config), shown_by(former)
         # First, as it can fail: a module that can be imported no more.
-        steps = make_steps(config, shown.naming, self._functions) if plan else []
+        steps = make_steps(config, shown.naming, self.upstreams.for_call, self._functions) if plan else []
         self.config = config
         if not plan:
             return plan
