@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
+from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.loop_watch import LoopWatch
 from mcpmux.app.mux import Follower, Mux, open_mux
@@ -102,6 +103,7 @@ async def serve_until(
     """Serve until `stopping`, then drain. See `serve`. `worker`: the place of this process among several."""
     keep_freed_memory()
     gate = await make_gate(config)
+    await trio.to_thread.run_sync(check_interceptors, config)
     bodies = BodyBudget(config.limits.max_body_bytes_in_flight)
     join: Callable[[Config, BodyBudget], AbstractAsyncContextManager[Replica | None]]
     join = open_cluster if worker is None else worker.open_replica

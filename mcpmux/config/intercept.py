@@ -37,8 +37,8 @@ _REQUEST_ONLY: Final = frozenset({APPROVE, DELAY, FAIL})
 _NEVER_PASSED: Final = frozenset({APPROVE, HOLD, REDACT})
 
 FUNCTION = Text(
-    "a Python function as MODULE:FUNCTION",
-    r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_]\w*",
+    "a Python function as MODULE:FUNCTION, or the name of one of the program's",
+    r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*(?::[A-Za-z_][A-Za-z0-9_]*)?",
 )
 METHOD_GLOB = Text('a method such as "tools/call", in which * stands for any text', r"[A-Za-z0-9_./*-]+")
 VIEW_GLOB = Text("the name of a view, in which * stands for any text", r"[a-z0-9.*-]*")
@@ -51,7 +51,9 @@ class Intercept:
     name: Annotated[str, RULE_NAME] | None = None
     """Its name in errors, the audit log and metrics. Default: its position, such as `intercept[0]`."""
     python: Annotated[str, FUNCTION] | None = None
-    """A function of Python, sync or async (trio), as MODULE:FUNCTION. It gets the message as a dict."""
+    """A function of Python, sync or async (trio), as MODULE:FUNCTION. It gets the message as a dict. Without
+    a module it is one that a program has given to `mcpmux.library`.
+    """
     webhook: Annotated[str, HTTP_URL] | None = None
     """A URL that gets the message by POST, and answers with the verdict. http:// is for private addresses."""
     secret: Annotated[Secret, KEY_TEXT] | None = None

@@ -28,6 +28,8 @@ def find_function(name: str, given: Mapping[str, Function]) -> Function:
     if name in given:
         return given[name]
     module, _, attribute = name.partition(":")
+    if not attribute:
+        raise InvalidValue(f"no function is given as `{module}`; expected MODULE:FUNCTION")
     try:
         function = getattr(import_module(module), attribute, None)
     except Exception as error:  # a module may do anything when it is imported

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 import trio
 
 from mcpmux import library
+from mcpmux.app.interceptors import NO_FUNCTIONS, Functions
 from mcpmux.errors import LocalProtocolError
 from mcpmux.library.mux import Source
 from mcpmux.upstreams.upstream import OpenChannel
@@ -123,9 +124,12 @@ class LocalMux(Forwarder[library.LocalMux]):
 
 
 @asynccontextmanager
-async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -> AsyncIterator[LocalMux]:
+async def open_mux(
+    source: Source, *, open_channel: OpenChannel | None = None, functions: Functions = NO_FUNCTIONS
+) -> AsyncIterator[LocalMux]:
     """Run mcpmux, see `mcpmux.library.open_mux`. Raises LocalProtocolError inside of a program on trio."""
-    async with open_guest(library.open_mux(source, open_channel=open_channel)) as (guest, mux):
+    running = library.open_mux(source, open_channel=open_channel, functions=functions)
+    async with open_guest(running) as (guest, mux):
         yield LocalMux(guest, mux)
 
 

@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from mcpmux import app
+from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, check_interceptors
 from mcpmux.app.observers import open_observers
 from mcpmux.clients.memory_client import raw_given
 from mcpmux.config import Admin, Config
@@ -96,14 +97,17 @@ class LocalMux:
 
 
 @asynccontextmanager
-async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -> AsyncIterator[LocalMux]:
+async def open_mux(
+    source: Source, *, open_channel: OpenChannel | None = None, functions: Functions = NO_FUNCTIONS
+) -> AsyncIterator[LocalMux]:
     """Run mcpmux as long as the context lasts.
 
     Raises ConfigError with every mistake in the configuration, and LocalProtocolError when mcpmux is open in
     another thread.
 
     It begins when each upstream is ready or has failed, or after seven seconds; failed ones are tried again
-    meanwhile. `open_channel` replaces the real transports.
+    meanwhile. `open_channel` replaces the real transports. `functions`: by the name that `python` of an
+    `[[intercept]]` has, in place of those in modules.
 
     Capture, audit log and tracing are as configured: CaptureUnusable and AuditUnusable are raised when
     required records cannot be kept. `[listeners]`, `[auth]`, `[admin]` and `[cluster]` are for `mcpmux serve`
@@ -114,17 +118,20 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
     if not structlog.is_configured():
         set_up_logs(config)
     tell_notes(config)
+    await trio.to_thread.run_sync(check_interceptors, config, functions)
     with in_one_thread():
-        async with as_raised(_open(config, open_channel)) as mux:
+        async with as_raised(_open(config, open_channel, functions)) as mux:
             yield mux
 
 
 @asynccontextmanager
-async def _open(config: Config, open_channel: OpenChannel | None) -> AsyncIterator[LocalMux]:
+async def _open(
+    config: Config, open_channel: OpenChannel | None, functions: Functions
+) -> AsyncIterator[LocalMux]:
     feed = ExchangeFeed()
     async with (
         open_observers(attrs.evolve(config, admin=Admin()), first=(feed,)) as observers,
-        app.open_mux(config, open_channel, observers.tap, observers.trace) as mux,
+        app.open_mux(config, open_channel, observers.tap, observers.trace, functions=functions) as mux,
     ):
         await mux.upstreams.settled(legacy=False)
         yield LocalMux(mux, feed)

@@ -17,7 +17,7 @@ import trio.testing
 from mcpmux.config import Audit, Capture, Config, Stdio
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.views import Parameter
-from mcpmux.errors import ConfigError, LocalProtocolError
+from mcpmux.errors import ConfigError, LocalProtocolError, RpcError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
 from mcpmux.traffic.record import decode_record
@@ -204,3 +204,18 @@ async def test_an_entry_that_cannot_be_read_is_absent_and_others_are_there():
     assert [log["note"] for log in logs if "note" in log] == [
         "mcpServers.notes: keys that mcpmux does not know: isActive"
     ]
+
+
+async def test_functions_of_the_program_intercept_and_mistakes_are_told_at_once():
+    def refuse(_message: Any) -> Any:
+        return {"verdict": "refuse", "reason": "no"}
+
+    config: Any = {"upstreams": {"clock": CLOCK}, "intercept": [{"python": "guard"}]}
+    async with open_mux(config, functions={"guard": refuse}) as mux, mux.client() as client:
+        with pytest.raises(RpcError, match=r"Refused by intercept\[0\]: no"):
+            await client.request("tools/call", {"name": "clock__now", "arguments": {}})
+    config["intercept"] = [{"python": "guard"}, {"python": "no_such_module:f"}]
+    with pytest.raises(ConfigError) as error:
+        async with open_mux(config):
+            pass
+    assert len(error.value.found) == 2

@@ -1,4 +1,4 @@
-"""A server on the Python SDK 2.x that hosts interceptors, by the draft, over stdio. Run by the SDK's Python."""
+"""A server on the Python SDK 2.x that hosts interceptors, over stdio. Run by the SDK's Python."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
+from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.observers import Observers, new_run
@@ -89,6 +90,7 @@ async def serve_workers(
     if not can_hand():
         raise ConfigError([SYSTEM])
     await trio.to_thread.run_sync(check_listeners, config)
+    await trio.to_thread.run_sync(check_interceptors, config)
     # The folder around the workers' folders. A failure is reported by the workers, which cannot open theirs.
     if config.audit.directory is not None:
         with suppress(OSError):
