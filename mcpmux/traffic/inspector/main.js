@@ -4,6 +4,7 @@ import { Admin, get } from "./api.js";
 import { Client } from "./client.js";
 import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
+import { Held } from "./held.js";
 import { html, Widget } from "./html.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
@@ -14,7 +15,7 @@ import { Views } from "./views.js";
 
 const PAGES = {
   exchanges: "Exchanges", upstreams: "Upstreams", views: "Views", latency: "Latency", client: "Client",
-  subscriptions: "Subscriptions", replicas: "Replicas", // the last one only where there is a cluster
+  subscriptions: "Subscriptions", held: "Held", replicas: "Replicas", // the last one only where there is a cluster
 };
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", closed: "Not connected" };
 
@@ -106,6 +107,7 @@ class App extends Widget {
     const { admin } = this;
     const active = (name) => visible && page === name;
     const onFilter = (filter) => this.showExchanges(filter);
+    const onExchange = (row) => this.showExchange(row);
     const tab = ([name, words]) => html`
       <button role="tab" id="tab-${name}" aria-controls="view-${name}" aria-selected=${name === page}
         tabindex=${name === page ? 0 : -1} hidden=${name === "replicas" && !hasReplicas}
@@ -113,7 +115,7 @@ class App extends Widget {
     const view = (name, Page) => html`
       <section id="view-${name}" role="tabpanel" aria-labelledby="tab-${name}" class="view" tabindex="0"
         hidden=${name !== page}>
-        <${Page} active=${active(name)} admin=${admin} onFilter=${onFilter} />
+        <${Page} active=${active(name)} admin=${admin} onFilter=${onFilter} onExchange=${onExchange} />
       </section>`;
     return html`
       <a class="skip" href="#list">Skip to the exchanges</a>
@@ -129,9 +131,9 @@ class App extends Widget {
         ${view("upstreams", Upstreams)}${view("views", Views)}${view("latency", Latency)}
         <section id="view-client" role="tabpanel" aria-labelledby="tab-client" hidden=${page !== "client"}>
           <${Client} ref=${this.client} active=${active("client")} admin=${admin}
-            onExchange=${(row) => this.showExchange(row)} />
+            onExchange=${onExchange} />
         </section>
-        ${view("subscriptions", Subscriptions)}${view("replicas", Replicas)}
+        ${view("subscriptions", Subscriptions)}${view("held", Held)}${view("replicas", Replicas)}
       </main>`;
   }
 }
