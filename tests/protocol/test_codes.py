@@ -7,7 +7,7 @@ CODES = {
     for name, value in vars(codes).items()
     if name.isupper() and isinstance(value, int) and value < 0
 }
-OWN = {"UPSTREAM_UNAVAILABLE", "UPSTREAM_TIMEOUT", "BUSY"}
+OWN = {"UPSTREAM_UNAVAILABLE", "UPSTREAM_TIMEOUT", "BUSY", "REFUSED"}
 
 
 def test_no_two_codes_are_the_same():
