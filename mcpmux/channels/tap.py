@@ -114,7 +114,7 @@ class Intercepted(NamedTuple):
 
     `began`: trio's time when it was asked for. `seconds`: that it took.
 
-    `before`, `after`: digests of what it has changed, "" for no change.
+    `digest_before`, `digest_after`: of what it has changed, "" for no change.
     """
 
     name: str
@@ -122,8 +122,8 @@ class Intercepted(NamedTuple):
     verdict: str
     began: float
     seconds: float
-    before: str
-    after: str
+    digest_before: str
+    digest_after: str
 
 
 class Tap(Protocol):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from mcpmux.config.report import InvalidValue
 from mcpmux.mux.intercept import Message, Verdict, read_verdict
@@ -36,8 +36,7 @@ def find_function(name: str, given: Mapping[str, Function]) -> Function:
         raise InvalidValue(f"cannot import {module}: {error!r}") from None
     if not callable(function):
         raise InvalidValue(f"{module} has no function {attribute}")
-    found: Function = function
-    return found
+    return cast(Function, function)
 
 
 class FunctionInterceptor:

@@ -123,7 +123,7 @@ def read_verdict(value: object) -> Verdict:
         return PASS
     if not isinstance(value, dict):
         raise BadVerdict("its verdict is no object")
-    members = {key: given for key, given in value.items() if key != "verdict"}
+    members = {key: member for key, member in value.items() if key != "verdict"}
     match value.get("verdict"):
         case "pass" if not members:
             return PASS
@@ -134,7 +134,7 @@ def read_verdict(value: object) -> Verdict:
         case "ask" if {"message"} <= members.keys() <= {"message", "url"}:
             return Ask(_text(members, "message"), _text(members, "url") or None)
         case "change" if len(members) == 1 and members.keys() <= set(Change._fields):
-            if all(isinstance(given, dict) for given in members.values()):
+            if all(isinstance(member, dict) for member in members.values()):
                 return Change(**members)
     raise BadVerdict("its verdict has a form that is not known")
 
@@ -298,11 +298,11 @@ def change_call(call: Call, params: Mapping[str, Any], schema: Schema) -> Call:
 
 def change_outcome(message: Message, change: Change, schema: Schema) -> Outcome:
     """Return the answer that a change makes. `schema`: of a tool's structured content. Raises BadVerdict."""
-    before, method = message.outcome, message.method
+    method = message.method
     if change.error is not None:
-        return _changed_error(before, change.error)
+        return _changed_error(message.outcome, change.error)
     assert change.result is not None
-    old = before if isinstance(before, dict) else {}
+    old = message.outcome if isinstance(message.outcome, dict) else {}
     result = {"resultType": "complete", **change.result} if not old else change.result
     changed = _merged(old, result, FIXED[RESULT] if old else FIXED[RESULT] - {"resultType"})
     if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
@@ -339,8 +339,8 @@ def _merged(before: Fields, after: Mapping[str, Any], fixed: Collection[str]) ->
 
 def decoded(value: Raw | None, kind: type | None = None) -> Any:
     """Return a decoded value, None or an empty one of a kind if there is none, or another."""
-    found = None if value is None else decode_any(value)
-    return found if kind is None or isinstance(found, kind) else kind()
+    plain_value = None if value is None else decode_any(value)
+    return plain_value if kind is None or isinstance(plain_value, kind) else kind()
 
 
 def _changed_error(before: Outcome | None, error: Mapping[str, Any]) -> RpcError:

@@ -101,7 +101,7 @@ class Chain:
         self.by_stage = by_stage
         settings = [step.rule.settings for steps in by_stage.values() for step in steps]
         is_of_tool = used_by(method) == m.TOOLS_CALL
-        self.needs_tools = is_of_tool and any(each.reads or each.annotations for each in settings)
+        self.needs_tools = is_of_tool and any(setting.reads or setting.annotations for setting in settings)
 
 
 class _Waiting(NamedTuple):
@@ -180,13 +180,13 @@ class Interception:
         """Return the interceptors for requests of a method to an upstream (None: to several), if any."""
         place = method, upstream
         if place not in self._chains:
-            found: dict[str, list[Step]] = {}
+            by_stage: dict[str, list[Step]] = {}
             for step in self.steps:
                 for stage in step.rule.stages(method, upstream):
-                    found.setdefault(stage, []).append(step)
+                    by_stage.setdefault(stage, []).append(step)
             if len(self._chains) >= CHAINS_LIMIT:
                 self._chains.clear()
-            self._chains[place] = Chain(method, found) if found else None
+            self._chains[place] = Chain(method, by_stage) if by_stage else None
         return self._chains[place]
 
     def abandon(self, state: str) -> bool:
@@ -208,8 +208,8 @@ class Interception:
         walk = _Walk(chain, upstream, own, call)
         if chain.needs_tools:
             await self._learn(walk, call)
-            known = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
-            walk.hints = known.get(own or "") or hints_of(None)
+            hints = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
+            walk.hints = hints.get(own or "") or hints_of(None)
         outcome: Outcome
         try:
             call, answered = await self._request(walk, self._taken_back(walk, call))
@@ -374,8 +374,8 @@ class Interception:
         self._parked.sift(lambda waiting: waiting.until >= now)
         waiting = _Waiting(walk.first, call, walk.done_after(name), now + PARK_SECONDS)
         state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
-        asked = {QUESTION: {"method": m.ELICIT, "params": question}}
-        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
+        requests = {QUESTION: {"method": m.ELICIT, "params": question}}
+        return {"resultType": raw("input_required"), "inputRequests": raw(requests), STATE: raw(state)}
 
     def _taken_back(self, walk: _Walk, call: Call) -> Call:
         """Return the call that a repetition goes on with. Raises _Ended when consent was refused."""

@@ -19,6 +19,7 @@ JOURNEYS = [
     ("mcpmux/hosts/README.md", "Put five servers behind Claude"),
     ("mcpmux/traffic/README.md", "Find out why a tool is slow"),
     ("mcpmux/traffic/README.md", "Prove who called what"),
+    ("mcpmux/interceptors/README.md", "Require approval for destructive tools"),
     ("mcpmux/bench/README.md", "Compare two versions under load"),
 ]
 

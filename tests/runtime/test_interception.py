@@ -23,6 +23,7 @@ from mcpmux.transports.inline import AT_ONCE
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, LEGACY_REVISIONS, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.task_server import EXTENSION, RESULT, TaskServer
 from tests.runtime.test_asking import CAPABILITIES, Curious, call_and_answer
 from tests.runtime.world import World, open_world
 
@@ -396,6 +397,33 @@ async def test_progress_can_be_dropped_and_not_changed(autojump_clock):
         messages = await client.drain()
         steps = [message["params"]["progress"] for message in messages if "method" in message]
         assert steps == [1] and "result" in messages[-1]
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_result_that_comes_by_a_task_is_intercepted_as_well(down, autojump_clock):
+    def hide(message: Json) -> Json:
+        result = json.loads(json.dumps(message["result"]).replace('"name": "r"', '"name": "hidden"'))
+        return {"verdict": "change", "result": result}
+
+    server = TaskServer(LEGACY)
+    settings = {"methods": ("tools/call",), "names": ("must",), "on": ("result",)}
+    async with open_world({"x": server, "y": ScriptedServer()}, **intercepted_by(hide, **settings)) as world:
+        client = await world.open_client(down, {"extensions": {EXTENSION: {}}})
+        task = {"task": {"ttl": 60_000}} if down == LEGACY else {}
+        made = await client.request("tools/call", {"name": "x__must", "arguments": {}, **task})
+        task_id = (made["task"] if down == LEGACY else made)["taskId"]
+        server.set("t1", "completed", RESULT)
+        method = "tasks/result" if down == LEGACY else "tasks/get"
+        result = await client.request(method, {"taskId": task_id})
+        assert '"name": "hidden"' in json.dumps(result) and '"name": "r"' not in json.dumps(result)
+
+
+async def test_a_call_that_is_refused_makes_no_task(autojump_clock):
+    server = TaskServer(LEGACY)
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(LEGACY, {})
+        error = await client.refusal("tools/call", {"name": "x__must", "task": {"ttl": 60_000}})
+        assert error["code"] == REFUSED and not server.tasks
 
 
 # Without code

@@ -235,8 +235,10 @@ class RecordMaker:
 
 
 def _told(verdict: Intercepted) -> dict[str, str]:
-    told = {"name": verdict.name, "on": verdict.on, "verdict": verdict.verdict}
-    return told | ({"before": verdict.before, "after": verdict.after} if verdict.after else {})
+    common = {"name": verdict.name, "on": verdict.on, "verdict": verdict.verdict}
+    return common | (
+        {"before": verdict.digest_before, "after": verdict.digest_after} if verdict.digest_after else {}
+    )
 
 
 @lru_cache(CALLERS_KEPT)
