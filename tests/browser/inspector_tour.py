@@ -15,7 +15,7 @@ import trio
 
 from mcpmux.cluster.letter import ReplicaState
 from tests.browser.browser import Browser, Page
-from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
+from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, open_part, opened, row_with, settle
 from tests.peers.subscribable import Subscribable
 from tests.real.parts import ROOT, program
 from tests.traffic.admin_world import Json, Traffic
@@ -110,13 +110,13 @@ async def open_tour(browser: Browser) -> AsyncIterator[Page]:
         await listen(here, "docs+file:///plan.md")
         await docs.update("file:///plan.md")
         await client.receive_method("notifications/resources/updated")
-        await page.wait(f"{ROWS} > 10 && !document.getElementById('tab-replicas').hidden")
+        await page.wait(f"{ROWS} > 10 && document.getElementById('tab-replicas')")
         yield page
 
 
 async def visit(page: Page) -> AsyncIterator[str]:
     """Show one page after the other: their names. The one of exchanges is shown three times."""
-    tabs = await page.run("[...document.querySelectorAll('[role=tab]:not([hidden])')].map(tab => tab.id)")
+    tabs = await page.run("[...document.querySelectorAll('.top [role=tab]')].map(tab => tab.id)")
     for tab in tabs:
         name = tab.removeprefix("tab-")
         view = f"document.getElementById('view-{name}')"
@@ -140,9 +140,16 @@ async def visit(page: Page) -> AsyncIterator[str]:
             yield "timeline"
             await page.run("document.getElementById('timeline').click()")
             await page.run(f"{row_with('docs__search')}.click()")
-            await page.wait("document.querySelectorAll('.step').length === 4")
+            for part in ("request", "timing", "legs"):
+                await open_part(page, part)
+                await settle(page)
+                yield f"exchange-{part}"
             await page.run("document.querySelectorAll('.step')[3].click()")
             await page.run("document.querySelectorAll('.payload').forEach(each => each.open = true)")
+            await page.run("document.querySelector('.menu').open = true")
+            await settle(page)
+            yield "exchange-menu"
+            await page.run("document.querySelector('.menu').open = false")
             await settle(page)
             yield "exchange"
             await page.run("document.querySelector('.close').click()")
@@ -154,6 +161,8 @@ async def make_pictures(browser: Browser) -> None:
         for scheme, ending in (("light", ""), ("dark", "-dark")):
             await page.prefer(scheme)
             async for name in visit(page):
+                if name.startswith("exchange-"):
+                    continue
                 path = FOLDER / f"screenshot-{name}{ending}.png"
                 await page.picture(path)
                 await trio.run_process([program("pngquant"), "--force", "--ext", ".png", "64", str(path)])

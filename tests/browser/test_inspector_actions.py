@@ -35,11 +35,9 @@ def button(word: str) -> str:
 
 async def open_row(page: Page, number: int) -> None:
     await page.wait(f"document.getElementById('row-{number}')?.dataset.status === 'ok'")
-    await page.run("document.querySelectorAll('.step').forEach(step => { step.dataset.before = '' })")
     await page.run(f"document.getElementById('row-{number}').click()")
-    await page.wait(
-        f"location.hash.endsWith('-{number}') && document.querySelector('.step:not([data-before])')"
-    )
+    shown = "document.querySelector('#detail [role=tabpanel]')?.dataset.row"
+    await page.wait(f"location.hash.endsWith('-{number}') && {shown} === '{number}'")
 
 
 async def copied(page: Page, word: str) -> str:
@@ -111,10 +109,10 @@ async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
         for number in (1, 2, 3, 4, 5, of_legacy):
             await open_row(page, number)
             row = (await get(here, f"/api/exchanges/{number}"))["row"]
-            for word in ("command", "HTTP"):
+            for word in ("command", "cURL"):
                 text = await copied(page, word)
                 if (row["method"], word) == ("prompts/get", "command"):
-                    assert text == "No command sends prompts/get; copy it as HTTP."
+                    assert text == "No command sends prompts/get; copy it as cURL."
                     continue
                 assert "\x1b" not in text
                 last = here.traffic.ring.last
@@ -179,7 +177,7 @@ async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: B
             await page.open("about:blank")
             await page.open(link)
             await page.wait(
-                "document.querySelector('#detail .step') && document.activeElement.id === 'detail'"
+                "document.querySelector('#detail [role=tabpanel]') && document.activeElement.id === 'detail'"
             )
             assert await page.run("document.querySelector('.facts').textContent.includes('Exchange3')")
             assert await page.run("document.getElementById('filter').value") == "upstream=docs"
@@ -240,7 +238,7 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
             await page.prefer(scheme)
             await settle(page)
             ground = await page.run(luminance("document.querySelector('#detail')", "backgroundColor"))
-            for place in (".comparison td", ".comparison thead th", ".tools .hint", ".copies", ".note"):
+            for place in (".comparison td", ".comparison thead th", ".tools .hint", ".menu summary", ".note"):
                 ink = await page.run(luminance(f"document.querySelector('{place}')", "color"))
                 light, dark = max(ink, ground), min(ink, ground)
                 assert (light + 0.05) / (dark + 0.05) > 4.5, (scheme, place)

@@ -50,6 +50,14 @@ def row_with(text: str) -> str:
     return f"[...document.querySelectorAll('.row')].find(row => row.textContent.includes({json.dumps(text)}))"
 
 
+async def open_part(page: Page, name: str) -> None:
+    """Show `request`, `answer`, `legs` or `timing` of the exchange that is open."""
+    tab = f"document.getElementById('tab-detail-{name}')"
+    await page.wait(tab)
+    await page.run(f"{tab}.click()")
+    await page.wait(f"document.getElementById('view-detail-{name}')")
+
+
 async def settle(page: Page) -> None:
     """Wait for two frames, by when all pending changes are drawn."""
     await page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -175,17 +183,47 @@ async def test_an_exchange_shows_its_timeline_and_what_was_rewritten(browser: Br
     async with opened(browser, traffic) as (page, _):
         await page.wait(f"{ROWS} === 1")
         await page.run("document.querySelector('.row').click()")
-        await page.wait("document.querySelectorAll('.body').length === 2")
-        assert await page.run("document.querySelectorAll('.timeline .bar').length") == 2
+        await page.wait("document.querySelectorAll('.body').length === 1")
+        assert await page.run("document.querySelector('.title').innerText") == "docs__find\ntools/call\nOK"
+        await open_part(page, "legs")
         assert await page.run("document.querySelectorAll('.step').length") == 4
         bodies = await page.run("[...document.querySelectorAll('.body')].map(body => body.textContent)")
         assert 'name: "docs__find"' in bodies[0]
         assert 'name: "find"' in bodies[1]
         marked = await page.run("[...document.querySelectorAll('[data-mark]')].map(leaf => leaf.textContent)")
         assert marked == ["id: 1", 'name: "docs__find"', "id: 1001", 'name: "find"']
+        await open_part(page, "timing")
+        assert await page.run("document.querySelectorAll('.timeline .bar').length") == 2
+        rows = "[...document.querySelectorAll('.spans tbody tr')].map(row => row.innerText)"
+        assert [row.split("\t")[:2] for row in await page.run(rows)] == [
+            ["c1", "tools/call"],
+            ["docs", "tools/call"],
+        ]
+        await page.run("document.querySelectorAll('.spans button')[1].click()")
+        await page.wait("document.querySelector('.step[aria-selected=true]').dataset.step === '1'")
         await page.run("document.querySelectorAll('.step')[2].click()")
         await page.wait("document.querySelector('.body').textContent.includes('docs → mcpmux')")
         assert await page.run("document.querySelectorAll('.body').length") == 2
+
+
+async def test_a_failed_exchange_opens_at_its_answer(browser: Browser):
+    traffic = many(2)
+    refused = {"error": {"code": -32602, "message": "no such document"}}
+    traffic.exchange("resources/read", {"uri": "docs+file:///a.md"}, answer=refused)
+    traffic.begin("tools/call", {"name": "docs__wait"})
+    shown = "document.querySelector('#detail [role=tabpanel]')"
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 4")
+        for number, part in ((3, "answer"), (2, "request")):
+            await page.run(f"document.getElementById('row-{number}').click()")
+            await page.wait(f"{shown}?.dataset.row === '{number}'")
+            assert await page.run(f"{shown}.id") == f"view-detail-{part}"
+            assert ("no such document" in await page.run(f"{shown}.textContent")) is (number == 3)
+        await page.run("document.getElementById('tab-detail-request').focus()")
+        await page.key("ArrowRight")
+        await page.wait("document.activeElement.id === 'tab-detail-answer'")
+        await page.run("document.getElementById('row-4').click()")
+        await page.wait(f"{shown}.textContent.includes('There is no answer yet')")
 
 
 async def test_an_exchange_that_goes_on_is_followed_while_it_is_read(browser: Browser):
@@ -194,6 +232,7 @@ async def test_an_exchange_that_goes_on_is_followed_while_it_is_read(browser: Br
     async with opened(browser, traffic) as (page, _):
         await page.wait(f"{ROWS} === 1")
         await page.run("document.querySelector('.row').click()")
+        await open_part(page, "legs")
         await page.wait("document.querySelectorAll('.step').length === 1")
         await page.run("document.querySelector('.tree').mine = true")
         token = EXCHANGE.set(exchange)
@@ -236,7 +275,8 @@ async def test_the_keyboard_is_enough(browser: Browser):
         await page.key("Home")
         await page.wait(f"{selected} === '100'")
         await page.key("Enter")
-        await page.wait("document.activeElement.id === 'detail' && document.querySelector('.step')")
+        await page.wait("document.activeElement.id === 'detail'")
+        await open_part(page, "legs")
         await page.run("document.querySelector('.step[tabindex=\"0\"]').focus()")
         await page.key("ArrowDown")
         await page.wait("document.activeElement.dataset.step === '1'")
@@ -387,6 +427,8 @@ async def test_a_hostile_text_is_only_text(browser: Browser):
         for row in (1, 2):
             await page.run(f"document.getElementById('row-{row}').click()")
             await page.wait("document.getElementById('detail').textContent.includes('onerror')")
+        await page.run("document.getElementById('row-1').click()")
+        await open_part(page, "legs")
         for step in range(4):
             await page.run("document.getElementById('row-1').click()")
             await page.wait("document.querySelectorAll('.step').length === 4")
@@ -561,7 +603,7 @@ async def test_real_messages_of_a_running_mux_are_shown(browser: Browser):
         await client.request("tools/call", {"name": "docs__find", "arguments": {}})
         await page.wait(f"{row_with('docs__find')}?.dataset.status === 'ok'")
         await page.run(f"{row_with('docs__find')}.click()")
-        await page.wait("document.querySelectorAll('.body').length === 2")
+        await open_part(page, "legs")
         bodies = await page.run("[...document.querySelectorAll('.body')].map(body => body.textContent)")
         assert 'name: "docs__find"' in bodies[0]
         assert 'name: "find"' in bodies[1]
@@ -576,7 +618,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         open_replicas(**servers) as replicas,
         opened(browser, replicas=replicas["alpha"].node) as (page, _),
     ):
-        await page.wait("!document.getElementById('tab-replicas').hidden")
+        await page.wait("document.getElementById('tab-replicas')")
         await page.key("7")
         await page.wait(f"{REPLICA_CARDS}.length === 2")
         alpha, beta = await page.run(REPLICA_CARDS)
@@ -614,5 +656,5 @@ async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser
         await page.run("document.getElementById('tab-subscriptions').focus()")
         await page.key("ArrowRight")
         await page.wait("document.activeElement.id === 'tab-exchanges'")
-        assert await page.run("document.getElementById('tab-replicas').hidden")
+        assert await page.run("document.getElementById('tab-replicas') === null")
         assert await page.run("document.getElementById('view-replicas').hidden")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import trio
 
 from tests.browser.browser import Browser, Page
-from tests.browser.test_inspector_page import ROWS, opened, settle
+from tests.browser.test_inspector_page import ROWS, open_part, opened, settle
 from tests.peers.subscribable import Subscribable
 from tests.traffic.admin_world import Json, Traffic
 from tests.traffic.test_admin_subscriptions import UPDATED, WAIT_SECONDS, listen
@@ -149,7 +149,7 @@ async def show(page: Page, traffic: Traffic, *content: Json) -> None:
     await page.wait(
         f"document.querySelector('#detail .facts')?.innerText.includes('Exchange\\n{traffic.ring.last}')"
     )
-    await page.run("document.querySelectorAll('.step')[3].click()")  # the answer, on both legs
+    await open_part(page, "answer")
     await page.run("document.querySelectorAll('.payload').forEach(each => each.open = true)")
     await settle(page)
 
@@ -247,7 +247,7 @@ async def test_a_hostile_payload_runs_nothing_and_loads_nothing(browser: Browser
         await page.wait(
             of_payload("payload.querySelector('iframe')?.getAttribute('sandbox') === ''")
         )  # a sandbox without permissions
-        for frame in await frames_of(page, 2):  # of the answer on both legs; without the frame that it has
+        for frame in await frames_of(page, 1):  # without the frame that it has
             assert "The end" in await text_of(page, frame)
         await settle(page)
         assert await page.run("window.hurt === undefined")

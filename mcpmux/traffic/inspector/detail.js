@@ -1,12 +1,12 @@
-// One exchange: its timeline, its messages, and the one that is looked at beside its counterpart on the other leg.
+// One exchange: its request, its answer, all of its messages on both legs, and when each of them passed.
 
 import { get } from "./api.js";
 import { compare } from "./compare.js";
 import * as format from "./format.js";
-import { facts, html, Widget } from "./html.js";
-import { counterpart, firstOf } from "./legs.js";
+import { facts, html, tabs, Widget } from "./html.js";
+import { answerOf, counterpart } from "./legs.js";
 import { payloads } from "./payloads.js";
-import { timeline } from "./timeline.js";
+import { spans, timeline } from "./timeline.js";
 import { Toolbar } from "./toolbar.js";
 import { tree } from "./tree.js";
 import { Component, createRef } from "./vendor/preact.js";
@@ -14,6 +14,8 @@ import { Component, createRef } from "./vendor/preact.js";
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
 const MOVES = { ArrowDown: 1, ArrowUp: -1 };
+const TABS = { request: "Request", answer: "Response", legs: "Both legs", timing: "Timing" };
+const FAILED = ["error", "tool_error", "invalid"]; // an exchange that ended so opens at its answer
 
 /**
  * `number`: of the row that is open, null for none; `row`: what the list knows of it now; `own`: it is one of mcpmux's
@@ -22,7 +24,8 @@ const MOVES = { ArrowDown: 1, ArrowUp: -1 };
 export class Detail extends Widget {
   box = createRef();
   /** @type {any} */
-  state = { data: null, problem: null, picked: 0, against: null }; // against: an exchange that others are compared with
+  state = { data: null, problem: null, tab: "request", picked: 0, against: null }; // others are compared with `against`
+  wanted = "request"; // the tab that was chosen last
 
   componentDidMount() {
     new ResizeObserver(() => this.forceUpdate()).observe(this.box.current);
@@ -66,11 +69,17 @@ export class Detail extends Widget {
 
   /** Show an exchange. When it is the one that is shown already, the same message stays picked. */
   show(data, own) {
-    const { data: before, picked } = this.state;
+    const { data: before, picked, tab } = this.state;
     const isSame = before?.row.row === data.row.row && before.own === own;
     const seq = isSame ? before.messages[picked]?.record.seq : undefined;
-    const place = data.messages.findIndex(({ record }) => record.seq === seq);
-    this.setState({ data: { ...data, own }, problem: null, picked: place < 0 ? firstOf(data.messages) : place });
+    const place = Math.max(0, data.messages.findIndex(({ record }) => record.seq === seq));
+    const first = FAILED.includes(data.row.status) ? "answer" : this.wanted;
+    this.setState({ data: { ...data, own }, problem: null, picked: place, tab: isSame ? tab : first });
+  }
+
+  choose(tab) {
+    this.wanted = tab;
+    this.setState({ tab });
   }
 
   get width() {
@@ -89,10 +98,10 @@ export class Detail extends Widget {
       </article>`;
   }
 
-  heading(title, ...status) {
+  heading(title, ...more) {
     return html`
       <header class="heading">
-        <div class="title"><h2>${title}</h2>${status}</div>
+        <div class="title"><h2 translate="no">${title}</h2>${more}</div>
         <button class="close" aria-label="Close (Escape)" title="Close (Escape)" onclick=${this.props.onClose}>
           ×
         </button>
@@ -100,28 +109,47 @@ export class Detail extends Widget {
   }
 
   exchange() {
-    const { data, picked } = this.state;
+    const { data, tab } = this.state;
     if (!data) return null;
     const { messages, own } = data;
     const row = this.props.row?.row === data.row.row ? this.props.row : data.row;
     const { admin, onMark, onResend } = this.props;
     const against = this.state.against?.own === own ? this.state.against : null; // others have numbers of their own
     const onAgainst = (isChosen) => this.setState({ against: isChosen ? { row, own } : null });
-    const pick = (index) => this.setState({ picked: index });
-    const key = `${own} ${row.row}`;
-    const pair = pairOf(messages, picked);
+    const words = messages[0]?.record.kind === "request" ? TABS : { request: "Message" };
+    const shown = tab in words ? tab : "request";
     return html`
-      ${this.heading(row.method ?? "Message", html`
+      ${this.heading(row.target ?? row.method ?? "Message", html`
+        ${row.target && html`<code translate="no">${row.method}</code>`}
         <span class="chip" data-status=${row.status}>${format.status(row)}</span>`)}
-      ${row.target && html`<p class="target" translate="no">${row.target}</p>`}
       <${Toolbar} ...${{ row, messages, own, against: against?.row, onAgainst, admin, onMark, onResend }} />
       ${factsOf(data.row)}
-      <div class="drawing">${messages.length > 0 && timeline(messages, picked, pick, this.width)}</div>
-      <${Steps} key=${key} messages=${messages} picked=${picked} onPick=${pick} />
-      ${pair.length > 0 ? html`
-        <${Bodies} key=${[key, ...pair.map(({ record }) => record.seq)].join(" ")} messages=${pair} row=${row}
-          own=${own} />`
-      : html`<p class="hint">None of its messages is here any more.</p>`}`;
+      ${tabs("Parts of the exchange", "detail-", words, shown, (name) => this.choose(name))}
+      <div id="view-detail-${shown}" role="tabpanel" aria-labelledby="tab-detail-${shown}" tabindex="0"
+        data-row=${row.row}>
+        ${messages.length > 0 ? this.panel(shown, row, messages)
+          : html`<p class="hint">None of its messages is here any more.</p>`}
+      </div>`;
+  }
+
+  panel(tab, row, messages) {
+    const { own } = this.state.data;
+    const { picked } = this.state;
+    const bodies = (pair) => html`
+      <${Bodies} key=${[own, row.row, ...pair.map(({ record }) => record.seq)].join(" ")} messages=${pair} row=${row}
+        own=${own} />`;
+    const pick = (index) => this.setState({ picked: index, tab: "legs" });
+    if (tab === "timing") {
+      return html`${timeline(messages, picked, pick, this.width)}${spans(messages, pick)}`;
+    }
+    if (tab === "legs") {
+      return html`
+        <${Steps} key=${`${own} ${row.row}`} messages=${messages} picked=${picked} onPick=${pick} />
+        ${bodies(pairOf(messages, picked))}`;
+    }
+    const message = tab === "answer" ? answerOf(messages) : messages[0];
+    return message ? bodies([message])
+      : html`<p class="hint">${row.status === "open" ? "There is no answer yet." : "There was no answer."}</p>`;
   }
 }
 
@@ -180,7 +208,6 @@ class Steps extends Component {
 
 /** Return a message and its counterpart, if there is one, as they were before and after rewriting. */
 function pairOf(messages, picked) {
-  if (!messages.length) return [];
   const other = counterpart(messages, picked);
   const pair = other === null ? [messages[picked]] : [messages[picked], messages[other]];
   return messages[picked].record.direction === "in" ? pair : pair.reverse();

@@ -19,6 +19,28 @@ export const facts = (pairs) => html`
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 
+/**
+ * Return tabs: `words` by name, of which `chosen` is shown in the panel `view-${prefix}${name}`.
+ * @param {(name: string) => void} onChoose
+ */
+export function tabs(label, prefix, words, chosen, onChoose) {
+  const names = Object.keys(words);
+  const step = (event, place) => {
+    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!way) return;
+    const next = (place + way + names.length) % names.length;
+    event.currentTarget.parentElement.children[next].focus();
+    onChoose(names[next]);
+  };
+  return html`
+    <div class="tabs" role="tablist" aria-label=${label}>
+      ${names.map((name, place) => html`
+        <button role="tab" id="tab-${prefix}${name}" aria-selected=${name === chosen} data-words=${words[name]}
+          aria-controls=${name === chosen ? `view-${prefix}${name}` : null} tabindex=${name === chosen ? 0 : -1}
+          onclick=${() => onChoose(name)} onkeydown=${(event) => step(event, place)}>${words[name]}</button>`)}
+    </div>`;
+}
+
 /** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
 export class Widget extends Component {
   constructor(props) {

@@ -8,10 +8,10 @@
 const sort = (kind) => (kind === "error" ? "result" : kind);
 
 /**
- * Return the index of the message to show at the beginning: what the client asked, else whatever there is.
+ * Return the answer to the first message; undefined while there is none.
  * @param {Message[]} messages
  */
-export const firstOf = (messages) => Math.max(0, messages.findIndex(({ record }) => record.kind === "request"));
+export const answerOf = (messages) => messages.find(({ record }) => record.answers === messages[0].record.seq);
 
 /**
  * Return the index of the same message on the other leg: of the same sort and method, on its way through; the nearest.

@@ -5,7 +5,7 @@ import { Client } from "./client.js";
 import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
 import { Held } from "./held.js";
-import { html, Widget } from "./html.js";
+import { html, tabs, Widget } from "./html.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -15,7 +15,7 @@ import { Views } from "./views.js";
 
 const PAGES = {
   exchanges: "Exchanges", upstreams: "Upstreams", views: "Views", latency: "Latency", client: "Client",
-  subscriptions: "Subscriptions", held: "Held", replicas: "Replicas", // the last one only where there is a cluster
+  subscriptions: "Subscriptions", held: "Held",
 };
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", closed: "Not connected" };
 
@@ -46,8 +46,8 @@ class App extends Widget {
     this.setState({ hasReplicas: replicas.length > 0 });
   }
 
-  get names() {
-    return Object.keys(PAGES).filter((name) => name !== "replicas" || this.state.hasReplicas);
+  get pages() {
+    return this.state.hasReplicas ? { ...PAGES, replicas: "Replicas" } : PAGES;
   }
 
   /** Show a page, then do something there. */
@@ -87,31 +87,18 @@ class App extends Widget {
       event.preventDefault();
       this.show("exchanges", () => this.exchanges.current.focusFilter());
     } else if (/^[1-9]$/.test(event.key)) {
-      const name = this.names[event.key - 1];
+      const name = Object.keys(this.pages)[event.key - 1];
       if (name) this.show(name);
     } else if (page === "exchanges") {
       this.exchanges.current.key(event);
     }
   }
 
-  /** Move through the tabs by the keyboard. */
-  step(event, name) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const { names } = this;
-    const next = names[(names.indexOf(name) + step + names.length) % names.length];
-    this.show(next, () => document.getElementById(`tab-${next}`)?.focus());
-  }
-
-  render(_, { page, visible, hasReplicas }) {
+  render(_, { page, visible }) {
     const { admin } = this;
     const active = (name) => visible && page === name;
     const onFilter = (filter) => this.showExchanges(filter);
     const onExchange = (row) => this.showExchange(row);
-    const tab = ([name, words]) => html`
-      <button role="tab" id="tab-${name}" aria-controls="view-${name}" aria-selected=${name === page}
-        tabindex=${name === page ? 0 : -1} hidden=${name === "replicas" && !hasReplicas}
-        onclick=${() => this.show(name)} onkeydown=${(event) => this.step(event, name)}>${words}</button>`;
     const view = (name, Page) => html`
       <section id="view-${name}" role="tabpanel" aria-labelledby="tab-${name}" class="view" tabindex="0"
         hidden=${name !== page}>
@@ -121,7 +108,7 @@ class App extends Widget {
       <a class="skip" href="#list">Skip to the exchanges</a>
       <header class="top">
         <h1><img src="icon.svg" alt="" width="18" height="18" />mcpmux <span>inspector</span></h1>
-        <div class="tabs" role="tablist" aria-label="Pages">${Object.entries(PAGES).map(tab)}</div>
+        ${tabs("Pages", "", this.pages, page, (name) => this.show(name))}
         <${Status} ref=${this.status} />
       </header>
       <main>

@@ -1,7 +1,7 @@
 // An exchange over time: one lane for each peer, bars from request to answer, marks for everything else.
 
 import * as format from "./format.js";
-import { html } from "./html.js";
+import { head, html } from "./html.js";
 import { lanesOf } from "./legs.js";
 
 const LANE = 26;
@@ -51,5 +51,21 @@ export function timeline(messages, picked, onPick, width) {
       ${Array.from({ length: TICKS }, tick)}${lanes.map(lane)}
     </svg>`;
 }
+
+/** Return the same in words: a row for each request, with a button that calls `onPick`. */
+export const spans = (messages, onPick) => html`
+  <p class="hint key">A bar lasts from a request to its answer; a dot is a notification. Click one to read it.</p>
+  <table class="spans">
+    ${head(["Peer", "Request", "Began after", "Took"], ["Began after", "Took"])}
+    <tbody>
+      ${lanesOf(messages).flatMap(({ name, side, bars }) => bars.slice(0, MARKS).map((bar) => html`
+        <tr>
+          <td class=${side}>${name}</td>
+          <td><button class="more" onclick=${() => onPick(bar.from)}>${bar.method}</button></td>
+          <td class="number">${format.duration(bar.begin - messages[0].at)}</td>
+          <td class="number">${bar.to === null ? "no answer" : format.duration(bar.end - bar.begin)}</td>
+        </tr>`))}
+    </tbody>
+  </table>`;
 
 const short = (name) => (name.length > 13 ? `${name.slice(0, 12)}…` : name);

@@ -4,10 +4,11 @@ import { get } from "./api.js";
 import * as copying from "./copying.js";
 import { Difference } from "./difference.js";
 import { html } from "./html.js";
+import { answerOf } from "./legs.js";
 import { Component, createRef } from "./vendor/preact.js";
 
 const NOTE_LENGTH = 500;
-const COPIES = ["command", "HTTP", "JSON", "link"];
+const COPIES = ["command", "cURL", "JSON", "link"];
 
 /**
  * `row`, `messages`: the exchange; `own`: it is one of mcpmux's own. `against`: the row that it is compared with;
@@ -25,16 +26,19 @@ export class Toolbar extends Component {
       <div class="tools">
         <button ref=${this.star} class="button" aria-keyshortcuts="m" aria-pressed=${Boolean(row.marked)}
           onclick=${() => onMark(row, { marked: !row.marked })}>${row.marked ? "★ Marked" : "☆ Mark"}</button>
+        <button class="button" onclick=${() => this.resend()}>Resend …</button>
+        <details class="menu" onclick=${(event) => this.leave(event)} onkeydown=${(event) => this.leave(event)}>
+          <summary class="button">More</summary>
+          <div class="choices">
+            ${COPIES.map((word) => html`
+              <button class="button" onclick=${() => this.copy(word)}>Copy as ${word}</button>`)}
+            <button class="button" onclick=${() => onAgainst(!against)}>
+              ${against ? "Stop comparing" : "Compare with …"}
+            </button>
+          </div>
+        </details>
         <${Note} key=${`${own} ${row.row}`} text=${row.note ?? ""} onChange=${(note) => onMark(row, { note })}
           onLeave=${() => this.star.current.focus()} />
-        <span class="copies" role="group" aria-label="Copy as">
-          Copy as
-          ${COPIES.map((word) => html`<button class="button" onclick=${() => this.copy(word)}>${word}</button>`)}
-        </span>
-        <button class="button" onclick=${() => onAgainst(!against)}>
-          ${against ? "Stop comparing" : "Compare with …"}
-        </button>
-        <button class="button" onclick=${() => this.resend()}>Resend …</button>
         <div class="copied" role="status">
           ${words && html`<p key=${`words ${round}`} class="hint">${words}</p>`}
           ${text && html`<pre key=${`text ${round}`} tabindex="0" translate="no">${text}</pre>`}
@@ -46,6 +50,15 @@ export class Toolbar extends Component {
                 own=${own} />`)}
         </div>
       </div>`;
+  }
+
+  /** Close the menu when something in it was chosen, or with Escape. */
+  leave(event) {
+    const menu = event.currentTarget;
+    if (event.type === "keydown" ? event.key !== "Escape" || !menu.open : event.target.closest("summary")) return;
+    event.stopPropagation();
+    menu.open = false;
+    menu.firstElementChild.focus();
   }
 
   async copy(word) {
@@ -74,14 +87,14 @@ export class Toolbar extends Component {
     const { row, messages, admin } = this.props;
     const request = await this.request();
     if (word === "JSON") {
-      const answer = messages.find(({ record }) => record.answers === messages[0].record.seq);
+      const answer = answerOf(messages);
       return copying.json(request, answer && (await this.whole(answer)));
     }
     this.checkClient();
     const { endpoint } = await admin.control();
     if (!endpoint) throw new Error("mcpmux does not listen for HTTP.");
-    const text = (word === "HTTP" ? copying.http : copying.command)(row, request, endpoint);
-    if (text === null) throw new Error(`No command sends ${row.method}; copy it as HTTP.`);
+    const text = (word === "cURL" ? copying.http : copying.command)(row, request, endpoint);
+    if (text === null) throw new Error(`No command sends ${row.method}; copy it as cURL.`);
     return text;
   }
 

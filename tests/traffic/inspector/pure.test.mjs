@@ -7,7 +7,7 @@ import { compare, inside } from "../../../mcpmux/traffic/inspector/compare.js";
 import * as copying from "../../../mcpmux/traffic/inspector/copying.js";
 import * as format from "../../../mcpmux/traffic/inspector/format.js";
 import { parse } from "../../../mcpmux/traffic/inspector/json.js";
-import { counterpart, firstOf, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
+import { answerOf, counterpart, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
 import { fieldsOf, kindOf, readText } from "../../../mcpmux/traffic/inspector/schema.js";
 import { expand, variables } from "../../../mcpmux/traffic/inspector/template.js";
 
@@ -79,7 +79,8 @@ const CALL = [
 
 test("a message is shown beside the same one on the other leg", () => {
   assert.deepEqual(CALL.map((_, index) => counterpart(CALL, index)), [1, 0, null, 4, 3]);
-  assert.equal(firstOf(CALL.slice(2)), 0);
+  assert.equal(answerOf(CALL), CALL[4]);
+  assert.equal(answerOf(CALL.slice(0, 4)), undefined);
 });
 
 test("a lane has a bar from each request to its answer and marks for the rest", () => {
