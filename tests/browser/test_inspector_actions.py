@@ -218,7 +218,7 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
         await page.run("document.querySelector('.note').focus()")
         await page.type("m 4 <b>odd</b>")  # no key has its function while a note is typed
         await open_row(page, 4)
-        note = "docs__find — m 4 <b>odd</b>"
+        note = "— m 4 <b>odd</b>"
         await page.wait(f"document.getElementById('row-2').textContent.includes('{note}')")
         assert await page.run("document.querySelector('.note').value") == ""
         await page.run(f"{button('Mark')}.click()")

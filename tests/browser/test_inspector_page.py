@@ -119,8 +119,13 @@ async def test_a_filter_shows_what_fits_and_says_what_is_wrong_with_it(browser: 
         traffic.exchange(upstream="search")
         await page.wait(f"{ROWS} === 2")  # and the other one is not there
         assert "docs__find" not in await page.run(TEXTS + ".join()")
+        top = "document.getElementById('list').getBoundingClientRect().top"
+        place = await page.run(top)
         await page.type(" metod=x")
+        await page.wait("document.getElementById('filter').getAttribute('aria-invalid') === 'false'")
+        await page.key("Enter")
         await page.wait("!document.getElementById('filter-problem').hidden")
+        assert await page.run(top) == place
         assert "method" in await page.run("document.getElementById('filter-problem').textContent")
         assert await page.run(ROWS) == 2
         assert ["400" in problem for problem in page.problems] == [True]
@@ -128,6 +133,88 @@ async def test_a_filter_shows_what_fits_and_says_what_is_wrong_with_it(browser: 
         await page.key("Escape")
         await page.wait(f"{ROWS} === 8")
         assert await page.run("document.getElementById('filter-problem').hidden")
+
+
+SUGGESTED = "[...document.querySelectorAll('#suggestions:not([hidden]) code')].map(each => each.textContent)"
+
+
+async def test_a_filter_is_completed_from_keys_names_and_earlier_filters(browser: Browser):
+    traffic = many(3)
+    traffic.exchange(upstream="search")
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 4")
+        await page.key("/")
+        assert await page.run(SUGGESTED) == []
+        await page.type("ups")
+        await page.wait(f"{SUGGESTED}[0] === 'upstream='")
+        assert await page.run("document.getElementById('filter').getAttribute('aria-expanded')") == "true"
+        await page.key("ArrowDown")
+        await page.key("Enter")
+        await page.wait(f"{SUGGESTED}.join() === 'upstream=search,upstream=docs'")
+        await page.run("document.querySelector('#suggestions li').click()")
+        await page.wait(f"{ROWS} === 1 && {SUGGESTED}.length === 0")
+        assert await page.run("document.getElementById('filter').value") == "upstream=search"
+        await page.key("Escape")
+        await page.wait(f"{ROWS} === 4")
+        await page.type("docs__fi")  # a word alone is searched for
+        await page.wait(f"{ROWS} === 3 && {SUGGESTED}[0] === 'uri=docs__find'")
+        for _ in range(2):
+            await page.key("Escape")
+        await page.run("document.getElementById('list').focus()")
+        await page.key("/")
+        await page.wait(f"{SUGGESTED}.join() === 'upstream=search'")
+
+
+async def test_rows_show_arguments_and_words_and_are_sorted_and_cleared(browser: Browser):
+    traffic = Traffic()
+    for ms in (30, 10, 20):
+        traffic.exchange(ms=ms)
+    refused = {"error": {"code": -32602, "message": "no such document"}}
+    traffic.exchange("resources/read", {"uri": "docs+file:///a.md"}, answer=refused, ms=5)
+    durations = "[...document.querySelectorAll('.row .duration')].map(each => parseFloat(each.textContent))"
+    sort = (
+        "[...document.querySelectorAll('.columns button')].find(each => each.innerText.includes('Duration'))"
+    )
+    async with opened(browser, traffic) as (page, _):
+        await page.resize(1600, 800)
+        await page.wait(f"{ROWS} === 4")
+        texts = await page.run("[...document.querySelectorAll('.row')].map(row => row.innerText)")
+        assert "#4" in texts[0] and "no such document" in texts[0]
+        assert "#3" in texts[1] and "n: 2" in texts[1]
+        bars = "[...document.querySelectorAll('.when .all')].map(each => each.getBoundingClientRect().width)"
+        assert (await page.run(bars))[3] > (await page.run(bars))[2]
+        for order in ([30, 20, 10, 5], [5, 10, 20, 30], [5, 20, 10, 30]):
+            await page.run(f"{sort}.click()")
+            await page.wait(f"{durations}.join() === '{','.join(map(str, order))}'")
+        await page.run(f"{sort}.click()")
+        await page.wait(f"{durations}[0] === 30")
+        traffic.exchange(ms=25)
+        await page.wait(f"{durations}.join() === '30,25,20,10,5'")
+        await page.run("document.getElementById('clear').click()")
+        await page.wait(f"{ROWS} === 0")
+        traffic.exchange(ms=1)
+        await page.wait(f"{ROWS} === 1")
+        await page.run("document.querySelector('#cleared button').click()")
+        await page.wait(f"{ROWS} === 6")
+
+
+async def test_a_column_keeps_the_width_that_it_was_given(browser: Browser):
+    async with opened(browser, many(1)) as (page, here):
+        await page.resize(1600, 800)
+        await page.wait(f"{ROWS} === 1")
+        grip = "document.querySelector('.columns .status .grip')"
+        width = "document.querySelector('.row .status').offsetWidth"
+        narrow = await page.run(width)
+        box = await page.run(f"(({{right, y}}) => [right - 3, y + 5])({grip}.getBoundingClientRect())")
+        for kind, x in (("mousePressed", 0), ("mouseMoved", 50), ("mouseReleased", 50)):
+            place = {"x": box[0] + x, "y": box[1]}
+            await page.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        assert await page.run(width) == narrow + 50
+        await page.open(here.url)
+        await page.wait(f"{ROWS} === 1")
+        assert await page.run(width) == narrow + 50
+        await page.run(f"{grip}.dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))")
+        assert await page.run(width) == narrow
 
 
 HOLD = """(ask => {
@@ -294,6 +381,35 @@ async def test_the_keyboard_is_enough(browser: Browser):
         await page.wait("!document.getElementById('view-latency').hidden")
         await page.key("/")
         await page.wait("document.activeElement.id === 'filter'")
+
+
+async def test_the_keys_are_shown_and_walk_through_exchanges(browser: Browser):
+    async with opened(browser, many(3)) as (page, _):
+        await page.wait(f"{ROWS} === 3")
+        selected = "document.querySelector('.row[aria-selected=true]')?.dataset.row"
+        for key in "jjk":
+            await page.key(key)
+        await page.wait(f"{selected} === '3'")
+        await page.key("j")
+        await page.key("Enter")
+        await page.wait("document.querySelector('#detail [role=tabpanel]')?.dataset.row === '2'")
+        await page.key("j")  # while an exchange is read
+        await page.wait("document.querySelector('#detail [role=tabpanel]')?.dataset.row === '1'")
+        await page.key("?")
+        await page.wait("document.querySelector('dialog[open]')")
+        assert "next, previous exchange" in await page.run("document.querySelector('dialog').innerText")
+        await page.key("4")
+        assert await page.run("document.getElementById('view-latency').hidden")
+        await page.key("Escape")
+        await page.wait("!document.querySelector('dialog[open]')")
+        assert not await page.run("document.getElementById('detail').hidden")
+        await page.key("Escape")
+        await page.wait("document.getElementById('detail').hidden")
+        await page.key("/")
+        for key in "j?4":
+            await page.key(key)
+        assert await page.run("document.getElementById('filter').value") == "j?4"
+        assert await page.run(selected) == "1"
 
 
 async def test_light_and_dark_are_readable(browser: Browser):

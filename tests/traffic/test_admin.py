@@ -38,6 +38,7 @@ PAGES = (
     "/api/exchanges/1",
     "/api/exchanges/stream",
     "/api/traffic/stream",
+    "/api/filter",
     "/api/capture",
     "/api/upstreams",
     "/upstreams",
@@ -561,3 +562,59 @@ async def test_a_listed_exchange_says_what_upstreams_took_of_it():
         (part,) = whole["parts"]
         assert part == ["docs", pytest.approx(10), pytest.approx(80)]
         assert "parts" not in still_open
+
+
+async def test_the_list_is_sorted_by_a_value_and_begins_after_a_row():
+    traffic = Traffic()
+    for ms in (30, 10, 20):
+        traffic.exchange(ms=ms)
+    traffic.now -= 100
+    traffic.begin("tools/call", {"name": "docs__ask"})  # it is not over, so it takes longest
+    traffic.recorder.message_passed(traffic.client, "in", b'{"jsonrpc":"2.0","method":"notifications/x"}')
+    async with listening(traffic) as here:
+        for query, numbers in {
+            "sort=-duration": [4, 1, 3, 2],
+            "sort=duration&limit=2": [2, 3],
+            "sort=-duration&after=1&filter=status%3Dok": [3, 2],
+            "sort=time": [1, 2, 3, 4, 5],
+            "sort=name&limit=1": [4],
+            "after=3": [5, 4],
+            "after=3&limit=1": [5],
+        }.items():
+            answer = await get(here, f"/api/exchanges?{query}")
+            assert [row["row"] for row in answer["rows"]] == numbers, query
+            assert answer["first"] == (int(query.partition("after=")[2][:1] or 0)) + 1
+        more = await get(here, "/api/exchanges?after=3&limit=1")
+        assert (await get(here, f"/api/exchanges?after=3&before={more['before']}"))["before"] is None
+
+
+async def test_a_row_has_its_arguments_and_the_words_of_its_failure():
+    traffic = Traffic()
+    text = {"content": [{"type": "image"}, {"type": "text", "text": f"no {SECRET}\n file"}], "isError": True}
+    traffic.exchange(
+        params={"name": "docs__find", "arguments": {"q": "a b", "token": SECRET, "long": "x" * 500}}
+    )
+    traffic.exchange("tools/call", {"name": "docs__find", "_meta": {"a": 1}}, answer={"result": text})
+    traffic.exchange(
+        "completion/complete", {"ref": {"name": "p"}}, answer={"error": {"code": 1, "message": "no"}}
+    )
+    async with listening(traffic) as here:
+        refused, failed, called = (await get(here, "/api/exchanges"))["rows"]
+    assert called["arguments"].startswith('q: "a b", token: ')
+    assert len(called["arguments"]) < 200
+    assert "words" not in called
+    assert "arguments" not in failed
+    assert failed["words"].startswith("no ") and failed["words"].endswith(" file")
+    assert (refused["arguments"], refused["words"]) == ('ref: {"name":"p"}', "no")
+    assert SECRET not in json.dumps([called, failed])
+
+
+async def test_the_keys_of_filters_are_told_with_the_words_of_the_language():
+    async with listening() as here:
+        keys = {key["name"]: key for key in (await get(here, "/api/filter"))["keys"]}
+    assert keys["upstream"] == {
+        "name": "upstream", "about": "name of the upstream", "operator": "=", "values": []
+    }  # fmt: skip
+    assert "tool_error" in keys["status"]["values"]
+    assert keys["leg"]["values"] == ["client", "upstream"]
+    assert keys["marked"]["operator"] == ""

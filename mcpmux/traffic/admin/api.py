@@ -3,11 +3,13 @@
 | path | answer |
 | --- | --- |
 | `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on; `messages`; `run` |
+| `/api/exchanges?filter=&sort=&limit=` | the first `rows` in an order of `ORDERS`, such as `-duration` |
 | `/api/exchanges/stream?filter=&since=` | events `rows`; `since`: `messages` of a list |
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/exchanges/{row}/differences/{other}` | see `find_differences` |
 | `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true}`, `{"note": "…"}` or both |
+| `/api/filter` | `keys` of filters, each with its `values` where these are words of the language |
 | `/api/capture?filter=` | the selected exchanges, as a capture file |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
@@ -21,10 +23,10 @@
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
 Statistics are of the last `window` seconds, or of the `most` newest rows when those cover less time.
-Exchanges and traffic take `own=true`: then exchanges are those of mcpmux itself (to connect, to check
-health), and traffic has these, too. A POST carries a JSON object as `application/json`, which no form of a
-foreign page can send, and the token or the key in a header (see `listener`). It has no members unless they
-are named here.
+Exchanges take `after`, the number of the last row that is left out. Exchanges and traffic take `own=true`:
+then exchanges are those of mcpmux itself (to connect, to check health), and traffic has these, too. A POST
+carries a JSON object as `application/json`, which no form of a foreign page can send, and the token or the
+key in a header (see `listener`). It has no members unless they are named here.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ from mcpmux.traffic.admin.route import (
 )
 from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
-from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, ShownRow
-from mcpmux.traffic.outcome import OK
-from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, Key
+from mcpmux.traffic.admin.view import ORDERS, PAGE_ROWS, LiveView, ShownRow
+from mcpmux.traffic.outcome import MESSAGE_WORDS, OK
+from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, SORTS, Filter, Key
 from mcpmux.traffic.reading.stats import TimedCall, measure
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.message import HeaderFields
@@ -115,6 +117,7 @@ class Api:
             Route("/api/exchanges/{row}/{seq}", self._message),
             Route("/api/exchanges/{row}/differences/{other}", self._differences),
             Route("/api/exchanges/{row}", self._mark, method="POST"),
+            Route("/api/filter", self._show_filter_keys),
             Route("/api/capture", self._capture),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
@@ -137,9 +140,22 @@ class Api:
         ring = view.ring
         bound = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
+        after = whole_number(http.query, "after", 0, 2**53, 0)
+        order = http.query.get("sort", "")
         messages = ring.position  # a stream goes on from here
-        rows, rest = await view.find(_filter(http), bound, most)
-        counts = {"first": ring.first, "last": ring.last, "messages": messages, "run": view.run}
+        rest: int | None = None
+        if not order:
+            rows, rest = await view.find(_filter(http), bound, most, after)
+        elif order.removeprefix("-") in ORDERS:
+            rows = await view.rank(_filter(http), order, most, after)
+        else:
+            raise BadRequest(f"sort is one of {', '.join(ORDERS)}, with a - in front for the last ones")
+        counts = {
+            "first": max(ring.first, after + 1),
+            "last": ring.last,
+            "messages": messages,
+            "run": view.run,
+        }
         await http.send({"rows": rows, "before": rest, **counts})
 
     async def _exchange(self, http: HttpExchange) -> None:
@@ -175,6 +191,18 @@ class Api:
         marked = row.marked if mark.marked is None else mark.marked
         view.ring.mark(row, marked, row.note if mark.note is None else mark.note)
         await http.send({"row": view.summary(row)})
+
+    async def _show_filter_keys(self, http: HttpExchange) -> None:
+        keys = [
+            {
+                "name": key.name,
+                "about": key.about,
+                "operator": "".join(SORTS[key.sort].operators[:1]),
+                "values": MESSAGE_WORDS if key.sort == "status" else key.words,
+            }
+            for key in dict.fromkeys(LIVE_NAMES.values())
+        ]
+        await http.send({"keys": keys})
 
     async def _capture(self, http: HttpExchange) -> None:
         _check_get(http)

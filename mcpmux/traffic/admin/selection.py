@@ -19,7 +19,7 @@ from mcpmux import __version__
 from mcpmux.protocol.envelope import members_of, value_of
 from mcpmux.traffic.admin.ring import Row, StoredMessage
 from mcpmux.traffic.admin.route import BadRequest
-from mcpmux.traffic.admin.view import BREATH_SECONDS, LiveView
+from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.reading.filters import LIVE_NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import ANSWERS, VERSION, Record, encode_record, micros_of, rfc3339
 from mcpmux.traffic.replay.report import compare
@@ -111,13 +111,7 @@ async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Recor
 
 async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
     """Return the position of each message of the selected rows, in order, with its row."""
-    places: list[tuple[int, Row]] = []
-    breath = time.perf_counter() + BREATH_SECONDS
     await view.caught_up()
-    for row in view.ring.before(view.ring.last + 1):
-        if view.matches(wanted, row):
-            places += [(stored.position, row) for stored in row.messages]
-        if time.perf_counter() > breath:
-            await trio.lowlevel.checkpoint()
-            breath = time.perf_counter() + BREATH_SECONDS
+    rows = await view.select(wanted)
+    places = [(stored.position, row) for row in rows for stored in row.messages]
     return sorted(places, key=itemgetter(0))

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import nlargest, nsmallest
+from itertools import islice, takewhile
+from typing import Any
 
 import msgspec
 import trio
 
+from mcpmux.lru import Lru
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import NARROWED
 from mcpmux.traffic.admin.ring import NOTE, LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.line import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
-from mcpmux.traffic.outcome import TOOL_ERROR, words_of
+from mcpmux.traffic.outcome import CANCELLED, OK, OPEN, TOOL_ERROR, words_of
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary
-from mcpmux.traffic.record import VERSION, Record, Run
+from mcpmux.traffic.record import ANSWERS, VERSION, Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
@@ -33,6 +37,11 @@ BODY_BYTES = 256 * 2**10  # of one message among others; `whole` returns all of 
 CUT_BYTES = 16 * 2**10  # that are shown of a longer one
 DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; later ones are cut to CUT_BYTES
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
+SHORT = 160  # characters of the arguments of a row, and of the words of its failure
+SHORT_VALUE = 60  # characters of one of these arguments
+REMEMBERED = 5000  # rows whose arguments and words are remembered
+REMEMBERED_BYTES = 2 * 2**20
+NO_ARGUMENTS = frozenset({"_meta", "name", "uri"})  # members of a request's parameters that say no more
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -47,9 +56,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 class ShownRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """A row of the list, see Row. `leg`, `peer`, `transport`: where it began.
 
-    `view`: as in the audit log, with the client's narrowing behind a `?`. `messages`: their number,
-    `left_out` of them dropped. `parts`: the first PARTS requests to upstreams, each as the upstream's name,
-    milliseconds after `at`, and its duration.
+    `arguments`: of its request, in short; `words`: of its failure. `view`: as in the audit log, with the
+    client's narrowing behind a `?`. `messages`: their number, `left_out` of them dropped. `parts`: the first
+    PARTS requests to upstreams, each as the upstream's name, milliseconds after `at`, and its duration.
     """
 
     row: int
@@ -65,6 +74,8 @@ class ShownRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     view: str | None = None
     method: str | None = None
     target: str | None = None
+    arguments: str = ""
+    words: str = ""
     upstreams: tuple[str, ...] = ()
     code: int | None = None
     http: int | None = None
@@ -89,6 +100,9 @@ class LiveView:
     _ring: LiveRing
     redactor: Redactor
     _run: Run
+    _briefs: Lru[tuple[int, str], tuple[str, str]] = field(
+        default_factory=lambda: Lru(REMEMBERED, REMEMBERED_BYTES)
+    )
 
     def __post_init__(self) -> None:
         self.own = LiveView(self._ring.own, self.redactor, self._run) if self._ring.own is not None else self
@@ -115,7 +129,36 @@ class LiveView:
 
     def summary(self, row: Row) -> ShownRow:
         """Return the row as in the list, redacted."""
-        method, target = self._texts(row)
+        shown = self._summary(row)
+        shown.arguments, shown.words = self._brief(row)
+        return shown
+
+    def _brief(self, row: Row) -> tuple[str, str]:
+        """Return the arguments of the request and the words of the failure, each as at most one line."""
+        key = row.number, row.status
+        brief = self._briefs.get(key)
+        if brief is None:
+            failed = row.first.kind == "request" and row.status not in (OPEN, OK, NOTE, CANCELLED)
+            answers = [
+                stored
+                for stored in reversed(row.messages)
+                if failed and stored.observed.kind in ANSWERS and stored.observed.answers == row.first.number
+            ]
+            brief = self._read_short(row.messages[0], arguments_text), ""
+            if answers:
+                brief = brief[0], self._read_short(answers[0], failure_text)
+            self._briefs[key] = brief
+        return brief
+
+    def _read_short(self, stored: StoredMessage, read: Callable[[Any], str]) -> str:
+        if len(stored.observed.data) > LARGE:
+            return ""
+        message = self.record(stored).message
+        text = " ".join(read(msgspec.json.decode(message)).split()) if message is not None else ""
+        return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+
+    def _summary(self, row: Row) -> ShownRow:
+        method, target = self.texts(row)
         leg, clean = row.first.leg, self.redactor.redact_name
         parts = (
             (seen.leg.upstream, round((seen.at - row.first.at) * 1000 - seen.ms, 3), round(seen.ms, 3))
@@ -150,9 +193,10 @@ class LiveView:
 
     def method(self, row: Row) -> str:
         """Return the method of the row, redacted; "" when it has none."""
-        return self._texts(row)[0] or ""
+        return self.texts(row)[0] or ""
 
-    def _texts(self, row: Row) -> tuple[str | None, str | None]:
+    def texts(self, row: Row) -> tuple[str | None, str | None]:
+        """Return the method and the target of the row, redacted."""
         if row.shown is None:  # redacted once
             row.shown = self._shown(row)
         return row.shown
@@ -166,16 +210,45 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[ShownRow], int | None]:
+    async def rank(self, wanted: Filter, order: str, most: int, after: int = 0) -> list[ShownRow]:
+        """Return the first of all selected rows in an order of ORDERS; with a `-`, the last ones.
+
+        Rows without that value are left out, as are those up to the number `after`.
+        """
+        value = ORDERS[order.removeprefix("-")]
+        now = time.time() * 1000
+        keys = {
+            row: key for row in await self.select(wanted, after) if (key := value(self, row, now)) is not None
+        }
+        pick = nlargest if order.startswith("-") else nsmallest
+        return list(map(self.summary, pick(most, keys, keys.__getitem__)))
+
+    async def select(self, wanted: Filter, after: int = 0) -> list[Row]:
+        """Return all selected rows above a number, newest first."""
+        rows: list[Row] = []
+        breath = time.perf_counter() + BREATH_SECONDS
+        for row in self.ring.before(self.ring.last + 1):
+            if row.number <= after:
+                break
+            if self.matches(wanted, row):
+                rows.append(row)
+            if time.perf_counter() > breath:
+                await trio.lowlevel.checkpoint()
+                breath = time.perf_counter() + BREATH_SECONDS
+        return rows
+
+    async def find(
+        self, wanted: Filter, position: int, most: int, after: int = 0
+    ) -> tuple[list[ShownRow], int | None]:
         """Return selected rows before a row number, newest first, and the number to continue at, or None.
 
-        Searches for SCAN_SECONDS at most.
+        Searches for SCAN_SECONDS at most, and no row up to the number `after`.
         """
         ring = self.ring
         rows: list[ShownRow] = []
         until = trio.current_time() + SCAN_SECONDS
         breath = time.perf_counter() + BREATH_SECONDS
-        for row in ring.before(position):
+        for row in takewhile(lambda row: row.number > after, ring.before(position)):
             position = row.number
             if self.matches(wanted, row):
                 rows.append(self.summary(row))
@@ -185,8 +258,8 @@ class LiveView:
                 await trio.lowlevel.checkpoint()
                 breath = time.perf_counter() + BREATH_SECONDS
         else:
-            position = ring.first
-        return rows, position if position > ring.first else None
+            position = 0
+        return rows, position if position > max(ring.first, after + 1) else None
 
     async def messages(self, row: Row) -> list[Message]:
         """Return all messages of a row, the long ones cut."""
@@ -243,7 +316,7 @@ class LiveView:
         return wanted.matches(summary)
 
     def _exchange_summary(self, row: Row) -> ExchangeSummary:
-        shown, first = self.summary(row), row.first
+        shown, first = self._summary(row), row.first
         seen = [stored.observed for stored in row.messages]
         session = first.leg.session
         word = row.status if row.status != NOTE else None
@@ -281,3 +354,53 @@ class LiveView:
             marked=row.marked,
             note=row.note,
         )
+
+
+def _duration(view: LiveView, row: Row, now: float) -> float | None:
+    """Return the milliseconds that the row took, or has taken so far."""
+    return now - view.when(row.first.at) if row.status == OPEN else row.ms
+
+
+def _name(view: LiveView, row: Row, _now: float) -> str | None:
+    method, target = view.texts(row)
+    return target or method
+
+
+ORDERS: Mapping[str, Callable[[LiveView, Row, float], Any]] = {
+    "time": lambda _view, row, _now: row.number,
+    "duration": _duration,
+    "size": lambda _view, row, _now: row.size,
+    "name": _name,
+}
+"""The values by which rows are sorted, at the present time in milliseconds since 1970."""
+
+
+def arguments_text(message: Any) -> str:
+    """Return the arguments of a request in short: its parameters, or those for its tool or prompt."""
+    params = message.get("params") if isinstance(message, dict) else None
+    if not isinstance(params, dict):
+        return ""
+    arguments = params.get("arguments")
+    members = arguments if isinstance(arguments, dict) else params
+    shown = (
+        f"{name}: {_shorten(value)}"
+        for name, value in members.items()
+        if members is arguments or name not in NO_ARGUMENTS
+    )
+    return ", ".join(islice(shown, SHORT))
+
+
+def _shorten(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= SHORT_VALUE else f"{text[:SHORT_VALUE]}…"
+
+
+def failure_text(message: Any) -> str:
+    """Return the words of an error, or the first text of a tool's failure."""
+    match message:
+        case {"error": {"message": str(words)}}:
+            return words
+        case {"result": {"content": [*blocks]}}:
+            texts = (block.get("text") for block in blocks if isinstance(block, dict))
+            return next((text for text in texts if isinstance(text, str)), "")
+    return ""

@@ -6,7 +6,8 @@ import { parse } from "./json.js";
  * An exchange, as the list has it.
  * @typedef {{
  *   row: number, exchange?: number, at: number, ms?: number, status: string, code?: number, method?: string,
- *   target?: string, leg: string, peer: string, client?: string, view?: string, upstreams?: string[],
+ *   target?: string, arguments?: string, words?: string,
+ *   leg: string, peer: string, client?: string, view?: string, upstreams?: string[],
  *   transport?: string, revision?: string, messages: number, left_out?: number, http?: number, size?: number,
  *   marked?: boolean, note?: string, parts?: [name: string, after: number, ms: number][],
  * }} Row

@@ -1,7 +1,9 @@
 // The exchanges as they happen: a filter, the list, the one that is open.
 
 import { get, openStream, Problem } from "./api.js";
+import { heads, showWidths } from "./columns.js";
 import { Detail } from "./detail.js";
+import { Filter } from "./filter.js";
 import * as format from "./format.js";
 import { html, Widget } from "./html.js";
 import { List } from "./list.js";
@@ -10,11 +12,7 @@ import { Saving } from "./saving.js";
 import { createRef } from "./vendor/preact.js";
 import { Waterfall } from "./waterfall.js";
 
-const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const COLUMNS = ["Time", "Status", "Method", "About", "Upstream", "View", "Client", "Duration", "Size"];
-const COLUMN_CLASSES = { View: "in-view", Duration: "number", Size: "number" };
-const EXAMPLE = "Filter, for example  method=tools/call upstream=docs status!=ok duration>200ms";
 const OTHER_RUN = "The link is to an exchange of another run of mcpmux, which is not remembered any more.";
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
@@ -38,6 +36,7 @@ export class Exchanges extends Widget {
   };
 
   componentDidMount() {
+    showWidths();
     // Not for the link past the top.
     addEventListener("hashchange", () => /[#&](filter|exchange)=/.test(location.hash) && this.follow());
     this.follow();
@@ -60,12 +59,12 @@ export class Exchanges extends Widget {
     this.setState({});
   }
 
-  async apply(text) {
+  async apply(text = this.filter.current.text, sort = this.rows.sort) {
     const own = this.own.current.checked;
     this.setState({ busy: true });
     try {
       if (this.rows.own !== own && this.isOpen) this.close();
-      if (!(await this.rows.start(text, own))) return;
+      if (!(await this.rows.start(text, own, sort))) return;
     } catch (problem) {
       this.setState({ busy: false, problem });
       return;
@@ -76,13 +75,6 @@ export class Exchanges extends Widget {
     this.stream?.close();
     const { filter, messages } = this.rows;
     this.stream = openStream(filter, own, messages, (event) => this.rows.hear(event), (link) => this.linked(link));
-  }
-
-  applyTyped(wait = 0) {
-    clearTimeout(this.typed);
-    if (!wait) return this.apply(this.filter.current.value.trim());
-    this.setState({ busy: true });
-    this.typed = setTimeout(() => this.applyTyped(), wait);
   }
 
   linked(link) {
@@ -102,11 +94,11 @@ export class Exchanges extends Widget {
 
   async follow() {
     const place = new URLSearchParams(location.hash.slice(1));
-    this.filter.current.value = place.get("filter") ?? "";
+    this.filter.current.put(place.get("filter") ?? "");
     this.own.current.checked = place.get("own") === "true";
     if (this.isOpen) this.close();
     this.props.onShow();
-    await this.apply(this.filter.current.value);
+    await this.apply();
     const [run, number] = (place.get("exchange") ?? "").split("-");
     if (!number || !this.rows.run) return;
     if (run !== this.rows.run) {
@@ -117,17 +109,17 @@ export class Exchanges extends Widget {
     this.open(Number(number), true);
   }
 
-  /** Show the exchanges that fit a filter. */
-  show(text) {
-    this.filter.current.value = text;
+  /** Show the exchanges that fit a filter, in an order. */
+  show(text, sort = "") {
+    this.filter.current.put(text);
     this.own.current.checked = false;
     this.list.current.focus();
-    return this.applyTyped();
+    return this.apply(text, sort);
   }
 
-  async resume() {
+  async resume(start = () => this.rows.resume()) {
     try {
-      await this.rows.resume();
+      await start();
       this.list.current.scrollUp();
     } catch (problem) {
       this.setState({ problem });
@@ -171,39 +163,31 @@ export class Exchanges extends Widget {
     }
   }
 
-  escape(event) {
-    const filter = this.filter.current;
-    if (event.target === filter && filter.value) {
-      event.preventDefault();
-      filter.value = "";
-      this.applyTyped();
-    } else if (event.target === filter) {
-      this.list.current.focus();
-    } else if (this.isOpen) {
-      this.close();
-    }
+  escape() {
+    if (!this.filter.current.escape() && this.isOpen) this.close();
   }
 
   /** Take a key that no element wants. */
   key(event) {
     const { number, selected, hasTimeline } = this.state;
+    const isFree = event.target === document.body;
     if (event.key === "p") this.togglePause();
     if (event.key === "t") this.setState({ hasTimeline: !hasTimeline });
     if (event.key === "m") {
       const row = this.rows.known.get(number ?? selected ?? -1);
       if (row) this.mark(row, { marked: !row.marked });
     }
-    if (event.target === document.body && /^(Arrow|Page|Home|End)/.test(event.key)) this.toList(event);
+    if (/^[jk]$/.test(event.key) || (isFree && event.key === "Enter")) this.list.current.key(event);
+    if (isFree && /^(Arrow|Page|Home|End)/.test(event.key)) this.toList(event);
   }
 
   toList(event) {
     this.list.current.focus();
-    this.list.current.key(event);
+    if (event) this.list.current.key(event);
   }
 
   focusFilter() {
     this.filter.current.focus();
-    this.filter.current.select();
   }
 
   render({ hidden, admin, onResend }, { selected, number, refusal, busy, hasTimeline, isSaving }) {
@@ -218,9 +202,7 @@ export class Exchanges extends Widget {
         <div class="split">
           <div class="listing" data-views=${rows.hasViews ? "some" : null}>
             <${Waterfall} hidden=${!hasTimeline} rows=${rows} selected=${selected} onPick=${pick} />
-            <div class="columns" aria-hidden="true">
-              ${COLUMNS.map((name) => html`<span class=${COLUMN_CLASSES[name]}>${name}</span>`)}
-            </div>
+            ${heads(rows.sort, (sort) => this.apply(rows.filter, sort))}
             <${List} ref=${this.list} rows=${rows} selected=${selected} busy=${busy}
               onSelect=${(row) => this.select(row)} onOpen=${(row, hasFocus) => this.open(row, hasFocus)} />
             <p id="empty" class="empty" hidden=${rows.length > 0}>${this.emptyWords()}</p>
@@ -235,24 +217,13 @@ export class Exchanges extends Widget {
   bar() {
     const { hasTimeline, isSaving, problem } = this.state;
     const { rows } = this;
-    const down = (event) => {
-      if (event.key === "Enter") this.applyTyped();
-      else if (event.key === "ArrowDown") this.toList(event);
-    };
     return html`
       <div class="bar">
-        <label class="filter">
-          <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">
-            <circle cx="7" cy="7" r="4.5" /><path d="M10.5 10.5 14 14" />
-          </svg>
-          <span class="unseen">Filter</span>
-          <input ref=${this.filter} id="filter" type="search" spellcheck=${false} autocomplete="off"
-            autocapitalize="off" placeholder=${EXAMPLE} aria-describedby="filter-problem" aria-keyshortcuts="/"
-            aria-invalid=${problem?.status === 400} oninput=${() => this.applyTyped(TYPED_MS)} onkeydown=${down} />
-          <kbd aria-hidden="true">/</kbd>
-        </label>
+        <${Filter} ref=${this.filter} problem=${problem?.status === 400 ? problem.message : ""}
+          rows=${() => rows.known.values()} onTyped=${() => this.setState({ busy: true })}
+          onApply=${() => this.apply()} onLeave=${(event) => this.toList(event)} />
         <label class="own">
-          <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.applyTyped()} />mcpmux's own
+          <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.apply()} />mcpmux's own
         </label>
         <output id="count" class="count" for="filter">${this.countWords()}</output>
         <button id="timeline" class="button" aria-pressed=${hasTimeline} aria-controls="waterfall" aria-keyshortcuts="t"
@@ -261,17 +232,23 @@ export class Exchanges extends Widget {
           onclick=${() => this.setState({ isSaving: !isSaving })}>Save …</button>
         <button id="pause" class="button" aria-pressed=${rows.paused} aria-keyshortcuts="p"
           onclick=${() => this.togglePause()}>${rows.paused ? "Resume" : "Pause"}</button>
+        <button id="clear" class="button" title="Show only what comes from now on"
+          onclick=${() => this.resume(() => rows.clear())}>Clear</button>
       </div>`;
   }
 
   problems() {
     const { problem } = this.state;
-    const { paused, flooded, fresh } = this.rows;
+    const { paused, flooded, fresh, cleared } = this.rows;
     const why = flooded ? "Paused itself: more comes in than can be read" : "Paused";
     return html`
-      <pre id="filter-problem" class="problem" role="alert" hidden=${!problem}>
+      <pre class="problem" role="alert" hidden=${!problem || problem.status === 400}>
         ${problem?.status === 401 ? LOST : problem?.message}
       </pre>
+      <div id="cleared" class="paused" hidden=${!cleared}>
+        <span>Earlier exchanges are not shown</span>
+        <button class="button" onclick=${() => this.resume(() => this.rows.clear(0))}>Show them</button>
+      </div>
       <div id="paused" class="paused" role="status" hidden=${!paused}>
         <span>${why} · ${format.count(fresh)} new</span>
         <button class="button" onclick=${() => this.resume()}>Resume</button>
@@ -281,11 +258,12 @@ export class Exchanges extends Widget {
   countWords() {
     const { rows } = this;
     const total = rows.last - rows.first + 1;
-    if (!rows.filter) return format.plural(total, "exchange");
+    if (!rows.isPart) return format.plural(total, "exchange");
     return `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}`;
   }
 
   emptyWords() {
+    if (this.rows.cleared && !this.rows.filter) return "Nothing has passed since then.";
     if (!this.rows.filter) return "Nothing has passed yet. Whatever clients and upstreams say appears here.";
     return this.rows.complete ? "Nothing that is remembered fits the filter." : "Looking …";
   }

@@ -1,13 +1,11 @@
 // The list on the screen: only the rows that are in sight have elements, however many there are.
 
-import * as format from "./format.js";
+import { classOf, COLUMNS } from "./columns.js";
 import { html, Widget } from "./html.js";
 import { createRef } from "./vendor/preact.js";
 
 export const ROW_PIXELS = 28;
 const SPARE = 6; // rows above and below those in sight
-const CELLS = ["time", "status", "method", "target", "upstream", "in-view", "client", "number", "number"];
-const TITLED = new Set(["target", "in-view"]); // may be too long for their columns
 
 /**
  * `rows`: see rows.js. `selected`: the number of a row, or null. `busy`: its rows are of an earlier filter, so none can
@@ -53,32 +51,35 @@ export class List extends Widget {
   render({ rows, selected, busy }) {
     const [from, to] = this.inSight();
     const shown = Array.from({ length: Math.max(0, to - from) }, (_, place) => from + place);
+    const there = shown.flatMap((index) => rows.at(index) ?? []);
+    const begin = Math.min(...there.map(({ at }) => at));
+    const span = [begin, Math.max(begin + 1, ...there.map(({ at, ms = 0 }) => at + ms))];
     const isShown = shown.some((index) => rows.numberAt(index) === selected);
     return html`
-      <div ref=${this.box} id="list" class="rows" role="listbox" tabindex="0" aria-label="Exchanges, newest first"
+      <div ref=${this.box} id="list" class="rows" role="listbox" tabindex="0" aria-label="Exchanges"
         aria-busy=${busy} aria-activedescendant=${isShown ? `row-${selected}` : null}
         onscroll=${() => this.forceUpdate()} onkeydown=${(event) => this.key(event)}>
         <div class="sheet" style="height: ${rows.length * ROW_PIXELS}px">
-          ${shown.map((index) => this.row(index, index % shown.length))}
+          ${shown.map((index) => this.row(index, index % shown.length, span))}
         </div>
       </div>`;
   }
 
-  row(index, key) {
+  row(index, key, span) {
     const { rows, selected } = this.props;
     const number = rows.numberAt(index);
     const row = rows.at(index);
-    const texts = row ? cells(row) : [];
     return html`
       <div key=${key} id="row-${number}" class="row" role="option" data-row=${number}
         style="transform: translateY(${index * ROW_PIXELS}px)" aria-selected=${number === selected}
         aria-posinset=${index + 1} aria-setsize=${rows.complete ? rows.length : -1}
         aria-label=${row ? null : "not loaded yet"} aria-description=${row?.marked ? "marked" : null}
         data-status=${row?.status ?? "unknown"} data-marked=${Boolean(row?.marked)} onclick=${() => this.pick(number)}>
-        ${CELLS.map((name, place) => html`
-          <span class=${name} title=${TITLED.has(name) ? texts[place] : null}>
-            <bdi dir="ltr">${texts[place]}</bdi>
-          </span>`)}
+        ${COLUMNS.map((column) => {
+          const shown = row && column.show(row, span);
+          const title = column.of === "in-view" ? shown : null; // may be too long for its column
+          return html`<span class=${classOf(column)} title=${title}>${shown}</span>`;
+        })}
       </div>`;
   }
 
@@ -117,15 +118,3 @@ export class List extends Widget {
     }
   }
 }
-
-const cells = (row) => [
-  format.time(row.at),
-  format.status(row),
-  row.method,
-  [row.target, row.note].filter(Boolean).join(" — "),
-  (row.upstreams ?? []).join(", "),
-  row.view,
-  row.client ?? (row.leg === "client" ? row.peer : ""),
-  format.duration(row.ms),
-  format.size(row.size),
-];

@@ -6,6 +6,7 @@ import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
 import { Held } from "./held.js";
 import { html, tabs, Widget } from "./html.js";
+import { Keys } from "./keys.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -36,6 +37,7 @@ class App extends Widget {
   status = createRef();
   exchanges = createRef();
   client = createRef();
+  keys = createRef();
   /** @type {any} */
   state = { page: "exchanges", visible: !document.hidden, hasReplicas: false };
 
@@ -77,15 +79,18 @@ class App extends Widget {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const isTaken = event.defaultPrevented || document.querySelector("dialog[open]");
+    if (isTaken || event.altKey || event.ctrlKey || event.metaKey) return;
     const { page } = this.state;
     if (event.key === "Escape") {
-      this.exchanges.current.escape(event);
+      this.exchanges.current.escape();
     } else if (event.target.closest?.("input, select, textarea")) {
       // It is typed there.
     } else if (event.key === "/") {
       event.preventDefault();
       this.show("exchanges", () => this.exchanges.current.focusFilter());
+    } else if (event.key === "?") {
+      this.keys.current.show();
     } else if (/^[1-9]$/.test(event.key)) {
       const name = Object.keys(this.pages)[event.key - 1];
       if (name) this.show(name);
@@ -110,6 +115,7 @@ class App extends Widget {
         <h1><img src="icon.svg" alt="" width="18" height="18" />mcpmux <span>inspector</span></h1>
         ${tabs("Pages", "", this.pages, page, (name) => this.show(name))}
         <${Status} ref=${this.status} />
+        <button class="help" aria-label="Keys" title="Keys (?)" onclick=${() => this.keys.current.show()}>?</button>
       </header>
       <main>
         <${Exchanges} ref=${this.exchanges} hidden=${page !== "exchanges"} visible=${visible} admin=${admin}
@@ -121,7 +127,8 @@ class App extends Widget {
             onExchange=${onExchange} />
         </section>
         ${view("subscriptions", Subscriptions)}${view("held", Held)}${view("replicas", Replicas)}
-      </main>`;
+      </main>
+      <${Keys} ref=${this.keys} />`;
   }
 }
 

@@ -1,5 +1,6 @@
 // The list as it is known here: parts of it, newest first. Without a filter any place in it can be looked at, for
-// rows have consecutive numbers; with one it is what was found so far, and more is looked for at its end.
+// rows have consecutive numbers; with one it is what was found so far, and more is looked for at its end. When it is
+// sorted it is the first CHUNK rows of all, and changes as they do.
 
 /** @import { Row } from "./api.js" */
 /** @typedef {{first: number, last: number, messages: number, rows: Row[]}} Part of the list */
@@ -10,6 +11,11 @@ const KEPT = 20_000; // rows that are remembered here
 const FLOOD_ROWS = 600; // within FLOOD_MS: more than anybody reads
 const FLOOD_MS = 2000;
 const MOST = 500_000; // rows that the list can be as long as
+/** @type {Record<string, (row: Row) => any>} by which rows are sorted, as mcpmux sorts them */
+const VALUES = {
+  time: (row) => row.row, size: (row) => row.size, name: (row) => row.target || row.method,
+  duration: (row) => (row.status === "open" ? Date.now() - row.at : row.ms),
+};
 
 export class Rows {
   /**
@@ -22,6 +28,8 @@ export class Rows {
     this.onChange = onChange;
     this.onProblem = onProblem;
     this.filter = "";
+    this.sort = ""; // see ORDERS of the admin API; empty: the newest first
+    this.cleared = 0; // the last row that is not shown any more
     this.own = false; // what mcpmux has asked by itself, which has numbers of its own
     this.paused = false;
     this.flooded = false;
@@ -44,7 +52,7 @@ export class Rows {
     /** @type {Map<number, Row>} */
     this.known = new Map();
     /** @type {number[]} */
-    this.found = []; // with a filter: numbers of the rows, newest first
+    this.found = []; // with a filter or sorted: numbers of the rows, in their order
     /** @type {number | null} */
     this.before = null; // with a filter: where to go on looking
     /** @type {Set<number>} */
@@ -54,21 +62,26 @@ export class Rows {
     this.round += 1;
   }
 
+  /** Whether the rows are those that were found, and not all. */
+  get isPart() {
+    return Boolean(this.filter || this.sort);
+  }
+
   get length() {
-    return this.filter ? this.found.length : Math.min(MOST, Math.max(0, this.top - this.first + 1));
+    return this.isPart ? this.found.length : Math.min(MOST, Math.max(0, this.top - this.first + 1));
   }
 
   get complete() {
-    return !this.filter || this.before === null;
+    return !this.isPart || this.before === null;
   }
 
   /** @param {number} index */
   numberAt(index) {
-    return this.filter ? this.found[index] : this.top - index;
+    return this.isPart ? this.found[index] : this.top - index;
   }
 
   indexOf(number) {
-    if (!this.filter) return number >= this.first && number <= this.top ? this.top - number : -1;
+    if (!this.isPart) return number >= this.first && number <= this.top ? this.top - number : -1;
     return this.found.indexOf(number);
   }
 
@@ -77,15 +90,16 @@ export class Rows {
   }
 
   /**
-   * Start over with another filter. Returns false if another start came in between. Throws what is wrong with the
-   * filter.
+   * Start over with another filter or order. Returns false if another start came in between. Throws what is wrong
+   * with the filter.
    */
-  async start(filter, own = this.own) {
+  async start(filter, own = this.own, sort = this.sort) {
     this.starting?.abort();
     const starting = (this.starting = new AbortController());
     let part;
     try {
-      part = await this.request({ filter, own, limit: CHUNK }, starting.signal);
+      if (own !== this.own) this.cleared = 0; // others have numbers of their own
+      part = await this.request({ filter, own, sort, after: this.cleared, limit: CHUNK }, starting.signal);
     } catch (problem) {
       if (!starting.signal.aborted) throw problem;
     } finally {
@@ -94,6 +108,7 @@ export class Rows {
     if (!part || starting.signal.aborted) return false;
     this.filter = filter;
     this.own = own;
+    this.sort = sort;
     this.run = part.run;
     this.reset();
     this.first = part.first;
@@ -104,6 +119,27 @@ export class Rows {
     return true;
   }
 
+  /** Show nothing of what has passed so far; or all of it again. */
+  clear(number = this.last) {
+    this.cleared = number;
+    return this.resume();
+  }
+
+  /** Put what was found into its order, and leave out what does not belong to it any more. */
+  arrange() {
+    const value = VALUES[this.sort.replace("-", "")];
+    if (!value) {
+      this.found.sort((a, b) => b - a);
+      return;
+    }
+    const way = this.sort.startsWith("-") ? -1 : 1;
+    const known = this.found.flatMap((number) => this.known.get(number) ?? []);
+    const values = new Map(known.map((row) => [row.row, value(row)]));
+    const compare = (a, b) => (a === b ? 0 : (a < b ? -1 : 1) * way);
+    this.found = this.found.filter((number) => number >= this.first && values.get(number) !== undefined)
+      .sort((a, b) => compare(values.get(a), values.get(b))).slice(0, CHUNK);
+  }
+
   keep(rows) {
     for (const row of rows) this.known.set(row.row, row);
     this.hasViews ||= rows.some(({ view }) => view);
@@ -111,16 +147,16 @@ export class Rows {
 
   add(part) {
     this.keep(part.rows);
-    if (!this.filter) return;
+    if (!this.isPart) return;
     const have = new Set(this.found);
     this.found.push(...part.rows.map((row) => row.row).filter((number) => !have.has(number)));
-    this.found.sort((a, b) => b - a);
+    if (!this.sort) this.arrange(); // else it came in its order
     this.before = part.before;
   }
 
   /** Ask for what is not known of the rows from one place to another. */
   ensure(from, to) {
-    if (this.filter) {
+    if (this.isPart) {
       if (this.before !== null && to >= this.found.length - 1) this.ask(this.before);
       return;
     }
@@ -138,7 +174,8 @@ export class Rows {
     const round = this.round;
     this.asking.add(before);
     try {
-      const part = await this.request({ filter: this.filter, own: this.own, before, limit: CHUNK });
+      const part = await this.request(
+        { filter: this.filter, own: this.own, before, after: this.cleared, limit: CHUNK });
       if (round !== this.round) return;
       this.first = part.first;
       this.add(part);
@@ -157,34 +194,35 @@ export class Rows {
   hear(event) {
     const arrived = event.last - this.last;
     if (arrived < 0) this.reset(); // another run
-    this.first = event.first;
+    this.first = Math.max(event.first, this.cleared + 1);
     this.last = event.last;
     this.messages = event.messages;
     if (event.skipped) this.doubtOpenOnes();
     const shownBefore = this.length;
     this.keep(event.rows);
-    if (this.filter) this.hearFiltered(event);
+    if (this.isPart) this.hearPart(event);
     const fresh = this.filter ? event.rows.filter((row) => row.row > this.top).length : Math.max(0, arrived);
     this.watchForFlood(fresh);
     if (this.paused) {
       this.fresh += fresh;
       this.onChange(0);
     } else {
-      const moved = this.filter ? this.found.length - shownBefore : this.last - this.top;
+      const moved = this.sort ? 0 : this.filter ? this.found.length - shownBefore : this.last - this.top;
       this.top = this.last;
       this.onChange(Math.max(0, moved));
     }
     this.forget();
   }
 
-  hearFiltered(event) {
+  hearPart(event) {
     const gone = new Set(event.gone);
     if (gone.size) this.found = this.found.filter((number) => !gone.has(number));
     if (this.paused) return;
     const have = new Set(this.found.slice(0, 2000));
-    const oldest = this.found.at(-1) ?? 0;
+    const oldest = this.sort ? 0 : this.found.at(-1) ?? 0;
     const fresh = event.rows.map((row) => row.row).filter((number) => !have.has(number) && number > oldest);
-    if (fresh.length) this.found = [...this.found, ...fresh].sort((a, b) => b - a);
+    this.found.push(...fresh);
+    if (fresh.length || this.sort) this.arrange();
   }
 
   /** Forget rows that were not over: some have changed, unknown which. */

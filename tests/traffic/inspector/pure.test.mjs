@@ -4,11 +4,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { compare, inside } from "../../../mcpmux/traffic/inspector/compare.js";
+import { nextSort } from "../../../mcpmux/traffic/inspector/columns.js";
 import * as copying from "../../../mcpmux/traffic/inspector/copying.js";
 import * as format from "../../../mcpmux/traffic/inspector/format.js";
 import { parse } from "../../../mcpmux/traffic/inspector/json.js";
 import { answerOf, counterpart, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
 import { fieldsOf, kindOf, readText } from "../../../mcpmux/traffic/inspector/schema.js";
+import { suggest } from "../../../mcpmux/traffic/inspector/suggest.js";
 import { expand, variables } from "../../../mcpmux/traffic/inspector/template.js";
 
 const ENDPOINT = "http://host/mcp/";
@@ -124,4 +126,34 @@ test("a text in a field is a value, none, or wrong in words", () => {
     ["integer", "1.5", /whole/], ["number", "0x1", /number/], ["array", "{}", /array/], ["object", "[]", /object/],
     [undefined, "{", /not JSON/],
   ]) assert.throws(() => readText(type, text), words);
+});
+
+test("a column is sorted one way, the other way, and then not", () => {
+  const three = (key) => [nextSort("-size", key), nextSort(nextSort("", key), key), nextSort(nextSort(nextSort("", key),
+    key), key)];
+  assert.deepEqual(three("duration"), ["-duration", "duration", ""]);
+  assert.deepEqual(three("name"), ["name", "-name", ""]);
+});
+
+const KEYS = [
+  { name: "upstream", about: "name of the upstream", operator: "=", values: [] },
+  { name: "until", about: "before", operator: "=", values: [] },
+  { name: "status", about: "", operator: "=", values: ["ok", "tool_error"] },
+];
+const ROWS = [
+  { target: "docs__find", upstreams: ["docs"], method: "tools/call" },
+  { target: "docs__find out", upstreams: ["web"], method: "tools/call" },
+];
+
+test("half a filter may become keys, values that were seen, and earlier filters", () => {
+  const texts = (text, recent = []) => suggest(text, KEYS, ROWS, recent).map((each) => each.text);
+  assert.deepEqual(texts("", ["status=ok"]), ["status=ok"]);
+  assert.deepEqual(texts("u"), ["upstream=", "until=", 'uri="docs__find out"']);
+  assert.deepEqual(texts("status=ok !upstream="), ["status=ok !upstream=docs", "status=ok !upstream=web"]);
+  assert.deepEqual(texts("status=E"), ["status=tool_error"]);
+  assert.deepEqual(texts("uri~OUT"), ['uri~"docs__find out"']);
+  assert.deepEqual(texts("do"), ["uri=docs__find", 'uri="docs__find out"', "upstream=docs"]);
+  for (const text of ["upstream=docs", "status=ok ", "toString=", 'text~"a b', "duration>1"]) {
+    assert.deepEqual(texts(text, ["x"]), [], text);
+  }
 });

@@ -73,3 +73,24 @@ test("rows that may have changed unnoticed are forgotten", async () => {
   list.hear(event(5, rows(5, 5), { skipped: true }));
   assert.deepEqual([...list.known.keys()].sort(), [1, 2, 3, 5]);
 });
+
+test("a sorted list stays sorted as exchanges go on", async () => {
+  const timed = (row, ms) => ({ row, ms, status: "ok" });
+  const { list, asked } = await started(4, "x", [timed(2, 30), timed(4, 20), timed(1, 10)]);
+  await list.start("x", false, "-duration");
+  assert.equal(asked[1].sort, "-duration");
+  list.hear(event(6, [timed(5, 25), { row: 6, status: "note" }, timed(1, 40)]));
+  assert.deepEqual([0, 1, 2, 3].map((place) => list.numberAt(place)), [1, 2, 5, 4]);
+  list.hear(event(7, [{ row: 7, status: "open", at: 0 }], { first: 3 })); // it has lasted since 1970
+  assert.deepEqual([list.length, list.numberAt(0), list.indexOf(1)], [3, 7, -1]);
+});
+
+test("a cleared list shows only what comes then, until all is shown again", async () => {
+  const { list, asked } = await started(10);
+  await list.clear();
+  assert.equal(asked[1].after, 10);
+  list.hear(event(12, rows(11, 12)));
+  assert.deepEqual([list.length, list.numberAt(0)], [2, 12]);
+  await list.clear(0);
+  assert.deepEqual([asked[2].after, list.length], [0, 10]);
+});
