@@ -90,10 +90,24 @@ UPSTREAMS: Columns = {
 }
 """Of each row that `measured` returns."""
 
-NUMBERS = frozenset(UPSTREAMS) - {"NAME", "STATE", "DETAILS"}
+NAMES: Columns = {
+    "NAME": lambda row: row["name"],
+    "METHOD": lambda row: row["method"],
+    "RATE": _number("rate", rate_text),
+    "P50": _number("p50", _milliseconds),
+    "P95": _number("p95", _milliseconds),
+    "LONGEST": _number("most", _milliseconds),
+    "ERRORS": _errors,
+}
+"""Of each of the `names` of `/api/stats`, with its `rate`."""
+
+NUMBERS = frozenset((*UPSTREAMS, *NAMES)) - {"NAME", "STATE", "METHOD", "DETAILS"}
 
 SORTS = {"RATE": "rate", "P50": "p50", "P95": "p95", "ERRORS": "errors", "IN FLIGHT": "in_flight"}
 """Headings by which rows can be sorted -> the member."""
+
+TABLES: Mapping[str, tuple[Columns, str]] = {"upstream": (UPSTREAMS, "DETAILS"), "name": (NAMES, "METHOD")}
+"""The columns of each upper table, and the one that takes the room that is left."""
 
 
 def ordered(rows: Sequence[Item], heading: str | None) -> list[Item]:
@@ -194,8 +208,14 @@ STATS = "/api/stats?window=60&slots=1&most=2000"
 @click.command(epilog=filter_help())
 @click.argument("wanted", nargs=-1, metavar="[FILTER]...")
 @click.option("--once", is_flag=True, help="Print one table of upstreams, as away from a terminal.")
+@click.option(
+    "--by",
+    type=click.Choice([*TABLES]),
+    default="upstream",
+    help="What has a row: an upstream, or a tool, resource or prompt, of which Enter opens the longest call.",
+)
 @admin_options
-def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
+def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str) -> None:
     """Show upstreams and exchanges of a running mcpmux as they happen, until `q`.
 
     Rates, percentiles and errors are of the last minute, or of its newest 2,000 exchanges. The row (clients)
@@ -209,7 +229,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
     Examples:
       mcpmux top -c mcpmux.toml
       mcpmux top --url 'http://127.0.0.1:8490/?token=…' 'status!=ok'
-      mcpmux top --once -c mcpmux.toml
+      mcpmux top --once --by name -c mcpmux.toml
     """
     text = " ".join(wanted)
     read_filter(text, names=LIVE_NAMES)
@@ -218,10 +238,10 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
         raise Mistake(
             "a table shows upstreams; a filter is for exchanges, which `mcpmux traffic tail` prints"
         )
-    look = partial(look_at, admin)
+    look = partial(look_at, admin, by)
     rows = run(look)  # reports a wrong place or token before the terminal changes
     if once:
-        show_items(rows, False, UPSTREAMS, NUMBERS)
+        show_items(rows, False, TABLES[by][0], NUMBERS)
         return
     try:
         from mcpmux.cli.top_screen import show_live  # not at the top: urwid is large
@@ -229,11 +249,13 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
         raise Mistake(
             "the screen needs the library urwid: pip install 'mcpmux[top]'; or take --once"
         ) from None
-    run(show_live, admin, text, look)
+    run(show_live, admin, text, look, by)
 
 
-async def look_at(admin: AdminClient) -> list[Item]:
-    """Return the present state of the upstreams. Raises McpmuxError."""
-    upstreams = await admin.ask("GET", "/api/upstreams")
+async def look_at(admin: AdminClient, by: str = "upstream") -> list[Item]:
+    """Return the present state of the upstreams, or the names in `/api/stats`. Raises McpmuxError."""
     stats = await admin.ask("GET", STATS)
+    if by == "name":
+        return [{**row, "rate": row["count"] / stats["seconds"]} for row in stats["names"]]
+    upstreams = await admin.ask("GET", "/api/upstreams")
     return measured(upstreams["upstreams"], stats)

@@ -24,7 +24,7 @@ from mcpmux.cli.top import (
     EXCHANGES_LIMIT,
     NUMBERS,
     SORTS,
-    UPSTREAMS,
+    TABLES,
     Exchanges,
     Item,
     Line,
@@ -192,6 +192,7 @@ class TopScreen(urwid.Frame):
     `place`: where mcpmux is. `wanted`: the filter to begin with. `on_open` gets the number of a row to open,
     `on_close` is called when it is closed, `on_filter` when `wanted` is another filter, which can be read.
     `on_decision` gets the key of a held exchange, and "pass" or "refuse".
+    `by`: a word of TABLES.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class TopScreen(urwid.Frame):
         on_close: Callable[[], None],
         on_filter: Callable[[], None],
         on_decision: Callable[[str, str], None],
+        by: str = "upstream",
     ) -> None:
         self._place, self.wanted = place, wanted
         self._on_open, self._on_close, self._on_filter = on_open, on_close, on_filter
@@ -214,7 +216,9 @@ class TopScreen(urwid.Frame):
         self._upstreams: Sequence[Item] = ()
         self._exchanges: Sequence[Item] = ()
         self._title, self._filter_line = urwid.Text(""), urwid.Text("", wrap="ellipsis")
-        upper = Table(UPSTREAMS, "DETAILS", lambda row: row["name"], NUMBERS)
+        columns, wide = TABLES[by]
+        self._sorts = [None, *(heading for heading in SORTS if heading in columns)]
+        upper = Table(columns, wide, lambda row: (row["name"], row.get("method")), NUMBERS)
         lower = Table(EXCHANGES, "REQUEST", lambda row: row["row"], frozenset({"DURATION"}))
         self._tables = Tables(upper, self._filter_line, lower)
         self._tables.focus_position = 2
@@ -310,8 +314,7 @@ class TopScreen(urwid.Frame):
         self._tables.focus_position = 2 - self._tables.focus_position
 
     def _sort(self) -> None:
-        headings = [None, *SORTS]
-        self._sorted_by = headings[(headings.index(self._sorted_by) + 1) % len(headings)]
+        self._sorted_by = self._sorts[(self._sorts.index(self._sorted_by) + 1) % len(self._sorts)]
         self._tables.upper.show(ordered(self._upstreams, self._sorted_by), self._sorted_by)
 
     def _pause(self) -> None:
@@ -328,11 +331,12 @@ class TopScreen(urwid.Frame):
             return
         self.body = self._detail
         self._show_footer(DETAIL_KEYS)
-        if is_upstream:
+        if is_upstream and "slowest" not in row:
             self.show_lines(upstream_lines(row))
         else:
-            self.show_lines([(printable(f"{time_of(row['at'])}  {request_of(row)}"), "bold"), ("…", "")])
-            self._on_open(row["row"])
+            title = row["name"] if is_upstream else f"{time_of(row['at'])}  {request_of(row)}"
+            self.show_lines([(printable(title), "bold"), ("…", "")])
+            self._on_open(row["slowest"] if is_upstream else row["row"])
 
     def _open_held(self) -> None:
         self.body, self._shows_held = self._detail, True
@@ -386,10 +390,10 @@ Look = Callable[[], Awaitable[list[Item]]]
 class Live:
     """Asks mcpmux for the contents of the screen. `look`: returns the upstreams, as `measured` does."""
 
-    def __init__(self, admin: AdminClient, wanted: str, look: Look) -> None:
+    def __init__(self, admin: AdminClient, wanted: str, look: Look, by: str = "upstream") -> None:
         self._admin, self._look = admin, look
         self.screen = TopScreen(
-            admin.origin.url, wanted, self._open, self._close, self._list_again, self._decide
+            admin.origin.url, wanted, self._open, self._close, self._list_again, self._decide, by
         )
         self._exchanges = Exchanges()
         self._changed = trio.Event()
@@ -479,9 +483,9 @@ class Live:
             self.screen.show_lines(lines)
 
 
-async def show_live(admin: AdminClient, wanted: str, look: Look) -> None:
+async def show_live(admin: AdminClient, wanted: str, look: Look, by: str) -> None:
     """Show it on the terminal until the user quits. `admin` stays open; the terminal is restored."""
-    live = Live(admin, wanted, look)
+    live = Live(admin, wanted, look, by)
     terminal = urwid.display.raw.Screen(bracketed_paste_mode=False, focus_reporting=False)
     if os.environ.get("NO_COLOR"):  # see https://no-color.org
         terminal.set_terminal_properties(colors=1)

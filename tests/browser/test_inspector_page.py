@@ -577,9 +577,34 @@ async def test_upstreams_and_latency_are_shown(browser: Browser):
             "document.querySelector('.card[data-state=down]').textContent"
         )
         await page.key("4")
-        await page.wait("document.querySelectorAll('.groups tbody tr').length === 2")
+        await page.wait("document.querySelectorAll('.groups tbody tr').length === 3")
         assert await page.run("document.querySelectorAll('.chart').length") == 2
         assert await page.run("document.querySelectorAll('.chart circle').length") > 0
+
+
+async def test_the_slowest_exchange_of_a_tool_is_one_click_away(browser: Browser):
+    traffic = many(2)
+    for ms in (50, 700, 80):
+        traffic.exchange(params={"name": "docs__slow report"}, ms=ms)
+    rows = "[...document.querySelectorAll('.groups')[0].querySelectorAll('tbody tr')]"
+    texts = f"{rows}.map(row => row.innerText)"
+    async with opened(browser, traffic) as (page, _):
+        await page.key("4")
+        await page.wait(f"document.querySelector('.groups') && {rows}.length === 2")
+        assert (await page.run(texts))[0].startswith("docs__slow report\ttools/call\t3\t0\t")
+        heads = (
+            "[...document.querySelectorAll('.groups th button')].filter(each => each.innerText === 'Median')"
+        )
+        for first in ("slow report", "find", "slow report"):
+            await page.run(f"{heads}[0].click()")
+            await page.wait(f"{texts}[0].includes('{first}')")
+        await page.run(f"{rows}[0].querySelectorAll('button')[1].click()")  # the longest
+        await page.wait("document.querySelector('#detail [role=tabpanel]')?.dataset.row === '4'")
+        await page.key("4")
+        await page.run(f"{rows}[0].querySelector('button').click()")
+        await page.wait(f"{ROWS} === 3")
+        numbers = "[...document.querySelectorAll('.row')].map(row => row.dataset.row).join()"
+        assert await page.run(numbers) == "4,5,3"
 
 
 VIEWS = {

@@ -71,6 +71,26 @@ async def test_a_table_is_printed_for_scripts(options: list[str], invoke: Invoke
     assert search.endswith("nobody there")
 
 
+async def test_a_table_of_names_begins_with_the_longest_call(invoke: Invoke) -> None:
+    async with listening() as here:
+        here.traffic.exchange(ms=20.0)
+        here.traffic.exchange("prompts/get", {"name": "docs__ask"}, ms=40.0)
+        place = ["--url", here.url, "--token", here.token]
+        done = await trio.to_thread.run_sync(lambda: invoke("top", "--once", "--by", "name", *place))
+        world = World(here, "", by="name")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.run)
+            await world.see("docs__ask  prompts/get")
+            world.press("tab", "enter")
+            await world.see("Esc back", "prompts/get", '"name": "docs__ask"')
+            nursery.cancel_scope.cancel()
+    assert (done.exit_code, done.stderr) == (0, "")
+    headings, ask, tool = done.stdout.splitlines()
+    assert headings.split() == ["NAME", "METHOD", "RATE", "P50", "P95", "LONGEST", "ERRORS"]
+    assert ask.split()[:4] == ["docs__ask", "prompts/get", "0.0167/s", "40.0"]
+    assert tool.split()[:2] == ["docs__find", "tools/call"]
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
@@ -95,10 +115,10 @@ SIZE = (130, 30)
 class World:
     """A screen that is kept up to date, without a terminal."""
 
-    def __init__(self, here: Listening, wanted: str) -> None:
+    def __init__(self, here: Listening, wanted: str, by: str = "upstream") -> None:
         admin = AdminClient.at(here.url, here.token)
         self.traffic = here.traffic
-        self._live = Live(admin, wanted, partial(look_at, admin))
+        self._live = Live(admin, wanted, partial(look_at, admin, by), by)
         self.run = self._live.run
 
     def press(self, *keys: str) -> None:

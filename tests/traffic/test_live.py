@@ -18,7 +18,7 @@ from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
 from mcpmux.traffic.reading.histogram import ERROR
-from mcpmux.traffic.reading.stats import EDGES, OTHERS, SHOWN_GROUPS, TimedCall, measure
+from mcpmux.traffic.reading.stats import EDGES, GROUPS_LIMIT, OTHERS, SHOWN_GROUPS, TimedCall, measure
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.examples import examples
 from tests.traffic.admin_world import Traffic
@@ -446,6 +446,25 @@ def test_durations_are_counted_where_they_belong():
     assert group.buckets[EDGES.index(1.0)] == 1  # 1 ms is in the bucket that ends with it
     assert [slot.count for slot in stats.slots] == [100, 0, 0, 0]
     assert stats.slots[1].p50 is None
+
+
+def test_durations_are_counted_by_name_the_longest_first():
+    calls = [
+        TimedCall(1, "", "tools/call", 5.0, False, "docs__find", 1),
+        TimedCall(1, "", "tools/call", 9.0, True, "docs__find", 2),
+        TimedCall(1, "docs", "tools/call", 8.0, True),
+        TimedCall(1, "", "prompts/get", 20.0, False, "ask", 3),
+        TimedCall(1, "", "tools/list", 99.0, False),
+    ]
+    names = measure(calls, 2, 2, 1, 0.002).names
+    assert [(group.method, group.name, group.slowest, group.count, group.errors) for group in names] == [
+        ("prompts/get", "ask", 3, 1, 0),
+        ("tools/call", "docs__find", 2, 2, 1),
+    ]
+    many = [TimedCall(1, "", "tools/call", float(i), False, f"t{i}", i) for i in range(3 * GROUPS_LIMIT)]
+    names = measure(many, 2, 2, 1, 0.002).names
+    assert (len(names), names[0].name, names[0].slowest) == (SHOWN_GROUPS, OTHERS, 3 * GROUPS_LIMIT - 1)
+    assert sum(group.count for group in names) < 3 * GROUPS_LIMIT
 
 
 def test_groups_are_bounded():

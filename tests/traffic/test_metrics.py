@@ -16,7 +16,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.outcome import outcome_of
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
+from mcpmux.traffic.telemetry.metrics import NAMES_FAILED, SECONDS, Metrics
 
 
 class Play:
@@ -210,3 +210,24 @@ async def test_a_value_is_in_the_first_bucket_that_can_hold_it():
     assert [counts[place] for place in (0, 1, 2, -1)] == [2, 2, 1, 1]
     assert (len(counts), sum(counts)) == (len(SECONDS) + 1, 6)
     assert total == pytest.approx(99.008001)
+
+
+async def test_durations_by_name_are_of_names_that_have_answered_and_bounded():
+    play = Play()
+
+    async def call(name: str, outcome: Any) -> None:
+        play.say(play.client, "in", id=1, method="tools/call", params={"name": name})
+        number = play.recorder.exchange_of(play.client, 1)
+        await play.recorder.admit(play.client, number, Call("tools/call", {"name": raw(name)}, {}))
+        play.now += 2
+        await play.recorder.ended(number, outcome)
+
+    error = RpcError(-32602, "no such tool")
+    await call("invented", error)
+    await call("find", {})
+    await call("find", error)
+    durations = play.metrics.exchange_duration_by_name_seconds
+    assert {name: sum(counts[:-1]) for (_, name), counts in durations.items()} == {"(others)": 1, "find": 2}
+    for number in range(2 * NAMES_FAILED):
+        await call(f"tool-{number}", {"isError": raw(True)})
+    assert len(durations) == NAMES_FAILED + 2

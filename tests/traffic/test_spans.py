@@ -13,7 +13,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from mcpmux.channels.tap import Leg
 from mcpmux.config import Intercept
 from mcpmux.traffic.outcome import TOOL_ERROR
-from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
+from mcpmux.traffic.telemetry.metrics import NAMES_FAILED, Names
+from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs, open_client

@@ -15,7 +15,7 @@
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
-| `/api/stats?window=&slots=&most=` | durations by upstream, method and time, of the last `seconds` |
+| `/api/stats?window=&slots=&most=` | durations by upstream, method, name and time, of the last `seconds` |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
 | `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start; `endpoint` |
@@ -324,7 +324,8 @@ class Api:
             if row.first.method == m.LISTEN:  # its duration is the client's choice
                 continue
             if row.ms is not None and row.exchange:
-                calls.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != OK))
+                method, name = view.texts(row)
+                calls.append(TimedCall(at, OWN, method or "", row.ms, row.status != OK, name, row.number))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
                     method = view.redactor.redact_name(seen.method) or ""

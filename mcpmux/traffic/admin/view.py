@@ -191,10 +191,6 @@ class LiveView:
             parts=list(islice(parts, PARTS)),
         )
 
-    def method(self, row: Row) -> str:
-        """Return the method of the row, redacted; "" when it has none."""
-        return self.texts(row)[0] or ""
-
     def texts(self, row: Row) -> tuple[str | None, str | None]:
         """Return the method and the target of the row, redacted."""
         if row.shown is None:  # redacted once

@@ -20,6 +20,36 @@ export const facts = (pairs) => html`
   </dl>`;
 
 /**
+ * A table whose heads sort it. `columns`: each with its `name`, what it `show`s of a row, and the number by which it
+ * sorts, if it does: the highest first, then the lowest, then as the rows come.
+ */
+export class Sorted extends Component {
+  /** @type {any} */
+  state = { by: null, way: 1 };
+
+  render({ columns, rows, ...more }, { by, way }) {
+    const { number } = columns.find(({ name }) => name === by) ?? {};
+    const sorted = number ? rows.toSorted((one, other) => way * (number(other) - number(one))) : rows;
+    const turn = (name) => this.setState(by !== name ? { by: name, way: 1 } : way > 0 ? { way: -1 } : { by: null });
+    return html`
+      <table ...${more}>
+        <thead><tr>
+          ${columns.map(({ name, number: isNumber }) => html`
+            <th scope="col" class=${isNumber && "number"}
+              aria-sort=${name === by ? (way > 0 ? "descending" : "ascending") : null}>
+              ${isNumber ? html`<button onclick=${() => turn(name)}>${name}</button>` : name}
+            </th>`)}
+        </tr></thead>
+        <tbody>
+          ${sorted.map((row) => html`
+            <tr>${columns.map(({ number: isNumber, show }) => html`
+              <td class=${isNumber && "number"}>${show(row)}</td>`)}</tr>`)}
+        </tbody>
+      </table>`;
+  }
+}
+
+/**
  * Return tabs: `words` by name, of which `chosen` is shown in the panel `view-${prefix}${name}`.
  * @param {(name: string) => void} onChoose
  */

@@ -1,8 +1,9 @@
-// How long things take: over time, and per upstream and method.
+// How long things take: over time, per tool, resource and prompt, and per upstream and method.
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { head, html, Polled } from "./html.js";
+import { html, Polled, Sorted } from "./html.js";
+import { quote } from "./suggest.js";
 import { createRef } from "./vendor/preact.js";
 
 const WINDOWS = [[60, "1 minute"], [300, "5 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
@@ -12,8 +13,8 @@ const LEFT = 56;
 const BOTTOM = 20;
 const TOP = 10;
 const PADDING = 62; // beside a chart
-const NUMBERS = ["Answers", "Failed", "Median", "90 %", "99 %", "Longest"];
 
+/** `onFilter(filter, sort)`: show the exchanges that fit it; `onExchange(number)`: show one. */
 export class Latency extends Polled {
   /** @type {any} */
   state = { seconds: 300 };
@@ -36,7 +37,7 @@ export class Latency extends Polled {
       <div ref=${this.content}>${super.render()}</div>`;
   }
 
-  page({ slots, groups, edges }) {
+  page({ slots, names, groups, edges }) {
     if (!groups.length) return html`<p class="hint">Nothing was answered in this time.</p>`;
     const wide = Math.max(320, (this.content.current?.clientWidth ?? 0) + 2 * 16 - PADDING);
     return html`
@@ -50,11 +51,36 @@ export class Latency extends Polled {
         <figcaption>Answers${key("fine", "fine")}${key("failed", "failed")}</figcaption>
         ${answers(slots, wide)}
       </figure>
-      <div class="wide" tabindex="0" role="region" aria-label="By upstream and method">
-        <table class="groups">
-          ${head(["Upstream", "Method", ...NUMBERS, "Distribution"], NUMBERS)}
-          <tbody>${groups.map((group) => row(group, edges))}</tbody>
-        </table>
+      ${names.length > 0 && this.table("By tool, resource and prompt", names, edges, [
+        { name: "Name", show: ({ method, name }) => html`
+          <button class="more" title="Its exchanges, the longest first" onclick=${() =>
+            this.props.onFilter(`method=${method} uri=${quote(name)}`, "-duration")}>${name}</button>` },
+        { name: "Method", show: ({ method }) => method },
+      ])}
+      ${this.table("By upstream and method", groups, edges, [
+        { name: "Upstream", show: ({ upstream }) => upstream || html`<em>whole exchange</em>` },
+        { name: "Method", show: ({ method }) => method },
+      ])}`;
+  }
+
+  table(title, rows, edges, columns) {
+    const time = (of) => (row) => format.duration(row[of]);
+    const longest = (row) => (row.slowest ? html`
+      <button class="more" title="Open this exchange"
+        onclick=${() => this.props.onExchange(row.slowest)}>${format.duration(row.most)}</button>` : time("most")(row));
+    return html`
+      <div class="wide" tabindex="0" role="region" aria-label=${title}>
+        <h3>${title}</h3>
+        <${Sorted} class="groups" rows=${rows} columns=${[
+          ...columns,
+          { name: "Answers", number: (row) => row.count, show: (row) => format.count(row.count) },
+          { name: "Failed", number: (row) => row.errors / row.count, show: failed },
+          { name: "Median", number: (row) => row.p50, show: time("p50") },
+          { name: "90 %", number: (row) => row.p90, show: time("p90") },
+          { name: "99 %", number: (row) => row.p99, show: time("p99") },
+          { name: "Longest", number: (row) => row.most, show: longest },
+          { name: "Distribution", show: ({ buckets }) => histogram(buckets, edges) },
+        ]} />
       </div>`;
   }
 }
@@ -125,18 +151,9 @@ function answers(slots, wide) {
     times(slots, COUNTS, wide));
 }
 
-function row(group, edges) {
-  const { count, errors, buckets } = group;
+function failed({ count, errors }) {
   const share = ((100 * errors) / count).toFixed(errors / count < 0.1 ? 1 : 0);
-  return html`
-    <tr>
-      <td>${group.upstream || html`<em>whole exchange</em>`}</td><td>${group.method}</td>
-      <td class="number">${format.count(count)}</td>
-      <td class=${errors ? "number bad" : "number"}>${errors ? `${format.count(errors)} (${share} %)` : "0"}</td>
-      ${[group.p50, group.p90, group.p99, group.most].map((ms) => html`
-        <td class="number">${format.duration(ms)}</td>`)}
-      <td>${histogram(buckets, edges)}</td>
-    </tr>`;
+  return errors ? html`<span class="bad">${format.count(errors)} (${share} %)</span>` : "0";
 }
 
 function histogram(buckets, edges) {

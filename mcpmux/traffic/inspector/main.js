@@ -60,9 +60,9 @@ class App extends Widget {
     });
   }
 
-  /** Show the exchanges that fit a filter. */
-  showExchanges(filter) {
-    this.show("exchanges", () => this.exchanges.current.show(filter));
+  /** Show the exchanges that fit a filter, in an order. */
+  showExchanges(filter, sort) {
+    this.show("exchanges", () => this.exchanges.current.show(filter, sort));
   }
 
   /** Show one exchange of clients. */
@@ -102,7 +102,7 @@ class App extends Widget {
   render(_, { page, visible }) {
     const { admin } = this;
     const active = (name) => visible && page === name;
-    const onFilter = (filter) => this.showExchanges(filter);
+    const onFilter = (filter, sort) => this.showExchanges(filter, sort);
     const onExchange = (row) => this.showExchange(row);
     const view = (name, Page) => html`
       <section id="view-${name}" role="tabpanel" aria-labelledby="tab-${name}" class="view" tabindex="0"

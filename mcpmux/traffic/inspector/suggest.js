@@ -38,7 +38,8 @@ export function suggest(text, keys, rows, recent) {
   ]);
 }
 
-const quote = (value) => (/[\s|*"\\]/.test(value) ? `"${value.replace(/["\\]/g, "\\$&")}"` : value);
+/** Return a value as a filter reads it. */
+export const quote = (value) => (/[\s|*"\\]/.test(value) ? `"${value.replace(/["\\]/g, "\\$&")}"` : value);
 
 function valuesOf(name, part, keys, rows) {
   const values = new Set(keys.find((key) => key.name === name)?.values);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -236,32 +237,39 @@ class Stats:
         return self._groups[key]
 
 
-# Recent durations of calls for the inspector, in milliseconds: per upstream and method, and over time.
+# Recent durations of calls for the inspector, in milliseconds: by upstream and method, by name, over time.
 
 EDGES: Final = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
 """Upper ends of the buckets that are shown, from 0.1 ms to 100 s; one more bucket has no upper end."""
 
-SHOWN_GROUPS: Final = 200  # more pairs of upstream and method than a person reads
+SHOWN_GROUPS: Final = 200  # more pairs of upstream and method, or names, than a person reads
 
 
 class TimedCall(NamedTuple):
-    """`at`: its beginning, milliseconds since 1970. `upstream` "" stands for mcpmux."""
+    """`at`: its beginning, milliseconds since 1970. `upstream` "" stands for mcpmux.
+
+    `name`: of the tool, resource or prompt of a whole exchange. `row`: its number.
+    """
 
     at: float
     upstream: str
     method: str
     ms: float
     failed: bool
+    name: str | None = None
+    row: int = 0
 
 
 class Durations(msgspec.Struct, kw_only=True):
-    """Those of a `method` at an `upstream`, of all its methods, or from `at` on.
+    """Those of a `method` at an `upstream`, of all its methods, of a `name`, or from `at` on.
 
-    `buckets`: number of calls up to each of EDGES, and longer.
+    `buckets`: number of calls up to each of EDGES, and longer. `slowest`: the row of the longest call.
     """
 
     upstream: str | UnsetType = UNSET
     method: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    slowest: int | UnsetType = UNSET
     at: float | UnsetType = UNSET
     count: int
     errors: int
@@ -274,9 +282,13 @@ class Durations(msgspec.Struct, kw_only=True):
 
 
 class Statistics(msgspec.Struct):
-    """`groups`: one method at one upstream each, the busiest first. `slots`: parts of `seconds` in order."""
+    """`groups`: one method at one upstream each, the busiest first. `slots`: parts of `seconds` in order.
+
+    `names`: one tool, resource or prompt each, as clients call it, the one with the longest call first.
+    """
 
     groups: list[Durations]
+    names: list[Durations]
     upstreams: list[Durations]
     slots: list[Durations]
     seconds: float
@@ -291,22 +303,34 @@ def measure(
     `slots`: the number of parts of the window.
     """
     by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
+    by_name: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
     by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
     for call in calls:
         if call.at >= begin:
-            pair = (call.upstream, call.method)
-            by_pair[pair if pair in by_pair or len(by_pair) < SHOWN_GROUPS else (OTHERS, OTHERS)].append(call)
+            _group_for(by_pair, (call.upstream, call.method), SHOWN_GROUPS).append(call)
+            if call.name is not None:
+                _group_for(by_name, (call.method, call.name), GROUPS_LIMIT).append(call)
             by_upstream[call.upstream].append(call)
             by_slot[min(slots - 1, int((call.at - begin) / width))].append(call)
     pairs = sorted(by_pair.items(), key=lambda pair: -len(pair[1]))
+    slowest = {key: max(group, key=lambda call: call.ms) for key, group in by_name.items()}
+    names = nlargest(SHOWN_GROUPS, by_name, key=lambda key: slowest[key].ms)
     return Statistics(
         [_durations(group, upstream=upstream, method=method) for (upstream, method), group in pairs],
+        [_durations(by_name[key], method=key[0], name=key[1], slowest=slowest[key].row) for key in names],
         [_durations(group, upstream=upstream) for upstream, group in by_upstream.items()],
         [_durations(group, at=begin + index * width) for index, group in enumerate(by_slot)],
         seconds,
     )
+
+
+def _group_for(
+    groups: defaultdict[tuple[str, str], list[TimedCall]], key: tuple[str, str], most: int
+) -> list[TimedCall]:
+    """Return the calls of a group, or those of all others when there are too many groups."""
+    return groups[key if key in groups or len(groups) < most else (OTHERS, OTHERS)]
 
 
 def _durations(calls: Sequence[TimedCall], **of: Any) -> Durations:

@@ -1,7 +1,8 @@
 """Count traffic and durations in memory, for metrics. No clock and no waiting.
 
 Promises: bounded memory. Labels are configured names and words of the protocol; an unknown method counts
-as `other`, and targets and clients' names are never labels. `prometheus` turns the counts into text.
+as `other`, and URIs and clients' names are never labels. `Names` has the names of tools and prompts that are.
+`prometheus` turns the counts into text.
 
 In `upstream`, `(none)` stands for an exchange that mcpmux itself has answered, `(several)` for one that
 went to more than one upstream; no upstream can have such a name.
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.observer import BATCH, Exchange, Observation
 from mcpmux.traffic.outcome import CODES, ERROR, OK, TOOL_ERROR, outcome_of
@@ -42,6 +44,10 @@ SECONDS: Final[Sequence[float]] = (
 OTHER: Final = "other"
 NONE: Final = "(none)"
 SEVERAL: Final = "(several)"
+OTHERS: Final = "(others)"
+NAMES_MOST: Final = 1000  # tools and prompts with separate metrics
+NAMES_FAILED: Final = 100  # of those that have only failed until now
+NAMED: Final = frozenset({m.TOOLS_CALL, m.PROMPTS_GET})
 
 Labels = tuple[str, ...]
 
@@ -58,6 +64,31 @@ def _add(counts: dict[Labels, int], labels: Labels, number: int) -> None:
 def _count(histogram: list[float], seconds: float) -> None:
     histogram[bisect_left(SECONDS, seconds)] += 1
     histogram[-1] += seconds
+
+
+class Names:
+    """Names of tools and prompts that have separate metrics: a bounded number.
+
+    A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
+    likes. Names that have only ever failed have less room.
+    """
+
+    def __init__(self, most: int = NAMES_MOST, failed: int = NAMES_FAILED) -> None:
+        self._most, self._failed = most, failed
+        self._known: set[str | int] = set()
+        self._doubtful: set[str | int] = set()
+
+    def allow(self, name: str | int, error: str | None) -> bool:
+        """Return whether the metric of a call with this outcome may have the name."""
+        if name in self._known:
+            return True
+        if error is None and len(self._known) < self._most:
+            self._known.add(name)
+            self._doubtful.discard(name)
+            return True
+        if error == TOOL_ERROR and len(self._doubtful) < self._failed:
+            self._doubtful.add(name)
+        return name in self._doubtful
 
 
 class Metrics:
@@ -78,6 +109,8 @@ class Metrics:
         self.notifications_total: dict[Labels, int] = {}
         self.exchanges_total: dict[Labels, int] = {}
         self.exchange_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
+        self.exchange_duration_by_name_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
+        self._names = {method: Names() for method in NAMED}
         self.upstream_requests_total: dict[Labels, int] = {}
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchanges_in_flight: dict[Labels, int] = {}
@@ -132,12 +165,17 @@ class Metrics:
         upstreams = exchange.upstreams
         upstream = upstreams[0] if len(upstreams) == 1 else SEVERAL if upstreams else NONE
         _add(self.exchanges_in_flight, (method,), -1)
-        _add(self.exchanges_total, (method, upstream, outcome_of(exchange.call.method, outcome)), 1)
+        word = outcome_of(exchange.call.method, outcome)
+        _add(self.exchanges_total, (method, upstream, word), 1)
         if method != m.LISTEN:
             _count(self.exchange_duration_seconds[method, upstream], seconds)
         for verdict in exchange.intercepted:
             _add(self.verdicts_total, (verdict.name, verdict.on, verdict.verdict), 1)
             _count(self.verdict_duration_seconds[verdict.name, verdict.on], verdict.seconds)
+        if method in NAMED:
+            name = text_of(exchange.call.params.get("name")) or ""
+            is_known = self._names[method].allow(name, None if word == OK else word)
+            _count(self.exchange_duration_by_name_seconds[method, name if is_known else OTHERS], seconds)
         return AT_ONCE
 
 

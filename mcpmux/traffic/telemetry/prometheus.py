@@ -81,6 +81,11 @@ _COUNTED: tuple[tuple[str, Labels, str], ...] = (
     ("verdicts_total", ("interceptor", "on", "verdict"), "Verdicts of interceptors."),
     ("verdict_duration_seconds", ("interceptor", "on"), "Time that an interceptor, or a person, took."),
     ("exchange_duration_seconds", _EXCHANGE, "Time from a client's request to its answer."),
+    (
+        "exchange_duration_by_name_seconds",
+        ("method", "name"),
+        "The same by tool and prompt, of a bounded number.",
+    ),
     ("upstream_request_duration_seconds", _CALL, "Time from a request to an upstream to its answer."),
 )
 

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import opentelemetry.trace as otel
@@ -41,7 +41,7 @@ from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.outcome import TOOL_ERROR, is_tool_error
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.metrics import METHODS
+from mcpmux.traffic.telemetry.metrics import METHODS, Names
 
 Attributes = dict[str, str | int]  # of a span
 
@@ -265,8 +265,6 @@ def _extract(context: Context) -> otel.SpanContext:
 
 TEXT_LIMIT = 2048  # characters of a URI or a message
 NAME_LIMIT = 200  # characters of a name, method or id
-NAMES_MOST = 1000  # tools and prompts with separate metrics
-NAMES_FAILED = 100  # of those that have only failed until now
 
 OTHER = "_OTHER"  # replaces a value with too many variants, in the conventions' spelling
 
@@ -287,32 +285,6 @@ _MEASURED = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
     | {"server.address", "server.port", "gen_ai.operation.name"}
 )
-
-
-@dataclass(eq=False)
-class Names:
-    """Names of tools and prompts that have separate metrics: a bounded number.
-
-    A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
-    likes. Names that have only ever failed have less room.
-    """
-
-    most: int = NAMES_MOST
-    failed: int = NAMES_FAILED
-    _known: set[str | int] = field(default_factory=set)
-    _doubtful: set[str | int] = field(default_factory=set)
-
-    def allow(self, name: str | int, error: str | None) -> bool:
-        """Return whether the metric of a call with this outcome may have the name."""
-        if name in self._known:
-            return True
-        if error is None and len(self._known) < self.most:
-            self._known.add(name)
-            self._doubtful.discard(name)
-            return True
-        if error == TOOL_ERROR and len(self._doubtful) < self.failed:
-            self._doubtful.add(name)
-        return name in self._doubtful
 
 
 def measured(attributes: Attributes, error: str | None, names: Names) -> Attributes:
