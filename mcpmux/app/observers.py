@@ -95,6 +95,7 @@ class Observers:
 
         Raises TransportError, ConfigError.
         """
+        from mcpmux.app.connecting import hosts_route
         from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
         from mcpmux.traffic.admin.held import held_routes
@@ -115,6 +116,7 @@ class Observers:
                 announce,
                 [
                     metrics_route(read_metrics),
+                    hosts_route(),
                     *view_routes(views),
                     *call_routes(call),
                     *held_routes(desk),

@@ -24,7 +24,7 @@ from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
+from mcpmux.traffic.admin.configured_views import NAMES, ViewCount, ViewsState, describe_views
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.lists import walk
 from mcpmux.upstreams.upstream import Upstream
@@ -141,9 +141,12 @@ class MuxViews:
                 for upstream in self._mux.upstreams.values():
                     if access.of(client).sees(upstream.name):
                         nursery.start_soon(count, client, upstream)
-        return {name: _count(seen[name], missing[name]) for name in seen}
+        return {name: self._count(seen[name], missing[name]) for name in seen}
 
-
-def _count(seen: list[Seen], missing: dict[str, str]) -> ViewCount:
-    kinds = Counter(item.kind for item in seen)
-    return ViewCount(**kinds, tokens=sum(item.tokens for item in seen), missing=missing)
+    def _count(self, seen: list[Seen], missing: dict[str, str]) -> ViewCount:
+        kinds = Counter(item.kind for item in seen)
+        names = {
+            kind: sorted(self._redactor.clean(item.name) for item in seen if item.kind == kind)[:NAMES]
+            for kind in kinds
+        }
+        return ViewCount(**kinds, tokens=sum(item.tokens for item in seen), missing=missing, names=names)

@@ -13,7 +13,7 @@ A server's question in the middle of a call goes to `questions`: the exchange en
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 import trio
@@ -40,7 +40,8 @@ class Channel:
     `closed`: no more messages of the peer come. `legacy_only`: the transport is one of legacy servers only.
     `hearing`: whether a legacy server's notifications outside of requests are received; a notification
     `HEARING` reports a change. `doubtful`: the server has refused something like a server of another era.
-    `session`: the id that a legacy server gave us over HTTP, or the address with HTTP+SSE.
+    `session`: the id that a legacy server gave us over HTTP, or the address with HTTP+SSE. `output`: the last
+    lines of a child process on its standard error, which go on to change.
     """
 
     legacy_only = False
@@ -60,6 +61,7 @@ class Channel:
         self.hearing = True
         self.doubtful = False
         self.session: str | None = None
+        self.output: Collection[str] = ()
         self._refused = 0  # messages of the peer that could not be taken
         self.hide: Hide = str  # removes the secrets that the peer was given from its text in the log
 

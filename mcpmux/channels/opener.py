@@ -286,7 +286,7 @@ class ChannelOpener:
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
         ):
-            channel.source, channel.hide = "standard output", hide
+            channel.source, channel.hide, channel.output = "standard output", hide, last_words.output
             try:
                 yield channel
                 if channel.closed.is_set():

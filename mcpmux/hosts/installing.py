@@ -191,6 +191,20 @@ def make_entry(host: Host, command: Sequence[str]) -> dict[str, Any]:
     return {**kind, "command": program, "args": args}
 
 
+_URL_MEMBERS = {"windsurf": "serverUrl", "gemini": "httpUrl", "goose": "uri"}
+_URL_TYPES = {"claude-code": "http", "vscode": "http", "cline": "streamableHttp", "goose": "streamable_http"}
+
+
+def describe_entry(host: Host, url: str) -> str | None:
+    """Return the text to put into the host app's file for mcpmux at a URL; None where it takes no URL."""
+    if host.name == "claude-desktop":
+        return None
+    kind = {"type": _URL_TYPES[host.name]} if host.name in _URL_TYPES else {}
+    more = {"enabled": True, "name": NAME, "timeout": _GOOSE_TIMEOUT} if host.name == "goose" else {}
+    entry = {**kind, _URL_MEMBERS.get(host.name, "url"): url, **more}
+    return put("", host.format, _path_of(host), entry)
+
+
 def _path_of(host: Host) -> tuple[str, ...]:
     return (*host.servers, NAME)
 

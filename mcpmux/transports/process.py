@@ -57,12 +57,17 @@ OnStderrLine = Callable[[str], None]
 FIRST_LINES = 3  # of standard error that explain an end: installers begin with the cause
 LAST_LINES = 3  # the same: programs end with it
 SHOWN_CHARACTERS = 300  # of each of these lines
+OUTPUT_LINES = 40  # that a person may read
 
 
 class LastWords:
-    """The first and the last lines that a child wrote to its standard error, each bounded in length."""
+    """The first and the last lines that a child wrote to its standard error, each bounded in length.
+
+    `output`: more of the last lines.
+    """
 
     def __init__(self) -> None:
+        self.output: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._left_out = 0
@@ -72,6 +77,7 @@ class LastWords:
         if not line:
             return
         line = line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"
+        self.output.append(line)
         if len(self._first) < FIRST_LINES:
             self._first.append(line)
             return

@@ -128,6 +128,7 @@ class UpstreamStatus:
         self.reason, self.quoted = "it is still starting", ""
         self.last_error: str | None = None
         self.connects = 0
+        self.output: Collection[str] = ()  # the last lines of its process, also after its end
         self.since = trio.current_time()  # when the present `state` began
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.reported: set[tuple[str, Problem]] = set()  # by list; all sessions with the server share it

@@ -530,6 +530,7 @@ class Upstream(UpstreamStatus):
         async with self._open_channel(self.config, self._heard, self.watch) as channel:
             EXCHANGE.set(cause)
             channel.questions.find_client, channel.asks_progress = self._find_client, True
+            self.output = channel.output
             connecting_since = trio.current_time()
             try:
                 connection = await self._opener.connect(channel, self.config.connect_timeout)

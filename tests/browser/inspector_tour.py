@@ -123,6 +123,11 @@ async def visit(page: Page) -> AsyncIterator[str]:
         await page.run(f"document.getElementById('{tab}').click()")
         await page.wait(f"!{view}.hidden && {view}.innerText.trim()")
         await page.wait(f"![...{view}.querySelectorAll('dd')].some(each => each.innerText === '…')")
+        if name == "latency":
+            await page.wait(f"{view}.querySelector('.groups')")
+        if name == "upstreams":
+            await page.wait(f"{view}.querySelector('.hosts button')")
+            await page.run(f"{view}.querySelectorAll('.hosts button')[2].click()")
         await page.run(f"{view}.querySelectorAll('details:not(.payload)').forEach(each => each.open = true)")
         if name == "client":
             await page.wait(f"{view}.querySelector('.item')")

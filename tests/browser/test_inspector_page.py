@@ -31,6 +31,7 @@ async def opened(
         await page.resize(1280, 800)
         await page.open(here.announced)
         await page.wait("document.getElementById('link')?.dataset.state === 'live'")
+        await page.key("2")
         yield page, here
         elsewhere = [url for url in page.requests if not url.startswith((f"{here.url}/", "data:"))]
         assert elsewhere == []
@@ -549,7 +550,7 @@ async def test_a_hostile_text_is_only_text(browser: Browser):
             await page.run("document.getElementById('row-1').click()")
             await page.wait("document.querySelectorAll('.step').length === 4")
             await page.run(f"document.querySelectorAll('.step')[{step}].click()")
-        await page.key("2")
+        await page.key("1")
         await page.wait("document.getElementById('view-upstreams').textContent.includes('onerror')")
         await page.key("4")
         await page.wait("document.getElementById('view-latency').textContent.includes('onerror')")
@@ -569,9 +570,9 @@ async def test_markup_out_of_text_is_impossible_on_this_page(browser: Browser):
 
 async def test_upstreams_and_latency_are_shown(browser: Browser):
     async with opened(browser, many(20)) as (page, _):
-        await page.key("2")
-        await page.wait("document.querySelectorAll('.card').length === 2")
-        states = "[...document.querySelectorAll('.card')].map(card => card.dataset.state).join()"
+        await page.key("1")
+        await page.wait("document.querySelectorAll('#view-upstreams .card').length === 3")
+        states = "[...document.querySelectorAll('.card[data-state]')].map(card => card.dataset.state).join()"
         await page.wait(f"{states} === 'ready,down'")
         assert "nobody there" in await page.run(
             "document.querySelector('.card[data-state=down]').textContent"
@@ -605,6 +606,31 @@ async def test_the_slowest_exchange_of_a_tool_is_one_click_away(browser: Browser
         await page.wait(f"{ROWS} === 3")
         numbers = "[...document.querySelectorAll('.row')].map(row => row.dataset.row).join()"
         assert await page.run(numbers) == "4,5,3"
+
+
+async def test_the_first_page_says_how_to_connect(browser: Browser):
+    async with opened(browser, servers={"docs": ScriptedServer(tools=[])}, tap=True) as (page, here):
+        await page.run("sessionStorage.clear()")
+        await page.open(here.url)
+        card = "document.querySelector('#view-upstreams .connect')"
+        await page.wait(f"{card}?.querySelectorAll('.hosts button').length > 5")
+        endpoint = await page.run(f"{card}.querySelector('code').textContent")
+        assert endpoint.startswith("http://127.0.0.1:") and endpoint.endswith("/mcp")
+        for title, words in (("VS Code", endpoint), ("Claude Desktop", "mcpmux install claude-desktop")):
+            await page.run(
+                f"[...{card}.querySelectorAll('button')].find(b => b.innerText === '{title}').click()"
+            )
+            await page.wait(f"{card}.textContent.includes({json.dumps(words)})")
+        copies = "document.querySelector('.connect .copyable button')"
+        await page.send(
+            "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+        )
+        await page.run(f"{copies}.click()")
+        await page.wait(f"{copies}.innerText === 'Copied'")
+        await page.key("2")
+        await page.open("about:blank")
+        await page.open(here.url)  # the page that was shown is shown again
+        await page.wait("document.getElementById('view-exchanges')?.hidden === false")
 
 
 VIEWS = {
@@ -656,13 +682,15 @@ async def test_views_lead_to_their_exchanges(browser: Browser):
             assert words in coding
         assert "Counted without search: " in coding
         assert "tools that change nothing" in reading and "everybody" in reading
-        await page.run("document.querySelector('#view-views summary').click()")
-        assert "searchfind" in await page.run("document.querySelector('#view-views details').textContent")
+        details = "[...document.querySelectorAll('#view-views article')[0].querySelectorAll('details')]"
+        assert "docs__find" in await page.run(f"{details}[0].textContent")  # the tool, as its clients call it
+        await page.run(f"{details}.at(-1).querySelector('summary').click()")
+        assert "searchfind" in await page.run(f"{details}.at(-1).textContent")
         await page.run("document.querySelector('[data-action=count]').focus()")
         await page.key("Enter")  # what is open and has the focus keeps it
         await page.wait(f"{VIEW_CARDS}.join().includes('about')")
         assert await page.run("document.activeElement.dataset.action") == "count"
-        assert await page.run("document.querySelector('#view-views details').open")
+        assert await page.run(f"{details}.at(-1).open")
         await page.run("document.querySelector('[data-action=\"exchanges coding\"]').focus()")
         await page.key("Enter")
         await page.wait(f"!document.getElementById('view-exchanges').hidden && {ROWS} === 2")
@@ -699,9 +727,9 @@ async def test_views_are_readable_in_both_colours_and_in_a_narrow_window(browser
 
 async def test_an_upstream_is_drained_enabled_and_disabled_after_a_question(browser: Browser):
     async with opened(browser, many(3)) as (page, _):
-        await page.key("2")
+        await page.key("1")
         button = "document.querySelector('[data-action=\"{} docs\"]')"
-        state = "document.querySelector('.card').dataset.state"
+        state = "document.querySelector('.card[data-state]').dataset.state"
         for action, then in [("drain", "drained"), ("enable", "ready")]:
             await page.wait(f"{button.format(action)} !== null")
             await page.run(f"{button.format(action)}.click()")
@@ -786,7 +814,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         assert not await page.run(wide)
         await page.run("document.getElementById('tab-replicas').focus()")
         await page.key("ArrowRight")
-        await page.wait("document.activeElement.id === 'tab-exchanges'")
+        await page.wait("document.activeElement.id === 'tab-upstreams'")
 
 
 async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser):
@@ -796,6 +824,6 @@ async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser
         await page.key("7")
         await page.run("document.getElementById('tab-subscriptions').focus()")
         await page.key("ArrowRight")
-        await page.wait("document.activeElement.id === 'tab-exchanges'")
+        await page.wait("document.activeElement.id === 'tab-upstreams'")
         assert await page.run("document.getElementById('tab-replicas') === null")
         assert await page.run("document.getElementById('view-replicas').hidden")

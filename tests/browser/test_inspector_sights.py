@@ -24,7 +24,9 @@ async def test_subscriptions_lead_to_the_exchanges_of_their_clients(browser: Bro
     docs = Subscribable("2025-11-25")
     async with opened(browser, servers={"docs": docs}, tap=True) as (page, here):
         await page.key("6")
-        await page.wait("document.getElementById('view-subscriptions').innerText.includes('Nobody listens')")
+        await page.wait(
+            "document.getElementById('view-subscriptions').innerText.includes('No client listens')"
+        )
         client = await listen(here, "docs+memo:1", toolsListChanged=True)
         await page.wait(f"{SUBSCRIPTION_ROWS}.length === 2")
         assert [row.split("\t")[0] for row in await page.run(SUBSCRIPTION_ROWS)] == [

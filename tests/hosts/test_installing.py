@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.document import get, parse
+from mcpmux.hosts.entry import find_servers
 from mcpmux.hosts.host import HOSTS, Machine, Place
 from mcpmux.hosts.installing import (
     NAME,
     Change,
     backup_of,
     describe,
+    describe_entry,
     find_place,
     make,
     plan_install,
@@ -50,6 +52,19 @@ WRITTEN = {
 def place_of(folder: Path, host: str) -> Place:
     (folder / USER_FILES[host]).parent.mkdir(parents=True, exist_ok=True)
     return find_place(machine_of(folder), host)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_entry_with_a_url_is_what_the_importer_reads(tmp_path: Path, host: str) -> None:
+    url = "http://127.0.0.1:8484/mcp"
+    text = describe_entry(HOSTS[host], url)
+    if host == "claude-desktop":
+        assert text is None
+        return
+    assert text is not None
+    place = Place(HOSTS[host], tmp_path / "file")
+    (server,) = find_servers(place, parse(text, place.host.format), machine_of(tmp_path))
+    assert (server.name, server.table["url"], server.reason, server.notes) == (NAME, url, None, ())
 
 
 @pytest.mark.parametrize("host", HOSTS)

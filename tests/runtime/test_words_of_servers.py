@@ -14,9 +14,12 @@ from structlog.testing import capture_logs
 from mcpmux import app
 from mcpmux.config import Config, Http, Stdio, Upstream, WebSocket
 from mcpmux.config.expansion import Secret
+from mcpmux.config.traffic import Redaction
 from mcpmux.errors import MORE, RpcError
 from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH
 from mcpmux.protocol.envelope import error_body, raw
+from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.redaction.redactor import Redactor
 from tests.peers.revision import MODERN, Json
 from tests.peers.web import JSON, Web
 from tests.runtime.web_world import exchange, open_web
@@ -167,3 +170,19 @@ async def check_trouble(target: Any, cause: str) -> None:
     assert WORDS in str(logs)
     assert WORDS in recorded
     assert SECRET not in f"{logs} {recorded}"
+
+
+async def test_the_output_of_a_process_and_its_command_are_shown_redacted() -> None:
+    key = "api_key=abcdefgh12345"
+    code = f"import sys; print('first {SECRET} {key}', file=sys.stderr); sys.exit('last')"
+    target = Stdio(sys.executable, ("-c", code, "--token", "abcdefgh12345"), env={"KEY": Secret(SECRET)})
+    with trio.fail_after(60):
+        async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
+            await mux.upstreams["x"].settled()
+            redactor = Redactor(Redaction())
+            (state,) = await UpstreamView(mux.upstreams, mux.hub, redactor).read_all()
+    first, last = state.output[-2:]
+    assert (first.split()[0], last) == ("first", "last")
+    assert state.command is not None and state.command.endswith("--token [redacted: token]")
+    shown = repr(state)
+    assert SECRET not in shown and "abcdefgh12345" not in shown

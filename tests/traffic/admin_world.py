@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trio
 
+from mcpmux.app.connecting import hosts_route
 from mcpmux.app.control import Control
 from mcpmux.app.held import MuxDesk
 from mcpmux.app.listeners import Serving, serve_listener
@@ -196,6 +197,7 @@ async def listening(
             stopping,
             announced.append,
             [
+                hosts_route(),
                 *view_routes(MuxViews(world.mux, traffic.view.redactor)),
                 *call_routes(Calls(world.mux.service, row_of).answer if tap else OFF),
                 metrics_route(read_metrics),

@@ -39,6 +39,7 @@ PAGES = (
     "/api/exchanges/stream",
     "/api/traffic/stream",
     "/api/filter",
+    "/api/hosts",
     "/api/capture",
     "/api/upstreams",
     "/upstreams",
@@ -618,3 +619,14 @@ async def test_the_keys_of_filters_are_told_with_the_words_of_the_language():
     assert "tool_error" in keys["status"]["values"]
     assert keys["leg"]["values"] == ["client", "upstream"]
     assert keys["marked"]["operator"] == ""
+
+
+async def test_each_host_app_is_told_what_its_file_needs():
+    async with listening() as here:
+        status, _, body = await ask(here, "/api/hosts?url=javascript:x", token=here.token)
+        assert (status, b"url has to be" in body) == (400, True)
+        hosts = {host["name"]: host for host in (await get(here, "/api/hosts?url=http://h:1/mcp"))["hosts"]}
+    assert json.loads(hosts["cursor"]["text"]) == {"mcpServers": {"mcpmux": {"url": "http://h:1/mcp"}}}
+    assert hosts["cursor"]["file"] == "~/.cursor/mcp.json"
+    assert hosts["claude-desktop"]["text"] is None
+    assert 'url = "http://h:1/mcp"' in hosts["codex"]["text"]

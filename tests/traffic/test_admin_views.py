@@ -106,6 +106,7 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         assert counts["coding"] == {
             "tools": 2, "prompts": 0, "resources": 0, "templates": 0,
             "tokens": sum(tool.tokens for tool in seen), "missing": {},
+            "names": {"tools": ["docs__find", "docs__write"]},
         }  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from mcpmux.config.listener import HttpListener, Listeners
 from mcpmux.config.views import SEARCH, Selector, View
 from mcpmux.traffic.admin.route import HttpExchange, Route
 
+NAMES = 200  # of each kind that are shown of a view
+
 _HINTS = {
     "readOnlyHint": ("change something", "change nothing"),
     "destructiveHint": ("destroy nothing", "may destroy something"),
@@ -59,7 +61,10 @@ class ViewsState(msgspec.Struct, frozen=True):
 
 
 class ViewCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a client of a view sees. `missing`: upstreams whose lists are incomplete, and why."""
+    """How much a client of a view sees. `missing`: upstreams whose lists are incomplete, and why.
+
+    `names`: by kind, the first NAMES of what it sees, as its clients call it.
+    """
 
     tools: int = 0
     prompts: int = 0
@@ -67,6 +72,7 @@ class ViewCount(msgspec.Struct, frozen=True, kw_only=True):
     templates: int = 0
     tokens: int
     missing: dict[str, str]
+    names: dict[str, list[str]] = {}
 
 
 class Views(Protocol):

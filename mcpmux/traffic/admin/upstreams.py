@@ -5,6 +5,7 @@ Disabled upstreams are included, without sessions.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,10 @@ import msgspec
 import trio
 
 from mcpmux.cluster.letter import ReplicaState
+from mcpmux.config import Stdio, Target
 from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config.expansion import make_hide
+from mcpmux.config.model import secrets_of
 from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.traffic.admin.listening import ListeningView, Subscription
@@ -46,6 +50,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     """One configured upstream. `target` is without secrets; `server` is its own name.
 
+    `command`: the whole command of a process, and `output`: the last lines on its standard error, redacted.
+
     `since`: the time when it came into its state. `restarts`: reconnections of its shared session;
     `in_flight`: exchanges in all its sessions; `retry_seconds`: until the next attempt; `last_error`: the
     latest error, perhaps long ago; `cache`: number of answers from memory (`hits`), of others (`misses`),
@@ -56,6 +62,8 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     target: str
     state: str
+    command: str | None = None
+    output: list[str] = []
     since: str | None = None
     revision: str | None = None
     trouble: str | None = None
@@ -94,7 +102,11 @@ class UpstreamView:
         there = [self._upstream(upstream, sessions[name]) for name, upstream in self._registry.items()]
         return there + [
             UpstreamState(
-                name=upstream.name, prefix=upstream.prefix, target=upstream.target.display, state=DISABLED
+                name=upstream.name,
+                prefix=upstream.prefix,
+                target=upstream.target.display,
+                command=self._command(upstream.target),
+                state=DISABLED,
             )
             for upstream in self._configured()
             if not upstream.enabled
@@ -112,6 +124,8 @@ class UpstreamView:
             name=upstream.name,
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
+            command=self._command(upstream.config.target),
+            output=list(map(self._redactor.clean, upstream.output)),
             **self._common(upstream),
             restarts=upstream.restarts,
             in_flight=sum(session.in_flight for session in sessions),
@@ -125,6 +139,12 @@ class UpstreamView:
             sessions=[self._session(session) for session in sessions[:SESSIONS]],
             more_sessions=max(0, len(sessions) - SESSIONS),
         )
+
+    def _command(self, target: Target) -> str | None:
+        if not isinstance(target, Stdio):
+            return None
+        words = shlex.join([target.command, *target.args])
+        return self._redactor.clean(make_hide(secrets_of(target))(words))
 
     def _common(self, session: Upstream) -> dict[str, Any]:
         since = second_of(int(self._epoch + session.since))

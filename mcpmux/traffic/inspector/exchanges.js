@@ -16,6 +16,9 @@ const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
 const OTHER_RUN = "The link is to an exchange of another run of mcpmux, which is not remembered any more.";
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
+/** Return whether the address leads to exchanges. */
+const isPlace = () => /[#&](filter|exchange)=/.test(location.hash);
+
 /**
  * `hidden`: another page is shown; `visible`: somebody sees the window. `onShow()`: show this page. `onState(state)`:
  * of the connection: `link`, and how many `messages` have passed. `onResend(request)`: see `Toolbar`. `admin`: see
@@ -37,8 +40,7 @@ export class Exchanges extends Widget {
 
   componentDidMount() {
     showWidths();
-    // Not for the link past the top.
-    addEventListener("hashchange", () => /[#&](filter|exchange)=/.test(location.hash) && this.follow());
+    addEventListener("hashchange", () => isPlace() && this.follow()); // not for the link past the top
     this.follow();
   }
 
@@ -97,7 +99,7 @@ export class Exchanges extends Widget {
     this.filter.current.put(place.get("filter") ?? "");
     this.own.current.checked = place.get("own") === "true";
     if (this.isOpen) this.close();
-    this.props.onShow();
+    if (isPlace()) this.props.onShow();
     await this.apply();
     const [run, number] = (place.get("exchange") ?? "").split("-");
     if (!number || !this.rows.run) return;

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers and times as people read them, as `format.py` writes them on a terminal.
 
 const SECOND = /** @type {const} */ ({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const clock = new Intl.DateTimeFormat(undefined, { ...SECOND, fractionalSecondDigits: 3 });
@@ -7,26 +7,41 @@ const whole = new Intl.NumberFormat(undefined);
 
 export const time = (at) => clock.format(at);
 export const shortTime = (at) => seconds.format(at);
-export const date = (at) => new Date(at).toISOString();
 export const count = (number) => whole.format(number);
 
-/** @param {number | null} [ms] */
-export function duration(ms) {
-  if (ms === undefined || ms === null) return "";
-  if (ms < 1) return `${Math.round(ms * 1000)} µs`;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+/** Return the day and the time, here. */
+export function moment(at) {
+  const day = new Date(at - 60_000 * new Date(at).getTimezoneOffset()).toISOString().slice(0, 10);
+  return `${day} ${shortTime(at)}`;
 }
+
+/** Return three significant digits; whole numbers of more digits stay whole. */
+function digits(value) {
+  if (value === 0) return "0";
+  return value >= 999.5 ? count(Math.round(value)) : value.toPrecision(3);
+}
+
+/** @type {[number, string][]} */
+const TIMES = [[60_000, "min"], [1000, "s"], [1, "ms"], [0.001, "µs"]];
+/** @type {[number, string][]} */
+const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+
+/** @param {[number, string][]} units */
+function inUnits(value, units) {
+  const [unit, name] = units.find(([each]) => value >= each * 0.9995) ?? units[units.length - 1];
+  return `${digits(value / unit)} ${name}`;
+}
+
+/** @param {number | null} [ms] */
+export const duration = (ms) => (ms === undefined || ms === null ? "" : inUnits(ms, TIMES));
 
 /** @param {number | null} [bytes] */
 export function size(bytes) {
   if (bytes === undefined || bytes === null) return "";
-  if (bytes < 1024) return `${bytes} B`;
-  if (bytes < 1024 * 1024) return `${(bytes / 1024).toFixed(bytes < 10_240 ? 1 : 0)} KiB`;
-  return `${(bytes / 1024 / 1024).toFixed(1)} MiB`;
+  return bytes >= 1023.5 ? inUnits(bytes, SIZES) : `${bytes} B`;
 }
+
+export const rate = (perSecond) => `${digits(perSecond)}/s`;
 
 /** @type {Record<string, string>} */
 const WORDS = {

@@ -1,7 +1,7 @@
 // Elements as templates that read as HTML. Text is text: nothing that comes from outside is ever read as markup.
 
 import htm from "./vendor/htm.js";
-import { Component, h } from "./vendor/preact.js";
+import { Component, createRef, h } from "./vendor/preact.js";
 
 const EVERY_MS = 2000;
 
@@ -18,6 +18,21 @@ export const facts = (pairs) => html`
   <dl class="facts">
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
+
+/** A text with a button that copies it, or selects it where the browser lets no page copy. */
+export class Copyable extends Component {
+  box = createRef();
+
+  render({ text, isLong }, { done }) {
+    const copy = () => navigator.clipboard.writeText(text).then(
+      () => this.setState({ done: text }), () => getSelection()?.selectAllChildren(this.box.current));
+    return html`
+      <span class="copyable">
+        <${isLong ? "pre" : "code"} ref=${this.box} tabindex=${isLong ? 0 : null} translate="no">${text}<//>
+        <button type="button" class="more" onclick=${copy}>${done === text ? "Copied" : "Copy"}</button>
+      </span>`;
+  }
+}
 
 /**
  * A table whose heads sort it. `columns`: each with its `name`, what it `show`s of a row, and the number by which it

@@ -88,11 +88,6 @@ export class Latency extends Polled {
 const key = (name, text) => html`<span class="key ${name}"><i />${text}</span>`;
 const x = (place, slots, wide) => LEFT + (place / slots) * (wide - LEFT);
 
-function label(ms) {
-  if (ms >= 1000) return `${ms / 1000} s`;
-  return ms >= 1 ? `${ms} ms` : `${Math.round(ms * 1000)} µs`;
-}
-
 const chart = (height, wide, name, ...content) => html`
   <svg class="chart" viewBox="0 0 ${wide} ${height}" role="img" aria-label="${name} over time">${content}</svg>`;
 const tick = (y, text) => html`<text class="tick" x=${LEFT - 8} y=${y} text-anchor="end">${text}</text>`;
@@ -113,7 +108,7 @@ function durations(slots, wide) {
   const y = (ms) => TOP + (1 - part(ms)) * (HEIGHT - TOP - BOTTOM);
   const powers = Array.from({ length: high - low + 1 }, (_, place) => 10 ** (low + place));
   return chart(HEIGHT, wide, "Durations",
-    powers.map((power) => [rule(y(power), wide), tick(y(power) + 4, label(power))]),
+    powers.map((power) => [rule(y(power), wide), tick(y(power) + 4, format.duration(power))]),
     times(slots, HEIGHT, wide),
     ["most", "p95", "p50"].map((name) => {
       const points = slots.map((slot, place) =>
@@ -158,10 +153,10 @@ function failed({ count, errors }) {
 
 function histogram(buckets, edges) {
   const most = Math.max(...buckets);
-  const name = (place) => (place < 0 ? "0" : place < edges.length ? label(edges[place]) : "…");
+  const name = (place) => (place < 0 ? "0" : place < edges.length ? format.duration(edges[place]) : "…");
   return html`
     <svg class="histogram" viewBox="0 0 ${buckets.length * 9} 22" width=${buckets.length * 9} height="22" role="img"
-      aria-label="Distribution from ${label(edges[0])} to ${label(edges[edges.length - 1])}">
+      aria-label="Distribution from ${format.duration(edges[0])} to ${format.duration(edges[edges.length - 1])}">
       ${buckets.map((number, place) => {
         const height = number ? Math.max(2, (number / most) * 22) : 1;
         return html`

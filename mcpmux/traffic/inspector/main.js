@@ -15,9 +15,10 @@ import { createRef, render } from "./vendor/preact.js";
 import { Views } from "./views.js";
 
 const PAGES = {
-  exchanges: "Exchanges", upstreams: "Upstreams", views: "Views", latency: "Latency", client: "Client",
+  upstreams: "Upstreams", exchanges: "Exchanges", views: "Views", latency: "Latency", client: "Client",
   subscriptions: "Subscriptions", held: "Held",
 };
+const KEPT = "mcpmux page"; // in the storage of this tab of the browser
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", closed: "Not connected" };
 
 /** The connection, in the header. */
@@ -39,7 +40,7 @@ class App extends Widget {
   client = createRef();
   keys = createRef();
   /** @type {any} */
-  state = { page: "exchanges", visible: !document.hidden, hasReplicas: false };
+  state = { page: sessionStorage.getItem(KEPT) ?? "upstreams", visible: !document.hidden, hasReplicas: false };
 
   async componentDidMount() {
     document.addEventListener("keydown", (event) => this.key(event));
@@ -54,6 +55,7 @@ class App extends Widget {
 
   /** Show a page, then do something there. */
   show(page, act = () => {}) {
+    sessionStorage.setItem(KEPT, page);
     this.setState({ page }, () => {
       document.getElementById(`tab-${page}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
       act();
@@ -110,14 +112,14 @@ class App extends Widget {
         <${Page} active=${active(name)} admin=${admin} onFilter=${onFilter} onExchange=${onExchange} />
       </section>`;
     return html`
-      <a class="skip" href="#list">Skip to the exchanges</a>
+      <a class="skip" href="#main">Skip to the page</a>
       <header class="top">
         <h1><img src="icon.svg" alt="" width="18" height="18" />mcpmux <span>inspector</span></h1>
         ${tabs("Pages", "", this.pages, page, (name) => this.show(name))}
         <${Status} ref=${this.status} />
         <button class="help" aria-label="Keys" title="Keys (?)" onclick=${() => this.keys.current.show()}>?</button>
       </header>
-      <main>
+      <main id="main" tabindex="-1">
         <${Exchanges} ref=${this.exchanges} hidden=${page !== "exchanges"} visible=${visible} admin=${admin}
           onShow=${() => this.show("exchanges")} onState=${(state) => this.status.current.setState(state)}
           onResend=${(request) => this.openClient(request)} />

@@ -33,9 +33,9 @@ const card = (replica) => html`
   </article>`;
 
 const numbers = (replica) => [
-  ["Since", new Date(replica.since * 1000).toLocaleString()],
+  ["Since", format.moment(replica.since * 1000)],
   ["Others", format.count(replica.others)],
-  ["Subscribes for all at", format.count(replica.owned)],
+  ["Subscribes for all replicas at", format.count(replica.owned)],
   ["Legacy sessions", format.count(replica.sessions)],
   ["Taken over", format.count(replica.taken_over)],
   ["Handed over", format.count(replica.handed_over)],
@@ -43,5 +43,5 @@ const numbers = (replica) => [
   ["Store commands", format.count(replica.commands)],
   ["Store answers in", format.duration(replica.lag_ms) || "–"],
   ["Events waiting", format.count(replica.events_waiting)],
-  ["Lease", `${replica.lease_seconds.toFixed(1)} s`],
+  ["Lease", format.duration(1000 * replica.lease_seconds)],
 ];

@@ -1,10 +1,10 @@
-// Who listens to what: lists and resources, their clients, and when those were told of a change last.
+// Who listens to what: lists and resources, their clients, and when a change was sent to those last.
 
 import { get } from "./api.js";
 import * as format from "./format.js";
 import { head, html, Polled } from "./html.js";
 
-const COLUMNS = ["What", "Told by", "Last change", "Told to", "Clients"];
+const COLUMNS = ["List or resource", "Session", "Last change", "Sent to", "Clients"];
 
 /** `onFilter(filter)`: show the exchanges that fit it. */
 export class Subscriptions extends Polled {
@@ -18,10 +18,10 @@ export class Subscriptions extends Polled {
       ${subscriptions.length ? html`
         <div class="wide" tabindex="0" role="region" aria-label="Subscriptions">
           <table class="listening">
-            ${head(COLUMNS, ["Told to"])}
+            ${head(COLUMNS, ["Sent to"])}
             <tbody>${subscriptions.map((each) => this.row(each))}</tbody>
           </table>
-        </div>` : html`<p class="hint">Nobody listens to anything.</p>`}`;
+        </div>` : html`<p class="hint">No client listens to anything.</p>`}`;
   }
 
   row({ uri, list, sessions, agreed, changed, told, clients, more_clients: more }) {
@@ -29,7 +29,7 @@ export class Subscriptions extends Polled {
       <tr key=${uri ?? list}>
         <td class=${uri && "uri"} translate="no">${uri ?? `List of ${list}`}</td>
         <td>${uri ? `${sessions.join(", ")}${agreed ? "" : " (asked for)"}` : "every upstream"}</td>
-        <td>${changed ? new Date(changed).toLocaleTimeString() : "–"}</td>
+        <td>${changed ? format.moment(Date.parse(changed)) : "–"}</td>
         <td class="number">${changed ? format.count(told) : "–"}</td>
         <td>
           <details>

@@ -1,8 +1,9 @@
-// How the upstreams are: each with its sessions, and what those are subscribed to.
+// Where clients connect, and how the upstreams are: each with what is wrong, its output, its sessions.
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { facts, head, html, Polled } from "./html.js";
+import { Copyable, facts, head, html, Polled } from "./html.js";
+import { Component } from "./vendor/preact.js";
 
 const ACTIONS = {
   enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
@@ -19,35 +20,80 @@ const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
 const SESSION_COLUMNS = ["Session", "Kind", "State", "Revision", "Connected in"];
 const SUBSCRIPTION_COLUMNS = ["Resource", "Session", "Listeners", "State"];
 
+const WINDOW_SECONDS = 300;
+/** What to do about a state, in words. */
+const ADVICE = {
+  disabled: "Clients do not see it. Enable it to use it.",
+  drained: "It gets no requests. Enable it to use it again.",
+  failing: "It is connected and does not answer. Restart it if that lasts.",
+  "crash-loop": "Its process ends again and again: its output below may say why. Try its command in a terminal.",
+};
+const REFUSED = /\b(401|403)\b|refused the token|auth login/;
+
+/** Return what to do about an upstream that clients cannot use. */
+export function adviceFor({ name, state, trouble, command, output = [] }) {
+  if (ADVICE[state]) return ADVICE[state];
+  if (state !== "down") return "";
+  if (REFUSED.test(trouble ?? "")) return `It wants a token: mcpmux auth login ${name}`;
+  if (!command) return "Check that it runs at its address.";
+  return output.length ? "Its output below may say why." : "Try its command in a terminal.";
+}
+
 /** `admin`: see api.js. */
 export class Upstreams extends Polled {
-  load() {
-    return get("/api/upstreams");
+  async load() {
+    const [{ upstreams }, stats, { endpoint }] = await Promise.all([
+      get("/api/upstreams"), get("/api/stats", { window: WINDOW_SECONDS, slots: 1 }), this.props.admin.control(),
+    ]);
+    return { upstreams, stats, endpoint };
   }
 
-  page({ upstreams }) {
-    return html`<div class="cards">${upstreams.map((upstream) => this.card(upstream))}</div>`;
+  page({ upstreams, stats, endpoint }) {
+    const ready = upstreams.filter(({ state }) => state === "ready").length;
+    return html`
+      <div class="bar"><h2>Upstreams</h2><span class="hint">${ready} of ${upstreams.length} ready</span></div>
+      <div class="cards">
+        <${Connect} key="" endpoint=${endpoint} />
+        ${upstreams.map((upstream) => this.card(upstream, stats))}
+      </div>`;
   }
 
-  card(upstream) {
-    const { name, state, trouble } = upstream;
+  card(upstream, { upstreams: measured, seconds }) {
+    const { name, state, trouble, output, retry_seconds: retry } = upstream;
+    const { count = 0, errors = 0, p50, p95 } = measured.find((each) => each.upstream === name) ?? {};
+    const advice = adviceFor(upstream);
     return html`
       <article key=${name} class="card" data-state=${state}>
         <header>
           <span class="dot" aria-hidden="true" /><h2>${name}</h2><span class="chip" data-state=${state}>${state}</span>
         </header>
-        <p class="target" translate="no">${upstream.target}</p>
-        ${trouble && html`<p class="trouble">${trouble}</p>`}
+        <p class="target" translate="no">${upstream.command ?? upstream.target}</p>
+        ${(trouble || advice) && html`
+          <p class="trouble">
+            ${trouble}${" "}
+            ${retry !== null && state !== "ready" && html`<b>Next try in ${format.duration(1000 * retry)}. </b>`}
+            ${advice}
+          </p>`}
         ${facts([
           ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
           ["Revision", upstream.revision ?? "not agreed"],
           ["Prefix", upstream.prefix || "none"],
-          ["Since", upstream.since ? new Date(upstream.since).toLocaleString() : "–"],
-          ["Restarts", format.count(upstream.restarts)],
+          ["Since", upstream.since ? format.moment(Date.parse(upstream.since)) : "–"],
+          ["Rate", format.rate(count / seconds)],
+          ["Median", format.duration(p50) || "–"],
+          ["95 %", format.duration(p95) || "–"],
+          ["Failed", count ? `${format.count(errors)} of ${format.count(count)}` : "–"],
           ["In flight", format.count(upstream.in_flight)],
+          ["Restarts", format.count(upstream.restarts)],
           ["Offers", upstream.capabilities.join(", ") || "nothing"],
         ])}
-        ${this.actions(upstream)}${sessionTable(upstream)}${subscriptionsOf(upstream)}
+        ${this.actions(upstream)}
+        ${output.length > 0 && html`
+          <details class="subscriptions output" open=${state !== "ready"}>
+            <summary>Output (${format.plural(output.length, "line")})</summary>
+            <pre tabindex="0" translate="no">${output.join("\n")}</pre>
+          </details>`}
+        ${sessionTable(upstream)}${subscriptionsOf(upstream)}
       </article>`;
   }
 
@@ -72,6 +118,44 @@ export class Upstreams extends Polled {
   }
 }
 
+/** Where clients connect, and what a host app needs for that. `endpoint`: the URL, null when there is none. */
+class Connect extends Component {
+  /** @type {any} */
+  state = { hosts: [], chosen: null };
+
+  componentDidMount() {
+    this.look();
+  }
+
+  componentDidUpdate(before) {
+    if (before.endpoint !== this.props.endpoint) this.look();
+  }
+
+  async look() {
+    const { endpoint } = this.props;
+    if (endpoint) this.setState(await get("/api/hosts", { url: endpoint }).catch(() => ({})));
+  }
+
+  render({ endpoint }, { hosts, chosen }) {
+    const host = hosts.find(({ name }) => name === chosen);
+    return html`
+      <article class="card connect">
+        <header><h2>Connect a client</h2></header>
+        ${endpoint ? html`<p><${Copyable} text=${endpoint} /></p>`
+          : html`<p class="hint">mcpmux does not listen for HTTP here: the host app that started it is its client.</p>`}
+        ${endpoint && html`
+          <p class="hosts" role="group" aria-label="Host apps">
+            ${hosts.map(({ name, title }) => html`
+              <button class="button" aria-pressed=${name === chosen}
+                onclick=${() => this.setState({ chosen: name })}>${title}</button>`)}
+          </p>`}
+        ${host && (host.text ? html`
+          <p class="hint">In <code>${host.file}</code>:</p><${Copyable} text=${host.text} isLong />`
+          : html`<p class="hint">It takes no URL in its file: run <code>mcpmux install ${host.name}</code>.</p>`)}
+      </article>`;
+  }
+}
+
 const sessionTable = ({ sessions, more_sessions: more }) => html`
   <table class="sessions">
     ${head(SESSION_COLUMNS)}
@@ -88,7 +172,7 @@ const sessionTable = ({ sessions, more_sessions: more }) => html`
 
 function subscriptionsOf({ sessions }) {
   const number = sessions.reduce((sum, each) => sum + each.subscriptions.length + each.more_subscriptions, 0);
-  if (!number) return html`<p class="hint">Nobody is subscribed to anything of it.</p>`;
+  if (!number) return html`<p class="hint">No subscriptions.</p>`;
   const all = sessions.flatMap(({ key, subscriptions }) => subscriptions.map((each) => ({ ...each, key })));
   return html`
     <details class="subscriptions">

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { facts, head, html, Polled } from "./html.js";
+import { Copyable, facts, head, html, Polled } from "./html.js";
 
 const KINDS = { tools: "Tools", prompts: "Prompts", resources: "Resources", templates: "Templates" };
 const EXAMPLE = `[views.reading]
@@ -15,11 +15,11 @@ export class Views extends Polled {
   round = 0; // of counting
 
   async load(isFirst) {
-    const state = await get("/api/views");
+    const [state, { endpoint }] = await Promise.all([get("/api/views"), this.props.admin.control()]);
     const shown = JSON.stringify(state);
     if (isFirst || shown !== this.shown) this.count(state.views);
     this.shown = shown;
-    return state;
+    return { ...state, endpoint };
   }
 
   /** Ask for the numbers, which takes as long as upstreams need for their lists. */
@@ -37,7 +37,7 @@ export class Views extends Polled {
     }
   }
 
-  page({ views, has_access_rules: hasRules }) {
+  page({ views, has_access_rules: hasRules, endpoint }) {
     const { counts, trouble } = this.state;
     if (!views.length) return none;
     return html`
@@ -47,15 +47,16 @@ export class Views extends Polled {
         ${hasRules && html`<span class="hint">Access rules may hide some of it from a client.</span>`}
       </div>
       ${trouble && html`<p class="problem">${trouble}</p>`}
-      <div class="cards">${views.map((view) => this.card(view, counts[view.name]))}</div>`;
+      <div class="cards">${views.map((view) => this.card(view, counts[view.name], endpoint))}</div>`;
   }
 
-  card(view, count) {
+  card(view, count, endpoint) {
     const { name, principals, include, exclude, is_searched: isSearched } = view;
     return html`
       <article key=${name} class="card">
         <header><h2>${name}</h2>${this.link(name)}</header>
         <p class="places" translate="no">${view.places.join(", ") || "no listener leads to it"}</p>
+        ${endpoint && html`<${Copyable} text=${`${endpoint}/${name}`} />`}
         ${Object.entries(count?.missing ?? {}).map(([upstream, reason]) => html`
           <p class="trouble">Counted without ${upstream}: ${reason}</p>`)}
         ${facts([
@@ -68,7 +69,8 @@ export class Views extends Polled {
           ${exclude.length > 0 && fact("But not", list(exclude))}
           ${isSearched && fact("Tools", "are searched: a list has only find_tools and call_tool")}
         </dl>
-        ${view.overrides.length ? overrides(view.overrides) : html`<p class="hint">It overrides nothing.</p>`}
+        ${Object.entries(KINDS).map(([kind, word]) => contents(word, count?.names[kind] ?? [], count?.[kind]))}
+        ${view.overrides.length > 0 && overrides(view.overrides)}
       </article>`;
   }
 
@@ -87,6 +89,14 @@ export class Views extends Polled {
 
 const fact = (name, value) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`;
 const list = (texts) => html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>`;
+
+/** Return what a client sees of one kind, closed. `number`: of all, which may be more than the names. */
+const contents = (word, names, number) => names.length > 0 && html`
+  <details class="subscriptions">
+    <summary>${word} (${format.count(number)})</summary>
+    <ul class="contents" translate="no">${names.map((name) => html`<li>${name}</li>`)}</ul>
+    ${number > names.length && html`<p class="hint">and ${format.count(number - names.length)} more</p>`}
+  </details>`;
 
 const overrides = (all) => html`
   <details class="subscriptions">

@@ -11,6 +11,7 @@ import { parse } from "../../../mcpmux/traffic/inspector/json.js";
 import { answerOf, counterpart, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
 import { fieldsOf, kindOf, readText } from "../../../mcpmux/traffic/inspector/schema.js";
 import { suggest } from "../../../mcpmux/traffic/inspector/suggest.js";
+import { adviceFor } from "../../../mcpmux/traffic/inspector/upstreams.js";
 import { expand, variables } from "../../../mcpmux/traffic/inspector/template.js";
 
 const ENDPOINT = "http://host/mcp/";
@@ -36,9 +37,26 @@ test("numbers of any length are compared by their digits", () => {
 
 test("durations and sizes of all magnitudes are short", () => {
   const durations = [undefined, 0, 0.0123, 1.25, 12.5, 1250, 12_500, 125_000].map(format.duration);
-  assert.deepEqual(durations, ["", "0 µs", "12 µs", "1.3 ms", "13 ms", "1.25 s", "12.5 s", "2 min 5 s"]);
+  assert.deepEqual(durations, ["", "0 µs", "12.3 µs", "1.25 ms", "12.5 ms", "1.25 s", "12.5 s", "2.08 min"]);
   const sizes = [undefined, 0, 1023, 1024, 102_400, 3_145_728].map(format.size);
-  assert.deepEqual(sizes, ["", "0 B", "1023 B", "1.0 KiB", "100 KiB", "3.0 MiB"]);
+  assert.deepEqual(sizes, ["", "0 B", "1023 B", "1.00 KiB", "100 KiB", "3.00 MiB"]);
+});
+
+test("rates, rounded values and moments are written as on a terminal", () => {
+  assert.deepEqual([0, 0.0333, 41.83, 1234.5].map(format.rate), ["0/s", "0.0333/s", "41.8/s", "1,235/s"]);
+  assert.deepEqual([999.6, 59_990].map(format.duration), ["1.00 s", "1.00 min"]);
+  const at = new Date(2026, 0, 2, 3, 4, 5);
+  assert.equal(format.moment(at.getTime()), "2026-01-02 03:04:05");
+});
+
+test("it is said what to do about an upstream that clients cannot use", () => {
+  const advice = (state, more) => adviceFor({ name: "docs", state, ...more });
+  assert.equal(advice("ready"), "");
+  assert.match(advice("down", { trouble: "HTTP 401: no token" }), /mcpmux auth login docs$/);
+  assert.match(advice("down", { trouble: "exited", command: "npx docs" }), /terminal/);
+  assert.match(advice("down", { trouble: "exited", command: "npx docs", output: ["no"] }), /output/);
+  assert.match(advice("down", { trouble: "connection refused" }), /address/);
+  assert.match(advice("disabled"), /Enable/);
 });
 
 test("a URI template is expanded as RFC 6570 says", () => {
