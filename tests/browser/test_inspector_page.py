@@ -778,6 +778,25 @@ async def test_real_messages_of_a_running_mux_are_shown(browser: Browser):
         assert 'name: "find"' in bodies[1]
 
 
+async def test_a_merged_list_is_compared_with_each_upstream(browser: Browser):
+    tool = {"name": "find", "inputSchema": {"type": "object"}}
+    servers = {name: ScriptedServer(tools=[tool, tool | {"name": name}]) for name in ("docs", "search")}
+    async with opened(browser, servers=servers, tap=True) as (page, here):
+        client = here.world.client()
+        await client.request("tools/list", client.params({}))
+        await page.wait(f"{row_with('tools/list')}?.dataset.status === 'ok'")
+        await page.run(f"{row_with('tools/list')}.click()")
+        await open_part(page, "legs")
+        await page.run("[...document.querySelectorAll('.step')].at(-1).click()")
+        pairs = "[...document.querySelectorAll('.bodies')].map(pair => pair.innerText)"
+        await page.wait(f"{pairs}.length === 2")
+        docs, search = sorted(await page.run(pairs), key=lambda pair: "search" in pair)
+        assert "docs__find" in docs and "docs__docs" in docs and "search" not in docs
+        assert "search__find" in search and "docs" not in search
+        changed = "[...document.querySelectorAll('.bodies [data-mark]')].map(each => each.innerText)"
+        assert all("name" in text for text in await page.run(changed))
+
+
 REPLICA_CARDS = "[...document.querySelectorAll('#view-replicas article')].map(card => card.textContent)"
 
 

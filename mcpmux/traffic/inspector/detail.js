@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { compare } from "./compare.js";
 import * as format from "./format.js";
 import { facts, html, tabs, Widget } from "./html.js";
-import { answerOf, counterpart } from "./legs.js";
+import { answerOf, counterpart, partsOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { spans, timeline } from "./timeline.js";
 import { Toolbar } from "./toolbar.js";
@@ -143,9 +143,10 @@ export class Detail extends Widget {
       return html`${timeline(messages, picked, pick, this.width)}${spans(messages, pick)}`;
     }
     if (tab === "legs") {
+      const parts = partsOf(messages, picked);
       return html`
         <${Steps} key=${`${own} ${row.row}`} messages=${messages} picked=${picked} onPick=${pick} />
-        ${bodies(pairOf(messages, picked))}`;
+        ${(parts.length ? parts : [pairOf(messages, picked)]).map(bodies)}`;
     }
     const message = tab === "answer" ? answerOf(messages) : messages[0];
     return message ? bodies([message])

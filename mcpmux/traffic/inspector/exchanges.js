@@ -188,10 +188,6 @@ export class Exchanges extends Widget {
     if (event) this.list.current.key(event);
   }
 
-  focusFilter() {
-    this.filter.current.focus();
-  }
-
   render({ hidden, admin, onResend }, { selected, number, refusal, busy, hasTimeline, isSaving }) {
     const { rows } = this;
     const pick = (picked) => this.list.current.pick(picked);

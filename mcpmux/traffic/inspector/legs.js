@@ -30,6 +30,43 @@ export function counterpart(messages, index) {
   return best;
 }
 
+/** @type {Record<string, string>} the member with the items in the answer to a list method */
+const LISTS = {
+  "tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources",
+  "resources/templates/list": "resourceTemplates",
+};
+
+/**
+ * Return pairs for an answer of a merged list: what an upstream has answered, and its own items in the merged list.
+ * For the merged answer these are the pairs of all upstreams; for any other message there are none.
+ * @param {Message[]} messages
+ * @param {number} index
+ * @returns {[Message, Message][]}
+ */
+export function partsOf(messages, index) {
+  const whole = answerOf(messages);
+  const { method = "", kind } = messages[index].record;
+  const list = LISTS[method];
+  const itemsOf = (message) => message.record.message?.result?.[list];
+  const answers = messages.filter((each) => each.record.leg === "upstream" && each.record.method === method
+    && Array.isArray(itemsOf(each)));
+  if (kind !== "result" || !whole || !Array.isArray(itemsOf(whole)) || answers.length < 2) return [];
+  const part = (/** @type {Message} */ { record, ...more }, items) =>
+    ({ ...more, record: { ...record, message: { result: { [list]: items } } } });
+  return answers.filter((each) => messages[index] === whole || messages[index] === each).map((each) => {
+    const own = itemsOf(each).flatMap((item) => exposed(item, itemsOf(whole), each.record.peer) ?? []);
+    return [part(each, itemsOf(each)), part(whole, own)];
+  });
+}
+
+const nameOf = (item) => String(item.uri ?? item.uriTemplate ?? item.name);
+
+/** Return the item of a merged list that an upstream's item became: of several, the one with the upstream's prefix. */
+function exposed(item, merged, peer) {
+  const likely = merged.filter((each) => nameOf(each).endsWith(nameOf(item)));
+  return likely.find((each) => nameOf(each).startsWith(peer.split("#")[0])) ?? (likely.length === 1 ? likely[0] : null);
+}
+
 /**
  * Return the lanes of all peers, in the order of their first messages: a bar from a request to its answer, marks for
  * everything else.

@@ -90,7 +90,7 @@ class App extends Widget {
       // It is typed there.
     } else if (event.key === "/") {
       event.preventDefault();
-      this.show("exchanges", () => this.exchanges.current.focusFilter());
+      this.show("exchanges", () => this.exchanges.current.filter.current.focus());
     } else if (event.key === "?") {
       this.keys.current.show();
     } else if (/^[1-9]$/.test(event.key)) {

@@ -33,12 +33,15 @@ class Branch extends Component {
   render({ label, value, entries, path, marks, depth }, { isMade, shown }) {
     const isList = Array.isArray(value);
     const left = entries.length - shown;
+    const called = [value.name, value.uri, value.uriTemplate].find((each) => typeof each === "string");
     const make = () => this.setState({ isMade: true });
     return html`
       <details data-mark=${marks?.get(path)} open=${this.open} ontoggle=${isMade ? null : make}>
         <summary>
           ${label}<span class="shape">${isList ? `[${entries.length}]` : `{${entries.length}}`}</span>
-          ${!isList && html`<span class="preview">${entries.slice(0, 5).map(([name]) => name).join(", ")}</span>`}
+          ${!isList && html`<span class="preview">
+            ${called ?? entries.slice(0, 5).map(([name]) => name).join(", ")}
+          </span>`}
         </summary>
         ${isMade && html`
           <div class="children">

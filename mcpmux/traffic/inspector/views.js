@@ -51,12 +51,13 @@ export class Views extends Polled {
   }
 
   card(view, count, endpoint) {
+    const url = endpoint && `${endpoint.replace(/\/$/, "")}/${view.name}`;
     const { name, principals, include, exclude, is_searched: isSearched } = view;
     return html`
       <article key=${name} class="card">
         <header><h2>${name}</h2>${this.link(name)}</header>
         <p class="places" translate="no">${view.places.join(", ") || "no listener leads to it"}</p>
-        ${endpoint && html`<${Copyable} text=${`${endpoint}/${name}`} />`}
+        ${view.places.some((place) => url?.endsWith(place)) && html`<${Copyable} text=${url} />`}
         ${Object.entries(count?.missing ?? {}).map(([upstream, reason]) => html`
           <p class="trouble">Counted without ${upstream}: ${reason}</p>`)}
         ${facts([

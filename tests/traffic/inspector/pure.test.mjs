@@ -8,7 +8,7 @@ import { nextSort } from "../../../mcpmux/traffic/inspector/columns.js";
 import * as copying from "../../../mcpmux/traffic/inspector/copying.js";
 import * as format from "../../../mcpmux/traffic/inspector/format.js";
 import { parse } from "../../../mcpmux/traffic/inspector/json.js";
-import { answerOf, counterpart, lanesOf } from "../../../mcpmux/traffic/inspector/legs.js";
+import { answerOf, counterpart, lanesOf, partsOf } from "../../../mcpmux/traffic/inspector/legs.js";
 import { fieldsOf, kindOf, readText } from "../../../mcpmux/traffic/inspector/schema.js";
 import { suggest } from "../../../mcpmux/traffic/inspector/suggest.js";
 import { adviceFor } from "../../../mcpmux/traffic/inspector/upstreams.js";
@@ -101,6 +101,25 @@ test("a message is shown beside the same one on the other leg", () => {
   assert.deepEqual(CALL.map((_, index) => counterpart(CALL, index)), [1, 0, null, 4, 3]);
   assert.equal(answerOf(CALL), CALL[4]);
   assert.equal(answerOf(CALL.slice(0, 4)), undefined);
+});
+
+test("a merged list is compared with each upstream's own items", () => {
+  const list = (seq, leg, peer, tools, more) => message(seq, {
+    seq, leg, peer, method: "tools/list", kind: "result", message: { result: { tools } }, ...more,
+  });
+  const [find, ask, asked] = [{ name: "find" }, { name: "ask" }, { name: "search__find" }];
+  const messages = [
+    message(1, { seq: 1, leg: "client", peer: "a", method: "tools/list" }),
+    list(2, "upstream", "docs", [find, ask]), list(3, "upstream", "search#2", [find]),
+    list(4, "client", "a", [{ name: "docs__find" }, asked], { direction: "out", answers: 1 }),
+  ];
+  const names = (pair) => pair.map(({ record }) => record.message.result.tools.map(({ name }) => name));
+  const docs = [["find", "ask"], ["docs__find"]];
+  assert.deepEqual(partsOf(messages, 3).map(names), [docs, [["find"], ["search__find"]]]);
+  assert.deepEqual(partsOf(messages, 1).map(names), [docs]);
+  assert.deepEqual(partsOf(messages, 0), []);
+  assert.deepEqual(partsOf([messages[0], messages[1], messages[3]], 2), []); // it is the same list
+  assert.deepEqual(partsOf(CALL, 4), []);
 });
 
 test("a lane has a bar from each request to its answer and marks for the rest", () => {
