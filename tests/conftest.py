@@ -1,4 +1,4 @@
-"""What every test has: a kind, a number of examples for its laws, and a log that shows only trouble."""
+"""Settings of every test: its kind, the number of examples for laws, and a log that shows only trouble."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Pair = tuple[str, str]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A busy machine makes any example slow, which says nothing of the code. `--hypothesis-profile ci` tries more.
+# A busy machine makes any example slow, through no fault of the code. `--hypothesis-profile ci` tries more.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dev")
@@ -70,7 +70,7 @@ def _logs_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Files of authorities, certificates and keys."""
+    """Make files of authorities, certificates and keys."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 

@@ -1,4 +1,4 @@
-"""How many examples a law is tried with."""
+"""The number of examples with which a law is tried."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     @property
     def sort(self) -> tuple[object, ...]:
-        """What it has in common with the same place of the same definition elsewhere."""
+        """Return a key that is equal for the same place of the same definition elsewhere."""
         here = [step for step in self.steps if isinstance(step, str)]
         return self.within[-2:], tuple(here[-1:]), self.kind
 
@@ -62,11 +62,11 @@ def _places(
         if within.count(name) < NESTING:
             yield from _places(schema, schema.definitions[name], steps, (*within, name))
     elif "anyOf" in part:
-        for number, each in enumerate(part["anyOf"]):
-            yield from _places(schema, each, (*steps, number), within)
+        for number, option in enumerate(part["anyOf"]):
+            yield from _places(schema, option, (*steps, number), within)
     elif "allOf" in part:
-        for each in part["allOf"]:
-            yield from _places(schema, each, steps, within)
+        for option in part["allOf"]:
+            yield from _places(schema, option, steps, within)
         yield from _members(schema, part, steps, within)
     elif "const" in part or "enum" in part:
         return
@@ -82,8 +82,8 @@ def _places(
 def _members(
     schema: OfficialSchema, part: Schema, steps: tuple[Step, ...], within: tuple[str, ...]
 ) -> Iterator[Place]:
-    for name, each in part.get("properties", {}).items():
-        yield from _places(schema, each, (*steps, name), within)
+    for name, member in part.get("properties", {}).items():
+        yield from _places(schema, member, (*steps, name), within)
     if isinstance(part.get("additionalProperties"), dict):
         yield Place(steps, "members", within)
         yield Place(steps, "name", within)
@@ -159,8 +159,8 @@ class Builder:
         if place is not None and place.steps[: len(steps)] == steps and not grows:
             following = place.steps[len(steps)]
         grown = place.kind if place is not None and grows else None
-        for each in part.get("allOf", ()):
-            built |= self.build(each, steps)
+        for parent in part.get("allOf", ()):
+            built |= self.build(parent, steps)
         for name, own in part.get("properties", {}).items():
             if name == following:
                 built[name] = self.build(own, (*steps, name), name)
@@ -176,10 +176,10 @@ class Builder:
         return built
 
     def _member(self, part: Schema, steps: tuple[Step, ...], name: str) -> Any:
-        known = self._known.get(name)
-        if known is None or isinstance(known, str):
+        value = self._known.get(name)
+        if value is None or isinstance(value, str):
             return self.build(part, steps, name)
-        return known
+        return value
 
     def _text(self, name: str, size: int) -> Any:
         start = self._known.get(name)

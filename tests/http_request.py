@@ -18,7 +18,7 @@ async def requested(
     *,
     idempotent: bool,
 ) -> AsyncIterator[HttpResponse]:
-    """Its value is the response, which is released when it is left."""
+    """Send a request, and yield the response, which is released at the end."""
     response = await pool.send(method, target, tuple(headers), body, idempotent=idempotent)
     try:
         yield response

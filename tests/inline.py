@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def run_inline(work: Awaitable[T]) -> T:
-    """What `work` returns or raises. Cancelling this cancels it as a client does that gives up."""
+    """Await `work` inline, and return its result. When cancelled, cancel it as an impatient client does."""
     results: list[T] = []
 
     async def keep() -> None:

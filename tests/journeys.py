@@ -1,4 +1,4 @@
-"""What the README files tell to do, done: their commands as they stand, in a folder and a home of their own.
+"""Journeys through README files: runs the commands of their blocks, in a temporary folder and home.
 
 The blocks of a page have these meanings. Only ports differ: those of the page are replaced by free ones.
 
@@ -45,7 +45,7 @@ class Block:
 
 
 def blocks_of(page: str, heading: str = "") -> list[Block]:
-    """The blocks of a page of this repository, or of its section with that heading."""
+    """Return the blocks of a page of this repository, or of its section with that heading."""
     text = (ROOT / page).read_text()
     if heading:
         text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -57,10 +57,10 @@ def blocks_of(page: str, heading: str = "") -> list[Block]:
     return blocks
 
 
-def pattern_of(told: str) -> re.Pattern[str]:
-    """What output has to be like, by a text block. Any lines end where the next one of the block is found."""
+def pattern_of(text_block: str) -> re.Pattern[str]:
+    """Return the pattern of a text block. Any lines end where the next line of the block is found."""
     pattern, after_any = "", False
-    for line in squeeze(told).splitlines():
+    for line in squeeze(text_block).splitlines():
         text = ".*?".join(map(re.escape, line.split("…"))) + "\n"
         if line != "…":
             pattern += rf"(?>(?:.*\n)*?{text})" if after_any else text
@@ -69,7 +69,7 @@ def pattern_of(told: str) -> re.Pattern[str]:
 
 
 def squeeze(text: str) -> str:
-    """The text without what depends on the widths of columns."""
+    """Return the text without what depends on the widths of columns."""
     return re.sub(r" *$", "", re.sub(r"(?<=\S) {2,}", " ", text), flags=re.MULTILINE)
 
 
@@ -110,15 +110,15 @@ class Place:
             self.kill(name)
 
     def port(self, number: str) -> str:
-        """The free port that stands for one of the page."""
+        """Return the free port that stands for one of the page."""
         while number not in self._ports:
             if (port := str(find_free_port())) not in self._ports.values():
                 self._ports[number] = port
         return self._ports[number]
 
     def with_free_ports(self, text: str) -> str:
-        told = text.replace("mcpmux demo\n", "mcpmux demo --http 127.0.0.1:8484\n")  # where it listens anyway
-        return PORT.sub(lambda match: self.port(match[0]), told)
+        page = text.replace("mcpmux demo\n", "mcpmux demo --http 127.0.0.1:8484\n")  # where it listens anyway
+        return PORT.sub(lambda match: self.port(match[0]), page)
 
     def put(self, file: str, text: str) -> None:
         """Write a file of the page."""
@@ -146,23 +146,25 @@ class Place:
         _kill(self._running.pop(name))
 
     def said(self, name: str) -> str:
-        """What a server has printed."""
+        """Return everything that a server has printed."""
         return self._log(name).read_text()
 
     def follow(self, blocks: list[Block]) -> None:
-        """Do what a section tells to do, and see what it says."""
+        """Run the commands of a section, and compare the output."""
         for block, after in zip(blocks, [*blocks[1:], Block("", "")], strict=True):
             if block.kind in ("toml", "json"):
                 self.put(block.file, block.text)
             elif block.kind == "sh":
-                told = after.text if after.kind == "text" else "…\n"
-                self._follow(block.text, self.with_free_ports(told))
+                expected = after.text if after.kind == "text" else "…\n"
+                self._follow(block.text, self.with_free_ports(expected))
 
-    def _follow(self, commands: str, told: str) -> None:
-        pattern, server = pattern_of(told), SERVER.search(commands)
+    def _follow(self, commands: str, expected: str) -> None:
+        pattern, server = pattern_of(expected), SERVER.search(commands)
         if server is None:
-            output = squeeze(self.run(commands, code=1 if re.search("^Error:", told, re.MULTILINE) else 0))
-            assert pattern.fullmatch(output), f"{commands}\nprints\n{output}\nand not\n{told}"
+            output = squeeze(
+                self.run(commands, code=1 if re.search("^Error:", expected, re.MULTILINE) else 0)
+            )
+            assert pattern.fullmatch(output), f"{commands}\nprints\n{output}\nand not\n{expected}"
             return
         name = server[1] or server[2]
         self._servers[name] = commands

@@ -26,7 +26,7 @@ formats = FormatChecker(formats=())
 
 @formats.checks("uri")  # type: ignore[untyped-decorator]  # jsonschema has no types
 def is_uri(value: object) -> bool:
-    """RFC 3986, as far as it matters here: a scheme, and nothing that must be escaped."""
+    """Return whether a text is a URI, as far as it matters here (RFC 3986)."""
     return not isinstance(value, str) or bool(re.match(r'^[A-Za-z][A-Za-z0-9+.-]*:[^\s<>"{}|\\^`]*$', value))
 
 
@@ -36,14 +36,14 @@ def is_base64(value: object) -> bool:
 
 
 def find_schemas() -> Path | None:
-    """The directory of the official schemas, or None where there is none."""
+    """Return the directory of the official schemas, or None where there is none."""
     directory = Path(os.environ.get("MCPMUX_SCHEMAS") or BESIDE_THE_CHECKOUT)
     return directory if directory.is_dir() else None
 
 
 @cache
 def load_schema(revision: str) -> OfficialSchema:
-    """The schema of one revision. Call it only where `find_schemas` finds them."""
+    """Return the schema of one revision. Call it only where `find_schemas` finds them."""
     directory = find_schemas()
     assert directory is not None
     return OfficialSchema(json.loads((directory / revision / "schema.json").read_text()))
@@ -70,15 +70,15 @@ class OfficialSchema:
         }
 
     def calls(self, union: str) -> dict[str, str]:
-        """The requests or notifications of a union (`ClientRequest`, …): method → definition."""
+        """Return the requests or notifications of a union (`ClientRequest`, …): method → definition."""
         return {method: name for method, name in self._by_method.items() if method in self._methods(union)}
 
     def result_of(self, method: str) -> str:
-        """The definition of the usual answer to a request."""
+        """Return the definition of the usual answer to a request."""
         return self._result_definitions(method, {})[0]
 
     def check(self, definition: str, value: Any) -> None:
-        """Raises AssertionError with the place and the reason when `value` is no `definition`."""
+        """Check a value. Raises AssertionError with the place and the reason when it is no `definition`."""
         validator = self._validators.get(definition)
         if validator is None:
             reference = {"$ref": f"#/{self._keyword}/{definition}", self._keyword: self.definitions}
@@ -89,18 +89,18 @@ class OfficialSchema:
             raise AssertionError(f"not a {definition}: {error.json_path}: {error.message}")
 
     def check_call(self, union: str, message: dict[str, Any]) -> None:
-        """A request or notification, which must be in `union` (`ClientRequest`, `ServerNotification`, …)."""
+        """Check a request or notification, which must be in `union` (such as `ClientRequest`)."""
         method = message["method"]
         assert method in self._methods(union), f"{method!r} is no {union}"
         self.check(self._by_method[method], message)
 
     def check_result(self, method: str, result: dict[str, Any]) -> None:
-        """The answer to a request of `method`."""
+        """Check the result of a request of `method`."""
         for definition in self._result_definitions(method, result):
             self.check(definition, result)
 
     def check_error(self, message: dict[str, Any]) -> None:
-        """An error response whose code the revision defines has the shape it defines."""
+        """Check the shape of an error response, if the revision defines its code."""
         definition = self._by_code.get(message["error"]["code"])
         if definition is not None:
             whole = "error" in self.definitions[definition]["properties"]
@@ -131,6 +131,6 @@ def _constant(definition: dict[str, Any], member: str) -> Any:
 
 
 def _error_code(definition: dict[str, Any]) -> int | None:
-    """The code of an error definition, which is either an error object or a whole response."""
+    """Return the code of an error definition, which is either an error object or a whole response."""
     parts = definition.get("properties", {}).get("error", {}).get("allOf", [definition])
     return next((code for part in parts if (code := _constant(part, "code")) is not None), None)

@@ -40,7 +40,7 @@ class OfficialTypes:
         self._judge(judge, "result", method, result)
 
     def check_error(self, message: dict[str, Any]) -> None:
-        """The types know no error by its code; the envelope is all there is to check."""
+        """Check nothing more, as the types know no error by its code."""
 
     def _judge(self, judge: Any, what: str, method: str, payload: Any) -> None:
         try:

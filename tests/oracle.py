@@ -30,7 +30,7 @@ MEMBERS = {
 
 
 def schemas_available() -> bool:
-    """Whether the official schemas are on this machine; the official types judge where they are not."""
+    """Return whether the official schemas are on this machine. Without them the official types judge."""
     return find_schemas() is not None
 
 
@@ -95,7 +95,7 @@ class SchemaOracle:
 
 
 def check_envelope(message: Any) -> str:
-    """The kind of a JSON-RPC message. Raises AssertionError when it is none.
+    """Check a JSON-RPC message, and return its kind. Raises AssertionError when it is none.
 
     An error about a request that could not be read has no id; the schemas up to 2025-06-18 forgot that.
     """

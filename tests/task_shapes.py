@@ -1,4 +1,4 @@
-"""What tasks look like on the wire, for the judges that do not know it.
+"""The shapes of tasks on the wire, for the judges that do not have them.
 
 The core of 2025-11-25 has them; the extension of 2026-07-28 is in no core schema. Written down from
 `basic/utilities/tasks` (2025-11-25) and from the Tasks extension (SEP-2663).
@@ -20,17 +20,17 @@ DETAIL = {"completed": "result", "failed": "error", "input_required": "inputRequ
 
 
 def knows(revision: str, method: str) -> bool:
-    """Whether a method is about tasks in a revision."""
+    """Return whether a method is about tasks in a revision."""
     return method in METHODS.get(revision, ())
 
 
 def makes_task(method: str, result: Json) -> bool:
-    """Whether a result says that a task was made."""
+    """Return whether a result says that a task was made."""
     return method == "tools/call" and ("task" in result or result.get("resultType") == "task")
 
 
 def check_params(revision: str, method: str, params: Json) -> None:
-    """Raises AssertionError when these are no parameters of a task method."""
+    """Check params. Raises AssertionError when these are no parameters of a task method."""
     if method == "notifications/tasks/status":
         check_task(revision, params)
     elif method != "tasks/list":
@@ -40,7 +40,7 @@ def check_params(revision: str, method: str, params: Json) -> None:
 
 
 def check_result(revision: str, method: str, result: Json) -> None:
-    """Raises AssertionError when this is no result of a task method, or of a call that made a task."""
+    """Check a result, of a task method or of a call that made a task. Raises AssertionError."""
     if method == "tools/call":
         check_task(revision, result if revision == MODERN else result["task"])
         return
@@ -61,7 +61,7 @@ def check_result(revision: str, method: str, result: Json) -> None:
 
 
 def check_task(revision: str, task: Json) -> None:
-    """Raises AssertionError when this is no task."""
+    """Check a task. Raises AssertionError when this is none."""
     life, pace = ("ttlMs", "pollIntervalMs") if revision == MODERN else ("ttl", "pollInterval")
     assert all(isinstance(task.get(key), str) for key in ("taskId", "createdAt", "lastUpdatedAt")), task
     assert task.get("status") in STATUSES, f"status is {task.get('status')!r}"

@@ -1,4 +1,4 @@
-"""Files are read in a bounded part, and nothing waits for what is no file."""
+"""Files are read up to a bound, and a path that is not a file is refused without a wait."""
 
 from __future__ import annotations
 

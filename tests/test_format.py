@@ -62,8 +62,8 @@ def test_a_rate_is_per_second(rate: float, text: str):
 @given(st.floats(1e-6, 3600))
 def test_a_duration_as_told_is_within_half_a_percent(seconds: float):
     number, unit = time_text(seconds).split()
-    told = float(number.replace(",", "")) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
-    assert told == pytest.approx(seconds, rel=0.0051)
+    value = float(number.replace(",", "")) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit]
+    assert value == pytest.approx(seconds, rel=0.0051)
 
 
 @pytest.mark.parametrize(

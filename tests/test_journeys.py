@@ -1,4 +1,4 @@
-"""How what a README tells is compared with what a command prints."""
+"""Comparing the output of a command with the text of a README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers say in events neither steers a terminal, nor forges a line, nor tells a secret."""
+"""Texts of strangers in log events neither steer a terminal, nor forge a line, nor show a secret."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_a_traceback_keeps_its_lines_and_only_these(capsys):
 
 
 def test_numbers_and_truths_stay_what_they_are(capsys):
-    told = json.loads(said(capsys, "json", number=3, share=0.5, true=True, nothing=None))
-    assert [told[key] for key in ("number", "share", "true", "nothing")] == [3, 0.5, True, None]
+    event = json.loads(said(capsys, "json", number=3, share=0.5, true=True, nothing=None))
+    assert [event[key] for key in ("number", "share", "true", "nothing")] == [3, 0.5, True, None]
 
 
 def test_the_users_own_rules_hold_once_they_are_known(capsys):
     configure_logs("debug", "json")
     redact_logs(Redactor(Redaction(patterns={"acme": "ACME-[0-9]+"})))
     structlog.get_logger().warning("it happened", told="of ACME-123")
-    told = json.loads(capsys.readouterr().err)
-    assert (told["told"], told["level"]) == ("of [redacted: acme]", "warning")
+    event = json.loads(capsys.readouterr().err)
+    assert (event["told"], event["level"]) == ("of [redacted: acme]", "warning")

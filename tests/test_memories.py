@@ -92,12 +92,12 @@ def templates() -> object:
 
 
 def annotated_tools() -> object:
-    known = ToolHeaders()
+    headers = ToolHeaders()
     schema = {"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
     for start in range(0, 3000, 100):
         tools = [{"name": long(start + number), "inputSchema": schema} for number in range(100)]
-        known.learn({"tools": raw(tools)})
-    return known
+        headers.learn({"tools": raw(tools)})
+    return headers
 
 
 def request_heads() -> object:
@@ -119,10 +119,10 @@ def sessions() -> object:
 
 
 def targets() -> object:
-    known = Targets()
+    memory = Targets()
     for number in range(3000):
-        known.fill(record(number, id=number, target=long(number)))
-    return known
+        memory.fill(record(number, id=number, target=long(number)))
+    return memory
 
 
 def requests_to_pair() -> object:

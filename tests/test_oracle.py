@@ -31,9 +31,9 @@ METHODS = {
 
 def find_examples(pattern: str = "*") -> list[Path]:
     """Return the official examples of the definitions whose names match; there is at least one."""
-    found = sorted((find_schemas() or Path("nowhere")).glob(f"{MODERN}/examples/{pattern}/*.json"))
-    assert found, pattern
-    return found
+    paths = sorted((find_schemas() or Path("nowhere")).glob(f"{MODERN}/examples/{pattern}/*.json"))
+    assert paths, pattern
+    return paths
 
 
 @needs_schemas

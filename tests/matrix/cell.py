@@ -42,13 +42,13 @@ class Cell:
         self.introduction: Json = {}
 
     def since(self, revision: str) -> bool:
-        """Whether both sides speak `revision` or a later one."""
+        """Return whether both sides speak `revision` or a later one."""
         return min(self.up, self.down) >= revision
 
 
 @asynccontextmanager
 async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
-    """A cell over pipes in memory; the test needs the virtual clock. Leaving judges what was said."""
+    """Open a cell over pipes in memory; the test needs the virtual clock. Leaving judges all messages."""
     server = StrictServer(up)
     async with open_world({"up": server}, page_size=PAGE_SIZE) as world:
         ours, theirs = open_memory_pipes()
@@ -62,7 +62,7 @@ async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
 
 @asynccontextmanager
 async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
-    """A cell with real sockets on both sides. Leaving judges what was said."""
+    """Open a cell with real sockets on both sides. Leaving judges all messages."""
     server = StrictServer(up)
     async with open_http_face(server) as face, trio.open_nursery() as nursery:
         config = Config(

@@ -23,11 +23,11 @@ Feature = Callable[[Cell], Awaitable[Outcome]]
 
 UPDATED = "notifications/resources/updated"
 TOOLS_CHANGED = "notifications/tools/list_changed"
-UNASKED = -32601  # what a server hears that asks a client for what it does not offer
+UNASKED = -32601  # the error for a server's request that the client does not support
 
 
 async def introduction(cell: Cell) -> Outcome:
-    """`initialize` or `server/discover` tells the revision and what is offered."""
+    """Check the revision and the offers in the answer to `initialize` or `server/discover`."""
     facts = cell.introduction
     if cell.client.modern:
         assert cell.down in facts["supportedVersions"]
@@ -39,7 +39,7 @@ async def introduction(cell: Cell) -> Outcome:
 
 
 async def lists(cell: Cell) -> Outcome:
-    """Every list, page by page, has every item once, with all that the server said of it."""
+    """Walk every list: page by page, each item comes once, with all its members."""
     resources, pages = await _walk(cell, "resources/list", "resources")
     assert pages > 1
     assert len({item["uri"] for item in resources}) == len(resources) == ITEMS
@@ -78,7 +78,7 @@ async def read_blob(cell: Cell) -> Outcome:
 
 
 async def template(cell: Cell) -> Outcome:
-    """A template is listed, and what it expands to can be read."""
+    """List a template, and read an expansion of it."""
     templates, _ = await _walk(cell, "resources/templates/list", "resourceTemplates")
     assert [item["uriTemplate"] for item in templates] == ["up+memo:{number}"]
     contents = (await cell.client.request("resources/read", {"uri": "up+memo:99"}))["contents"]
@@ -101,7 +101,7 @@ async def completion(cell: Cell) -> Outcome:
 
 
 async def progress(cell: Cell) -> Outcome:
-    """Comes in order, under the client's own token, before the answer."""
+    """Get progress in order, under the client's own token, before the answer."""
     result = await cell.client.request("tools/call", {"name": "up__count"}, progressToken=0)
     assert result["content"] == [text("counted")]
     notifications = [await cell.client.hear("notifications/progress", progressToken=0) for _ in range(3)]
@@ -146,7 +146,7 @@ async def audio(cell: Cell) -> Outcome:
 
 
 async def prompt(cell: Cell) -> Outcome:
-    """With text, an embedded resource and an image."""
+    """Get a prompt with text, an embedded resource and an image."""
     params = {"name": "up__greet", "arguments": {"who": "you"}}
     messages = (await cell.client.request("prompts/get", params))["messages"]
     blocks = [message["content"] for message in messages]
@@ -157,7 +157,7 @@ async def prompt(cell: Cell) -> Outcome:
 
 
 async def update(cell: Cell) -> Outcome:
-    """Subscribing makes the server subscribed; its update arrives; letting go makes it unsubscribed."""
+    """Subscribe, which subscribes the server; get its update; unsubscribe, which unsubscribes it."""
     uri = f"up+{WATCHED}"
     if cell.client.modern:
         listen = await _listen(cell, {"resourceSubscriptions": [uri]})
@@ -184,7 +184,7 @@ async def _listen(cell: Cell, wish: Json) -> int:
 
 
 async def list_change(cell: Cell) -> Outcome:
-    """The server's list changes, the client hears it and sees the new list."""
+    """Change a list of the server. The client is notified, and gets the new list."""
     if cell.client.modern:
         await _listen(cell, {"toolsListChanged": True})
     await cell.settle()
@@ -200,7 +200,7 @@ async def list_change(cell: Cell) -> Outcome:
 
 
 async def cancellation(cell: Cell) -> Outcome:
-    """A cancelled call is stopped at the server, and not answered."""
+    """Cancel a call, which is stopped at the server, and not answered."""
     request_id = await cell.client.start("tools/call", {"name": "up__wait"})
     with trio.fail_after(10):
         await cell.server.began.wait()
@@ -231,7 +231,7 @@ async def roots(cell: Cell) -> Outcome:
 
 
 async def _asked(cell: Cell, what: str, first: str, method: str) -> bool:
-    """Whether the server could ask the client, and heard its answer; it could not only by nature."""
+    """Return whether the server could ask the client and got its answer, or could not by nature."""
     count = len(cell.client.questions)
     answer = (await cell.client.call("up__ask", what=what))["content"][0]["text"]
     questions = cell.client.questions[count:]
@@ -252,7 +252,7 @@ async def unknown_resource(cell: Cell) -> Outcome:
 
 
 async def unknown_tool(cell: Cell) -> Outcome:
-    """At its server, and of no server."""
+    """Call an unknown tool of the server, and one of no server."""
     for name in ("up__nothing", "nothing"):
         assert (await _error(cell, "tools/call", {"name": name}))["code"] == -32602
     return None
@@ -272,7 +272,7 @@ async def _error(cell: Cell, method: str, params: Json) -> Json:
 
 
 async def log_message(cell: Cell) -> Outcome:
-    """At the level that the client wants; none of those below it."""
+    """Log at the level that the client wants; no messages below it arrive."""
     for level, expected in (("info", 1), ("error", 0)):
         cell.client.heard.clear()
         if cell.client.modern:

@@ -29,7 +29,7 @@ Result = dict[tuple[str, str], Row]
 
 
 def render(result: Result) -> str:
-    """The table, and what its notes mean."""
+    """Render the table, and the meaning of its notes."""
     lines = ["| client \\ server | " + " | ".join(REVISIONS) + " |", "| --- " * (len(REVISIONS) + 1) + "|"]
     for down in REVISIONS:
         cells = [_shown(result[down, up]) for up in REVISIONS]
@@ -44,7 +44,7 @@ def _shown(notes: Row) -> str:
 
 
 def parse(markdown: str) -> Result:
-    """The result that a rendered table tells."""
+    """Return the results in a rendered table."""
     rows = re.findall(r"^\| \*\*(\S+)\*\* \| (.+) \|$", markdown, re.MULTILINE)
     shown = {
         (down, up): cell
@@ -55,7 +55,7 @@ def parse(markdown: str) -> Result:
 
 
 def in_readme() -> str:
-    """The table that the README of protocol/ has between its markers."""
+    """Return the table that the README of protocol/ has between its markers."""
     return README.read_text().partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
 
 

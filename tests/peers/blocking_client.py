@@ -142,7 +142,7 @@ class HttpClient(RawClient):
         return connection.getresponse()
 
     def _events(self, response: HTTPResponse) -> Iterator[Json]:
-        """The messages in an event stream. Events without data only carry an id."""
+        """Yield the messages in an event stream. Events without data only carry an id."""
         data = b""
         while line := response.readline():
             field, _, value = line.rstrip(b"\r\n").partition(b":")

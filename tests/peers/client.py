@@ -55,7 +55,7 @@ class ScriptedClient:
             SchemaOracle(self.revision).check_from_server(message, method)
 
     async def receive_method(self, method: str) -> Json:
-        """The next message with that method; others are skipped."""
+        """Receive the next message with that method; others are skipped."""
         while (message := await self.receive()).get("method") != method:
             pass
         return message
@@ -73,7 +73,7 @@ class ScriptedClient:
         await self._pipe.aclose()
 
     def params(self, params: Json | None = None, **meta: Any) -> Json:
-        """Parameters with the `_meta` that the revision asks for."""
+        """Return parameters with the `_meta` that the revision asks for."""
         params = dict(params or {})
         if self.revision == MODERN:
             meta = {**make_meta(self.info, self.capabilities), **meta}
@@ -104,7 +104,7 @@ class ScriptedClient:
         return message
 
     async def walk(self, method: str, key: str) -> list[Json]:
-        """Every item of a list, page by page."""
+        """Return every item of a list, read page by page."""
         items: list[Json] = []
         params: Json = {}
         while True:

@@ -74,7 +74,7 @@ class HttpPipe:
 
 @asynccontextmanager
 async def open_http_pipe(pool: HttpPool) -> AsyncIterator[HttpPipe]:
-    """One client over HTTP; its streams end with it."""
+    """Open one client over HTTP; its streams end with it."""
     async with trio.open_nursery() as nursery:
         yield HttpPipe(pool, nursery)
         nursery.cancel_scope.cancel()

@@ -129,7 +129,7 @@ class HttpFace:
         if not reply.started:  # it was cancelled, and is not answered
             await reply.open(200, EVENT_STREAM)
 
-    # What the server sends, as a pipe would take it
+    # Messages of the server, as a pipe would take them
 
     async def send(self, data: bytes, about: Any = None) -> None:
         """Put a message of the server onto the response that it belongs to: to the request `about`."""
@@ -157,7 +157,7 @@ class HttpFace:
 
 
 def _about(message: Json) -> Any:
-    """The id of the request that a notification belongs to, None for one that belongs to none."""
+    """Return the id of the request that a notification belongs to, None for one that belongs to none."""
     params = message.get("params", {})
     listen = params.get("_meta", {}).get(SUBSCRIPTION_ID)
     return params.get("progressToken", listen)
@@ -167,7 +167,7 @@ def _about(message: Json) -> Any:
 async def open_http_face(
     server: ScriptedServer, face_class: type[HttpFace] = HttpFace
 ) -> AsyncIterator[HttpFace]:
-    """`server` on a free port; its `url` is where."""
+    """Serve `server` on a free port; its `url` is where."""
     face = face_class(server)
     async with open_http(face.handle) as port:
         face.url = f"http://127.0.0.1:{port}/mcp"

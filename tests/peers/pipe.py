@@ -58,7 +58,7 @@ class PromptMemoryPipe(MemoryPipe):
 def open_memory_pipes(
     capacity: int = CAPACITY, kind: type[MemoryPipe] = MemoryPipe
 ) -> tuple[MemoryPipe, MemoryPipe]:
-    """Two connected ends. Closing one ends the other."""
+    """Return two connected ends. Closing one ends the other."""
     to_right, from_left = trio.open_memory_channel[bytes](capacity)
     to_left, from_right = trio.open_memory_channel[bytes](capacity)
     return kind(to_right, from_right), kind(to_left, from_left)

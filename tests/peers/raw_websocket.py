@@ -15,7 +15,7 @@ MASK = b"\x01\x02\x03\x04"
 def handshake(
     path: str = "/mcp", host: str = "127.0.0.1", protocols: str | None = "mcp", **more: str
 ) -> bytes:
-    """The request of a client; `more` are headers, with _ for -."""
+    """Return the request of a client; `more` are headers, with _ for -."""
     headers = {
         "Host": host,
         "Upgrade": "websocket",
@@ -31,7 +31,7 @@ def handshake(
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
-    """One masked frame."""
+    """Return one masked frame."""
     first = opcode | (0x80 if fin else 0)
     if len(payload) < 126:
         head = struct.pack("!BB", first, 0x80 | len(payload))
@@ -51,7 +51,7 @@ class RawClient:
         self._rest = b""
 
     async def head(self) -> tuple[int, str, bytes]:
-        """Status, head and body of the answer to the handshake. The body of a refusal is all to the end."""
+        """Return status, head and body of the answer to the handshake. A refusal's body is all to the end."""
         while b"\r\n\r\n" not in self._rest:
             self._rest += await self._more()
         head, _, self._rest = self._rest.partition(b"\r\n\r\n")
@@ -79,7 +79,7 @@ class RawClient:
         return first & 0x0F, await self._take(size)
 
     async def close_code(self) -> int:
-        """The code of the close frame that comes next."""
+        """Return the code of the close frame that comes next."""
         opcode, payload = await self.frame()
         assert opcode == CLOSE, (opcode, payload)
         code: int = struct.unpack("!H", payload[:2])[0]

@@ -109,7 +109,7 @@ class ScriptedServer:
                 nursery.cancel_scope.cancel()
 
     def take_answer(self, message: Json) -> None:
-        """An answer to something that this server has asked."""
+        """Take the answer to a request of this server."""
 
     async def send(self, message: Json) -> None:
         await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())

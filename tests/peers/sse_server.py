@@ -40,8 +40,8 @@ class _Stream:
 class SseFace:
     """The two endpoints of `server`: the stream at `url`, POSTs at `/messages`.
 
-    `endpoint` is what the first event says, with the session in place of `{}`. `hold`: answer POSTs of
-    requests only when the work is done, as some servers do. `refusal`: a status to answer all POSTs with.
+    `endpoint` is the data of the first event, with `{}` for the session. `hold`: answer POSTs of requests
+    only when the work is done, as some servers do. `refusal`: a status to answer all POSTs with.
     """
 
     def __init__(self, server: ScriptedServer) -> None:
@@ -57,7 +57,7 @@ class SseFace:
         self._connections: set[trio.CancelScope] = set()
 
     def break_off(self) -> None:
-        """Every stream ends where it is."""
+        """Break off every stream."""
         for scope in self._connections:
             scope.cancel()
 
@@ -109,7 +109,7 @@ class SseFace:
 
 @asynccontextmanager
 async def open_sse_face(server: ScriptedServer, port: int = 0) -> AsyncIterator[SseFace]:
-    """`server` on a free port; its `url` is where."""
+    """Serve `server` on a free port; its `url` is where."""
     face = SseFace(server)
     async with open_http(face.handle, port=port) as bound:
         face.url = f"http://127.0.0.1:{bound}/sse"

@@ -27,7 +27,7 @@ ANSWERS: dict[str, Json] = {
 
 
 def all_capabilities(revision: str) -> Json:
-    """Everything that a client of a revision can offer."""
+    """Return everything that a client of a revision can offer."""
     offered: Json = {"roots": {} if revision == MODERN else {"listChanged": True}, "sampling": {}}
     if revision >= "2025-11-25":
         offered["elicitation"] = {"form": {}, "url": {}}
@@ -90,7 +90,7 @@ class StrictClient(ScriptedClient):
             assert not message.get("result", {}).keys() & {"resultType", "ttlMs", "cacheScope"}
             assert "io.modelcontextprotocol/" not in json.dumps(message.get("result", message))
 
-    # What it says
+    # Messages that it sends
 
     async def send(self, message: Json, method: str | None = None) -> None:
         """Send a message, which answers a request with `method` unless that is None."""

@@ -99,7 +99,7 @@ class StrictServer(Subscribable):
         return offered | ({"completions": {}} if revision >= "2025-03-26" else {})
 
     def _described(self, name: str, **more: Any) -> Json:
-        """An item with every describing member that the revision has."""
+        """Return an item with every describing member that the revision has."""
         item: Json = {"name": name, "description": f"about {name}", **more}
         if self.revision >= "2025-06-18":
             item |= {"title": name.title(), "_meta": {"example.com/kept": 1.0}}
@@ -117,7 +117,7 @@ class StrictServer(Subscribable):
                 tool["outputSchema"] = SCHEMA
         return tools
 
-    # What comes in
+    # Messages that it receives
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         self._requests[message["id"]] = method
@@ -143,7 +143,7 @@ class StrictServer(Subscribable):
         self._answers[message["id"]].send_nowait(message)
 
     def judge(self) -> None:
-        """Everything that was heard so far is what the revision says. Raises AssertionError.
+        """Check all messages so far by the revision. Raises AssertionError.
 
         An opening question is one of the revision that it offers, as ours is not known yet.
         """
@@ -157,10 +157,10 @@ class StrictServer(Subscribable):
             else:
                 self.oracle.check_from_client(message, self.asked[message["id"]])
 
-    # What goes out
+    # Messages that it sends
 
     async def send(self, message: Json, about: Any = None) -> None:
-        """`about`: the request that a message belongs to, which only a transport with streams can show."""
+        """Check and send. `about`: the request of a message, which only a transport with streams can show."""
         method = self._requests.get(message.get("id")) if "method" not in message else None
         if method is None or (method not in OPENINGS and not method.startswith("vendor/")):
             self.oracle.check_from_server({"jsonrpc": "2.0", **message}, method)

@@ -45,7 +45,7 @@ class TaskServer(ScriptedServer):
     # The script's side
 
     def set(self, task_id: str, status: str, outcome: Any = None) -> None:
-        """A task has got so far; `outcome`: its result, or an RpcFailure."""
+        """Set the status of a task; `outcome`: its result, or an RpcFailure."""
         self.tasks[task_id]["status"] = status
         self.outcomes[task_id] = outcome
         self._changed.set()
@@ -56,7 +56,7 @@ class TaskServer(ScriptedServer):
         await self.send({"method": "notifications/tasks/status", "params": self.tasks[task_id]})
 
     def calls_of(self, method: str) -> list[Json]:
-        """The parameters of every request of that method that came."""
+        """Return the parameters of every request of that method that came."""
         return [message["params"] for message in self.seen if message.get("method") == method]
 
     # The wire's side
