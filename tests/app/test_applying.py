@@ -45,7 +45,7 @@ def gated(gate: Gate, revision: str = MODERN) -> ScriptedServer:
 
 
 def become(world: World, *upstreams: Upstream, **settings: Any) -> Json:
-    """The mux gets a configuration with these upstreams; the plan."""
+    """Give the mux a configuration with these upstreams, and return the plan."""
     return world.mux.apply(attrs.evolve(world.mux.config, upstreams=upstreams, **settings)).as_json()
 
 

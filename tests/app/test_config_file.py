@@ -91,7 +91,7 @@ def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path):
 
 
 def settings(folder: Path, text: str) -> None:
-    """A folder as Kubernetes mounts it: its files are links through one link, which is swapped."""
+    """Write a folder as Kubernetes mounts it: its files are links through one link, which is swapped."""
     version = folder / f"..{text}"
     version.mkdir()
     (version / "config").write_text(text)

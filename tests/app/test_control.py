@@ -1,4 +1,4 @@
-"""What administrators can do to a running mux; a broken configuration changes no part of it. Virtual time."""
+"""Actions of administrators on a running mux; a broken configuration changes no part of it. Virtual time."""
 
 from __future__ import annotations
 

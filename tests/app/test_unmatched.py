@@ -33,7 +33,7 @@ def server(*tools: Json) -> ScriptedServer:
 
 @asynccontextmanager
 async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
-    """Gives what the log has told so far."""
+    """Capture the log. Yields a function that returns its problems so far."""
     stopping = trio.Event()
     with structlog.testing.capture_logs() as logs:
         async with trio.open_nursery() as nursery:

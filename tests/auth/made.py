@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def public(*keys: Any) -> bytes:
-    """A JWKS."""
+    """Return a JWKS."""
     return json.dumps({"keys": [key.as_dict(private=False, kid=key.kid) for key in keys]}).encode()
 
 
@@ -47,7 +47,7 @@ def claims(**changes: Any) -> Json:
 
 
 def sign(said: Any, key: Any = RSA, algorithm: str = "RS256", **header: Any) -> str:
-    """A token; `header` changes its header, None takes a member out."""
+    """Return a token; `header` changes its header, None takes a member out."""
     members = {"alg": algorithm, "kid": key.kid, "typ": "at+jwt"} | header
     members = {name: value for name, value in members.items() if value is not None}
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)

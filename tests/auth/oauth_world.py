@@ -174,7 +174,7 @@ class World(Web):
         return Http(self.url, oauth=OAuth(**oauth))
 
     def own_target(self, **more: Any) -> Http:
-        """With client credentials."""
+        """Return the target with client credentials."""
         pair = {"client_id": "me", "client_secret": Secret("SECRET-client"), "issuer": self.issuer}
         return self.target(**({"grant": "client_credentials"} | pair | more))
 
@@ -201,7 +201,7 @@ async def play(web: Web, request: Any, message: Json, reply: Any) -> None:
 
 
 async def browse(url: str) -> None:
-    """A person's browser: goes where it is sent, redirects included. Errors are pages, too."""
+    """Visit a URL as a person's browser does: redirects are followed, and errors are pages, too."""
 
     def visit() -> None:
         try:
@@ -226,6 +226,6 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def open_mux(target: Http) -> AsyncIterator[app.Mux]:
-    """mcpmux with the target as its only, unprefixed upstream."""
+    """Open mcpmux with the target as its only, unprefixed upstream."""
     async with app.open_mux(Config(upstreams=(Upstream(name="web", target=target, prefix=""),))) as mux:
         yield mux

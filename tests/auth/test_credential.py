@@ -388,7 +388,7 @@ async def test_the_clients_own_token_never_goes_upstream(tmp_path: Path, world: 
 
 
 def read_through(config: Path, token: str) -> Any:
-    """The answer to a read that shows mcpmux a token; and what mcpmux logs holds no secret."""
+    """Read with a token, check that mcpmux logs no secret, and return the answer."""
     params = {"uri": "asks+a:1", "_meta": {"x.example/authorization": "kept"}}
     with Running("serve", str(config), "--log-level", "debug") as mux:
         client = HttpClient(mux.line().strip(), MODERN, {"Authorization": f"Bearer {token}"})

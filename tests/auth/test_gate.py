@@ -513,7 +513,7 @@ def test_whatever_a_stranger_writes_breaks_nothing(header: dict[str, Any], said:
 
 
 def _never_breaks(token: str) -> bool:
-    """Whether it was let in, which only what is signed may be."""
+    """Return whether a token was accepted, which only signed ones may be."""
 
     async def main() -> bool:
         try:

@@ -52,7 +52,7 @@ COUNT = {
 
 
 def by_id(answers: Any) -> dict[Any, Json]:
-    """The answers in an array, each of them once and valid."""
+    """Return the answers in an array, each of them once and valid."""
     assert isinstance(answers, list)
     for answer in answers:
         if answer.get("id") in METHODS:

@@ -121,7 +121,7 @@ PREFLIGHT = (
 
 @asynccontextmanager
 async def crowded() -> AsyncIterator[Site]:
-    """A listener all of whose connections are taken for good."""
+    """Open a listener all of whose connections are taken for good."""
     async with open_site(None, Limits(max_connections=1)) as site, asked(site, post("subscriptions/listen")):
         yield site
 

@@ -68,7 +68,7 @@ def head(framing: str, more: str = "", host: str = "localhost", method: str = "P
 
 
 def padded(size: int) -> bytes:
-    """A request of that length."""
+    """Return a request of that length."""
     return json.dumps(LIST).encode().ljust(size)
 
 
@@ -84,7 +84,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 async def read_answer(stream: trio.SocketStream) -> tuple[int, str, Any]:
-    """Status, fields in lower case, and the body."""
+    """Read an answer. Return its status, fields in lower case, and the body."""
     data = b""
     while b"\r\n\r\n" not in data:
         part = await stream.receive_some()

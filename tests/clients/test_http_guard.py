@@ -74,7 +74,7 @@ async def open_guarded(
     is_open: bool = False,
     body_bytes: int = 1 << 20,
 ) -> AsyncIterator[Guarded]:
-    """`is_open`: no token is required."""
+    """Open an endpoint that requires tokens, unless `is_open`."""
     gate = gate or make_gate(tokens=STATIC)
     async with open_world(
         servers or {"docs": docs(), "more": docs()}, page_size=page_size, views=VIEWS

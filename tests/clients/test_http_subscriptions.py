@@ -51,7 +51,7 @@ class Stage:
                 await trio.lowlevel.checkpoint()
 
     async def hear(self, count: int) -> list[str]:
-        """The URIs of the next updates."""
+        """Wait for the next updates, and return their URIs."""
         with trio.fail_after(PATIENCE):
             events = [await self.outbox.take() for _ in range(count)]
         return sorted(text_of(event.params["uri"]) or "" for event in events if event is not None)

@@ -17,7 +17,7 @@ def update(number: int) -> Event:
 
 
 class Client:
-    """A stream that takes `room` events at once, as they are; the next is stuck until `make_room`."""
+    """A stream that takes `room` events at once, unencoded; the next is stuck until `make_room`."""
 
     def __init__(self, outbox: ClientOutbox, room: int) -> None:
         self.outbox = outbox

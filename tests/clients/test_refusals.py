@@ -34,7 +34,7 @@ def requests(count: int) -> bytes:
 
 @asynccontextmanager
 async def open_client() -> AsyncIterator[tuple[Any, trio.Event]]:
-    """A client's end of a stream of lines, its other end, and what is set when mcpmux is done with it."""
+    """Open a stream of lines. Yields the client's end, the other end, and what is set when mcpmux is done."""
     done = trio.Event()
     async with one_upstream(SlowServer()) as world, trio.open_nursery() as nursery:
         ours, theirs = memory_stream_pair()

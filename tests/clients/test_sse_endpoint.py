@@ -72,7 +72,7 @@ class Site:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[tuple[str, Any]]:
-        """A stream that is open, read up to its first event: the address in that, and the response."""
+        """Open a stream and read its first event. Yields the address in that, and the response."""
         with self.pool() as pool:
             request = requested(pool, "GET", "/sse", (), b"", idempotent=False)
             async with request as response:
@@ -134,7 +134,7 @@ async def open_site(
 
 
 def hanging() -> tuple[ScriptedServer, trio.Event, trio.Event]:
-    """A server whose tool never ends; set when a call of it has started, and when one was cancelled."""
+    """Return a server whose tool never ends, and events that are set when a call starts and is cancelled."""
     started, cancelled = trio.Event(), trio.Event()
 
     async def hang(_server: Any, _params: Json, _message: Json) -> Json:

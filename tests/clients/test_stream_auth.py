@@ -95,7 +95,7 @@ WS = Listeners(websocket=(WebSocketListener(port=0),))
 
 
 async def shake_hands(url: str, target: str = "/mcp", **headers: str) -> tuple[int, str]:
-    """Status and head of the answer to a WebSocket handshake."""
+    """Return the status and head of the answer to a WebSocket handshake."""
     address = url.partition("://")[2].partition("/")[0]
     fields = {
         "Host": address,
@@ -115,7 +115,7 @@ async def shake_hands(url: str, target: str = "/mcp", **headers: str) -> tuple[i
 
 @asynccontextmanager
 async def open_socket(url: str, token: str, context: ssl.SSLContext | None = None) -> AsyncIterator[Any]:
-    """A WebSocket; the library leaves the stream below it open when the server closes."""
+    """Open a WebSocket; the library leaves the stream below it open when the server closes."""
     url = url.replace("127.0.0.1", "localhost")
     headers = [(b"Authorization", f"Bearer {token}".encode())] if token else []
     async with trio.open_nursery() as nursery:

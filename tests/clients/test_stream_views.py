@@ -22,7 +22,7 @@ from tests.runtime.world import World, open_world
 
 @asynccontextmanager
 async def open_listener(listener: Any) -> AsyncIterator[tuple[str, World]]:
-    """Its URL, and mcpmux behind it."""
+    """Open a listener of mcpmux, and yield its URL."""
     async with open_world(stores(), views=VIEWS) as world:
         announced: list[str] = []
         serving = Serving(Limits(), world.mux.service, trio.Event(), announced.append)

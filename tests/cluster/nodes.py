@@ -123,7 +123,7 @@ class Members:
         return [replica for replica in self.all.values() if not replica.ended.is_set()]
 
     def having(self, session: Json) -> Any:
-        """The one that has a session. `session`: the fields that name it."""
+        """Return the replica that has a session. `session`: the fields that name it."""
         session_id = session["Mcp-Session-Id"]
         (holder,) = [replica for replica in self.running if session_id in replica.node._sessions[0]._here]
         return holder
@@ -149,7 +149,7 @@ class Members:
             replica.mux.hub._returning_until = -math.inf
 
     def asked(self) -> int:
-        """Commands to the store so far, but for those that renew leases."""
+        """Count the commands to the store so far, except those that renew leases."""
         lines = {id(replica.line): replica.line for replica in self.all.values()}.values()
         return sum(line.commands - line.asked["renew"] for line in lines)
 

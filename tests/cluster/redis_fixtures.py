@@ -26,6 +26,6 @@ def shared_redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServers]:
-    """Starts servers which this test may kill."""
+    """Yield servers that this test may start and kill."""
     with redis_servers(tmp_path) as servers:
         yield servers

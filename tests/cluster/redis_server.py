@@ -66,7 +66,7 @@ class RedisServer:
         return self.ask("PING").startswith(("+PONG", "-NOAUTH"))
 
     def ask(self, line: str) -> str:
-        """The beginning of its answer to a command, "" when it gives none. No answer is awaited for long."""
+        """Send a command, and return the beginning of its answer, "" without one. Does not wait for long."""
         try:
             with socket.create_connection((HOST, self.port), timeout=5) as connection:
                 connection.sendall(line.encode() + b"\r\n")
@@ -155,14 +155,14 @@ class RedisNode(RedisServer):
 
 
 class RedisServers:
-    """Those of one test. They are killed at its end."""
+    """The Redis servers of one test, which are killed at its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._all: list[RedisServer] = []
 
     def make(self, *options: str) -> RedisServer:
-        """One that is not started yet. It writes to disk only with options for it."""
+        """Make a server that is not started yet. It writes to disk only with options for that."""
         return self._note(RedisServer(self._folder, *options))
 
     def start(self, *options: str) -> RedisServer:
@@ -177,7 +177,7 @@ class RedisServers:
         return sentinel
 
     def start_cluster(self, primaries: int, replicas: int = 0) -> list[RedisNode]:
-        """A Redis Cluster. The replicas come last, one of each primary from the first on."""
+        """Start a Redis Cluster. The replicas come last, one of each primary from the first on."""
         nodes = [RedisNode(self._folder) for _ in range(primaries + replicas)]
         for node in nodes:
             self._note(node)

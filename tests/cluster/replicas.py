@@ -85,7 +85,7 @@ def move(node: Any, url: str) -> None:
 
 @asynccontextmanager
 async def open_replicas(**servers: ScriptedServer) -> AsyncIterator[Replicas]:
-    """A replica for each server, by name; they know each other."""
+    """Open a replica for each server, by name; they know each other."""
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             replicas = Replicas(nursery)

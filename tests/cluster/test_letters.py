@@ -47,7 +47,7 @@ async def open_alone(bodies: BodyBudget | None = None, **listener: Any) -> Async
 
 
 async def post(replica: Replica, letter: Letter, *, body: bytes | None = None, key: bytes = KEY) -> int:
-    """The status that a letter is answered with; `body`: what arrives in its place."""
+    """Post a letter, and return the status of the answer. `body`: what arrives in its place."""
     encoded = msgspec.msgpack.encode(letter)
     signature = ((SIGNATURE, ClusterSeal(key).sign(encoded)),)
     with HttpPool(HttpOrigin.from_url(replica.members.card.url)) as pool:

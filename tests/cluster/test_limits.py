@@ -20,7 +20,7 @@ DOCS = Http(url="http://docs.example/mcp")
 SHORT = 0.5  # seconds after which an unused session ends; its record, and its place, in twice that
 
 
-# What is in flight with an upstream
+# Requests in flight with an upstream
 
 
 def slots_of(replica: Member) -> int:
@@ -98,7 +98,7 @@ async def begin(replica: Member, name: str) -> Answer:
 
 
 async def begun(replica: Member, name: str) -> Json:
-    """The headers of a session that has begun."""
+    """Begin a session, and return its headers."""
     answer = await begin(replica, name)
     assert answer.status == 200, answer.last
     return {**as_(name), "Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
@@ -113,7 +113,7 @@ def assert_refused(answer: Answer) -> None:
 
 
 async def begun_at_last(replica: Member, name: str) -> Json:
-    """A session, as soon as there is room for it."""
+    """Begin a session as soon as there is room for it, and return its headers."""
     while (answer := await begin(replica, name)).status != 200:
         assert_refused(answer)
         await replica.node.members.changed(LEASE)

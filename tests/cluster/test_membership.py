@@ -1,4 +1,4 @@
-"""How a replica enters and leaves, and what it logs of it. The machine in it is pure, and has laws."""
+"""A replica enters and leaves the cluster, and logs it. Its state machine is pure, and has laws."""
 
 from __future__ import annotations
 

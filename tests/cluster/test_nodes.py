@@ -101,7 +101,7 @@ async def test_a_session_goes_on_elsewhere_when_its_process_has_gone(open_member
                 "notifications/resources/list_changed",
                 "notifications/tools/list_changed",
             }
-            second = members.having(session)  # whoever had heard of it first
+            second = members.having(session)  # the replica that was notified first
             await second.server.update("memo:1")
             event_id, update = await stream.next()
             assert update["params"] == {"uri": uri}

@@ -40,7 +40,7 @@ class Untouched:
 
 
 def chunk(data: bytes) -> bytes:
-    """A part of a response that comes in chunks."""
+    """Return the data as a chunk of a response."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -121,7 +121,7 @@ async def test_a_call_that_a_replica_does_not_answer_fails(said, reason):
 
 @asynccontextmanager
 async def open_answering(said: bytes) -> AsyncIterator[tuple[ReplicaClient, Neighbour]]:
-    """A replica that answers every letter with the same bytes, and a client of it."""
+    """Open a replica that answers every letter with the same bytes, and a client of it."""
 
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()

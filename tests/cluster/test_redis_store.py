@@ -315,7 +315,7 @@ async def test_prefixes_and_databases_keep_clusters_apart(redis):
 
 
 async def use_everything(store: Store, name: str) -> None:
-    """Every method once. The name is that of a replica and of a session of its own."""
+    """Call every method once. `name` is the name of a replica and of its session."""
     members = await store.renew(name, b"card", LONG, joining=True)
     assert members is not None
     assert (name, b"card") in members
@@ -427,7 +427,7 @@ async def test_everything_there_ends_by_itself(redis):
 
 
 def secure(redis, certificates, certificate: str, key: str, *options: str) -> tuple[RedisServer, str]:
-    """A server, and the address at which it speaks TLS."""
+    """Start a server. Return it and the address at which it speaks TLS."""
     port = free_port()
     server = redis.start(
         *("--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key),
@@ -500,7 +500,7 @@ async def test_files_that_are_of_no_use_are_told_at_once(certificates):
 
 
 async def start_pair(redis) -> tuple[RedisServer, RedisServer, RedisServer, Cluster]:
-    """A primary, its replica, and the Sentinel that watches both; and the settings for them."""
+    """Start a primary, its replica, and the Sentinel that watches both. Return them and their settings."""
     primary = redis.start("--repl-diskless-sync-delay", "0")
     replica = redis.start("--replicaof", HOST, str(primary.port))
     await until(lambda: "master_link_status:up" in replica.ask("INFO replication"))
@@ -576,7 +576,7 @@ NAMES = [f"session-{number}" for number in range(60)]
 
 
 async def names_by_node(store: Store, servers: list[RedisServer]) -> dict[RedisServer, list[str]]:
-    """Sessions of "a", saved, by where they are."""
+    """Save sessions of "a", and return them by their places."""
     for name in NAMES:
         await eventually(partial(store.save, name, StoredSession("a", b""), LONG))
     return {

@@ -161,7 +161,7 @@ ASKING = {"name": "docs__may", "_meta": {"progressToken": 1}}
 
 
 def go_on_with(asked: Json) -> Json:
-    """The parameters of the call to `may` that goes on with one that was asked something."""
+    """Return the parameters of the call to `may` that answers the questions of an earlier one."""
     answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
     return {"name": "docs__may", "inputResponses": answers, "requestState": asked["requestState"]}
 
@@ -383,7 +383,7 @@ async def test_caching_can_be_off():
 
 async def test_a_listen_that_moves_is_caught_up_after_a_late_loss(monkeypatch):
     monkeypatch.setattr(notification_hub, "NOTICE_SECONDS", LEASE / 10)
-    monkeypatch.setattr(notification_hub, "RETURN_SECONDS", 0.0)  # else it is told as the replica is new
+    monkeypatch.setattr(notification_hub, "RETURN_SECONDS", 0.0)  # else the new replica causes a notification
     async with open_replicas(a=subscribable(MODERN), b=subscribable(MODERN)) as replicas:
         other = replicas["b"]
         await replicas["a"].kill()

@@ -41,7 +41,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Docs:
-    """One server: each replica has a session with it, which is a scripted server of its own."""
+    """One server, with which each replica has a session. Each session is a separate scripted server."""
 
     def __init__(self, replicas: Replicas, make: Callable[[], Any]) -> None:
         self._replicas = replicas
@@ -49,7 +49,7 @@ class Docs:
         self.sessions: dict[str, Any] = {}
 
     async def start(self, name: str, replica_id: str | None = None, **settings: Any) -> Member:
-        """One more replica."""
+        """Start one more replica."""
         self.sessions[name] = self._make()
         if replica_id is not None:
             self._replicas.ids[name] = replica_id
@@ -57,7 +57,7 @@ class Docs:
         return member
 
     def subscribed(self, uri: str) -> set[str]:
-        """The replicas that have subscribed to a URI."""
+        """Return the replicas that have subscribed to a URI."""
         return {
             name
             for name, session in self.sessions.items()
@@ -69,7 +69,7 @@ class Docs:
             await self.sessions[name].update(uri, through)
 
     def owner(self, session: str = "docs") -> Member:
-        """The replica that has to subscribe in sessions with that key."""
+        """Return the replica that has to subscribe in sessions with that key."""
         running = [replica for replica in self._replicas.all.values() if not replica.ended.is_set()]
         owner = choose_owner(session, [replica.node.members.replica for replica in running])
         return next(replica for replica in running if replica.node.members.replica == owner)
@@ -113,7 +113,7 @@ class Client:
         assert (await self.replica.client.send(message, self.session)).last["result"] == {}
 
     async def updates(self, until: str) -> list[str]:
-        """The URIs of all updates up to that of a URI, and of that."""
+        """Wait for the update of a URI. Return the URIs of all updates up to that one."""
         uris: list[str] = []
         while until not in uris:
             notification = await self.stream.message()
@@ -124,7 +124,7 @@ class Client:
 
 @asynccontextmanager
 async def clients_of(*replicas: Member, uri: str | None = URI) -> AsyncIterator[list[Client]]:
-    """A client of each replica, which has subscribed to `uri`."""
+    """Open a client of each replica, which has subscribed to `uri`."""
     async with AsyncExitStack() as stack:
         clients = []
         for replica in replicas:
@@ -230,7 +230,7 @@ async def test_another_replica_subscribes_when_the_owner_is_killed(revision):
             await until_shared(docs)
             killed = docs.owner()
             await killed.kill()
-            for client in clients:  # of what may have been missed; nothing waits for the lease
+            for client in clients:  # of changes that may have been missed, before the lease ends
                 assert await client.updates(URI) == [URI]
             await until(
                 lambda: all(not other.node.members.neighbours.keys() & own(killed) for other in others)

@@ -51,7 +51,7 @@ class Engine:
         pytest.fail(f"not within {MOST_SECONDS} s")
 
     async def wait_for_end(self, replica: str) -> None:
-        """A lease ends; a member with a long one notices."""
+        """Wait for the end of a replica's lease, which a member with a long one notices."""
 
         async def is_gone() -> bool:
             members = await self.store.renew("witness", b"", LONG, joining=True)
@@ -99,7 +99,7 @@ async def engine(url) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def open_way(memory: MemoryStore) -> AsyncIterator[Store]:
-    """The store as a worker has it, whose supervisor has that one."""
+    """Open the store of a worker whose supervisor has `memory`."""
     theirs, ours = map(ControlChannel, socket.socketpair())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.run, {STORE: MemberStore(memory).answer})

@@ -13,7 +13,7 @@ from tests.cluster.workers import open_workers
 async def test_that_a_worker_has_ended_the_others_hear_before_they_ask():
     async with open_workers(a=subscribable(), b=subscribable()) as workers:
         members = workers["b"].node.members
-        members.lease = math.inf  # it asks once more by itself, if at all
+        members.lease = math.inf  # no more renewals by the clock, except one that has begun
         await members.changed(LEASE)
         members.renew_soon()
         await members.changed(LEASE)

@@ -156,7 +156,7 @@ class Workers(Members):
 
 @asynccontextmanager
 async def open_workers(**servers: ScriptedServer) -> AsyncIterator[Workers]:
-    """A worker for each server, by name; they know each other."""
+    """Open a worker for each server, by name; they know each other."""
     with trio.fail_after(PATIENCE), ExitStack() as ends:
         async with trio.open_nursery() as nursery:
             folder = ends.enter_context(TemporaryDirectory())

@@ -12,13 +12,13 @@ from mcpmux.hosts.configuration import read_config
 
 
 def read(document: str | dict[str, Any], environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration in TOML text, or in a dictionary that is written as JSON."""
+    """Read a configuration in TOML text, or in a dictionary that is written as JSON."""
     text = document if isinstance(document, str) else json.dumps(document)
     return read_config("-", environ or {}, text.encode)
 
 
 def problems_of(document: str | dict[str, Any], environ: Mapping[str, str] | None = None) -> list[str]:
-    """The mistakes in a configuration, without the name of the source; empty when there are none."""
+    """Return the mistakes in a configuration, without the name of the source; empty when there are none."""
     try:
         read(document, environ)
     except ConfigError as error:

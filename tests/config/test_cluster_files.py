@@ -43,13 +43,13 @@ def without_comments(name: str) -> str:
 
 
 def variables(*, required: bool = False) -> set[str]:
-    """The environment variables that mux.toml refers to; those without a default if they are `required`."""
+    """Return the environment variables of mux.toml, or those without a default if they are `required`."""
     references = re.findall(r"\$\{(\w+)(:-[^}]*)?\}", without_comments("mux.toml"))
     return {name for name, default in references if not (required and default)}
 
 
 def read_mux(environ: dict[str, str]) -> Config:
-    """The configuration of a replica with this environment."""
+    """Read the configuration of a replica with this environment."""
     return read_config(str(FOLDER / "mux.toml"), environ, lambda: b"")
 
 
@@ -67,7 +67,7 @@ def compose() -> Any:
 
 @cache
 def kubernetes() -> dict[str, Any]:
-    """The objects by their kinds."""
+    """Return the objects by their kinds."""
     return {document["kind"]: document for document in yaml.safe_load_all(text_of("kubernetes.yaml"))}
 
 
@@ -202,7 +202,7 @@ async def test_redis_starts_with_its_file_and_a_password_from_standard_input(tmp
 async def run_redis(
     command: list[str], folder: Path, task_status: trio.TaskStatus[trio.Process] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """A Redis until it is cancelled, whose password is "secret"."""
+    """Run a Redis until cancelled, whose password is "secret"."""
     options: Any = {"stdin": b"requirepass secret\n", "cwd": folder, "capture_stdout": False}
     await trio.run_process(command, stdout=subprocess.PIPE, task_status=task_status, **options)
 

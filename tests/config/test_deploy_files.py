@@ -39,12 +39,12 @@ def text_of(name: str) -> str:
 
 
 def secrets() -> set[str]:
-    """The secrets that mux.toml reads."""
+    """Return the secrets that mux.toml reads."""
     return set(re.findall(rf"\$\{{file:{CREDENTIALS}/(\w+)\}}", text_of("mux.toml")))
 
 
 def read_mux(folder: Path, environ: dict[str, str]) -> Config:
-    """The configuration, with secrets in this folder."""
+    """Read the configuration, with secrets in this folder."""
     for name in secrets():
         (folder / name).write_text("5" * 64 + "\n")
     text = text_of("mux.toml").replace(CREDENTIALS, str(folder))
@@ -58,7 +58,7 @@ def compose() -> Any:
 
 @cache
 def kubernetes() -> dict[tuple[str, str], Any]:
-    """The objects by their kinds and names."""
+    """Return the objects by their kinds and names."""
     return {
         (document["kind"], document["metadata"]["name"]): document
         for document in yaml.safe_load_all(text_of("kubernetes.yaml"))
@@ -76,7 +76,7 @@ def container() -> Any:
 
 @cache
 def unit() -> dict[str, list[str]]:
-    """The settings of the unit's section [Service]."""
+    """Return the settings of the unit's section [Service]."""
     settings = defaultdict[str, list[str]](list)
     section = text_of("mcpmux.service").partition("\n[Service]\n")[2].partition("\n[Install]\n")[0]
     for line in section.splitlines():
@@ -157,7 +157,7 @@ def test_the_user_of_the_image_may_write_the_audit_log(tmp_path: Path):
 
 
 def mounted_secrets(service: str) -> set[tuple[str, str]]:
-    """The secrets of a service, and where it finds them."""
+    """Return the secrets of a service, and their places in the container."""
     return {
         (secret, f"/run/secrets/{secret}")
         if isinstance(secret, str)

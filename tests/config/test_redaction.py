@@ -54,7 +54,7 @@ FAILING = [
 
 
 def shown_by(error: BaseException) -> str:
-    """All that a log or a traceback could show of an exception and of those behind it."""
+    """Return all that a log or a traceback could show of an exception and of those behind it."""
     text = repr(error) + str(error) + "".join(traceback.format_exception(error))
     for inner in (error.__cause__, error.__context__):
         text += shown_by(inner) if inner is not None else ""

@@ -38,7 +38,7 @@ def machine_of(home: Path, project: Path | None = None, **environ: str) -> Machi
 def find(
     home: Path, files: Mapping[str, str], project: Path | None = None, **environ: str
 ) -> dict[str, Found]:
-    """The servers in these files, by name. All files can be read."""
+    """Find the servers in these files, by name. All files can be read."""
     write_files(home, files)
     servers, unread = look_around(machine_of(home, project, **environ), HOSTS)
     assert unread == []

@@ -21,7 +21,7 @@ NEW = "mcpmux"
 
 
 def is_part_of(part: Iterable[str], whole: Iterable[str]) -> bool:
-    """Whether `whole` is `part` with something put in between."""
+    """Return whether `whole` is `part` with something put in between."""
     rest = iter(whole)
     return all(member in rest for member in part)
 

@@ -28,7 +28,7 @@ from tests.hosts.machines import USER_FILES, machine_of, write_files
 
 SECRET = "Zq8-geheim-77"
 
-# What each host app calls the parts of a server, where that is not as most do.
+# The names of a server's parts in each host app, where they differ from those of most apps.
 WORDS = {
     "codex": {"headers": "http_headers"},
     "goose": {"command": "cmd", "url": "uri", "env": "envs"},
@@ -36,7 +36,7 @@ WORDS = {
 
 
 def file_of(host: Host, servers: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file of the host app with these servers."""
+    """Write the file of the host app with these servers."""
     words = WORDS.get(host.name, {})
     entries = {
         name: {words.get(key, key): value for key, value in server.items()}

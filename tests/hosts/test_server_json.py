@@ -49,7 +49,7 @@ def described(
 
 
 def args_of(**more: Any) -> list[str]:
-    """The arguments behind the package."""
+    """Return the arguments behind the package."""
     args: list[str] = described(NPM | more, trusted=EVERYTHING).table["args"]
     assert args[:2] == ["-y", "@jane/notes@1.2.3"]
     return args[2:]

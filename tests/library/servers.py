@@ -55,7 +55,7 @@ def config_of(names: Mapping[str, Any], **settings: Any) -> Config:
 async def open_local(
     servers: Mapping[str, ScriptedServer | None], **settings: Any
 ) -> AsyncIterator[tuple[LocalMux, Client]]:
-    """A mux with one anonymous client. `settings`: of the configuration."""
+    """Open a mux with one anonymous client. `settings`: of the configuration."""
     world = World(servers)
     config = config_of(servers, **settings)
     async with open_mux(config, open_channel=world.open_channel) as mux, mux.client() as client:

@@ -41,7 +41,7 @@ def on_asyncio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         asyncio.run(bounded(), debug=True)
         assert complaints == []
 
-    del run.__wrapped__  # by which pytest-trio would take it for a test of its own
+    del run.__wrapped__  # by which pytest-trio would take it for a trio test
     return run
 
 

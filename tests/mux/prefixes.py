@@ -12,7 +12,7 @@ names = st.one_of(
 
 @st.composite
 def prefix_tables(draw: st.DrawFn, minimum: int = 1) -> dict[str, str]:
-    """Upstream name → prefix; sometimes one is unprefixed, sometimes a prefix is not the name."""
+    """Draw upstream names and prefixes; sometimes one is unprefixed, sometimes a prefix is not the name."""
     table = draw(
         st.lists(names, min_size=minimum, max_size=5, unique=True).map(
             lambda us: dict(zip(us, us, strict=True))
@@ -29,7 +29,7 @@ def prefix_tables(draw: st.DrawFn, minimum: int = 1) -> dict[str, str]:
 
 
 def texts(table: dict[str, str]) -> st.SearchStrategy[str]:
-    """Any text, and what upstreams could say to be taken for each other."""
+    """Return any texts, and those that upstreams could write to be taken for each other."""
     heads = st.sampled_from([*table, *table.values(), "other"])
     joints = st.sampled_from(["+", "__", "_", "+ui://", "/", ""])
     shaped = st.builds(

@@ -31,7 +31,7 @@ keys = st.one_of(
 
 
 def touches(uri: str, other: str) -> bool:
-    """Whether one goes on from the other behind a separator, or they are the same."""
+    """Return whether one URI is the other, or begins with it up to a separator."""
     short, long = sorted((uri, other), key=len)
     if not short:
         return not long

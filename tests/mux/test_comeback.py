@@ -19,7 +19,7 @@ ENDS = st.lists(st.tuples(st.booleans(), st.floats(0, 40), st.floats(0, 1)), max
 def waits(
     comeback: Comeback, count: int, *, died: bool, life: float = 0.0, chance: float = 0.0
 ) -> list[float]:
-    """The waits after `count` attempts that each lasted for `life` seconds, one after the other."""
+    """Return the waits after `count` attempts that each lasted for `life` seconds, one after the other."""
     now, seconds = 0.0, []
     for _ in range(count):
         now += life

@@ -32,7 +32,7 @@ kinds = st.sampled_from(["resources/list", "resources/templates/list", "tools/li
 
 
 def refuse(kind: str, text: str, key: CursorSeal = SEAL) -> str:
-    """The reason why `text` is refused."""
+    """Return the reason why `text` is refused."""
     with pytest.raises(InvalidCursor) as caught:
         key.open(kind, text)
     return str(caught.value)
@@ -144,7 +144,7 @@ def test_an_overlong_cursor_is_refused_unread():
 
 
 def pages_until_stopped(tail: int, loop: int, limit: int) -> int | None:
-    """Pages fetched of a list whose cursors are 0 … tail - 1, then `loop` others again and again."""
+    """Count fetched pages of a list whose cursors are 0 … tail - 1, then `loop` others again and again."""
     position, page = Position("docs"), 0
     for fetched in range(1, limit + 1):
         following = page if page < tail + loop else tail + (page - tail) % loop

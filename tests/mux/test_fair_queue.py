@@ -14,7 +14,7 @@ CLIENTS = "abcd"
 
 
 def filled(slots, room, waiting):
-    """A queue whose slots are taken, with (client, number) waiting in that order."""
+    """Return a queue whose slots are taken, with (client, number) waiting in that order."""
     queue = FairQueue[Any](slots, room)
     for _ in range(slots):
         assert queue.enter()

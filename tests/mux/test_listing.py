@@ -1,4 +1,4 @@
-"""How long the listing of a server's tools or prompts is known."""
+"""The time for which a listing of a server's tools or prompts is known."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def upstreams(draw: st.DrawFn) -> dict[str, Upstream]:
 
 
 def fetch(upstream: Upstream, cursor: str | None) -> tuple[list[Fields], str | None] | None:
-    """One page as a server gives it: its items and the next cursor; None for the one that cannot be had."""
+    """Return one page of a server: its items and the next cursor; None for the one that cannot be had."""
     page = 0 if cursor is None else upstream.cursors.index(cursor) + 1
     if page == upstream.failing:
         return None
@@ -64,7 +64,7 @@ def fetch(upstream: Upstream, cursor: str | None) -> tuple[list[Fields], str | N
 def walk_all(
     table: dict[str, Upstream], page_size: int, reverse: bool = False, limit: int = ITEM_LIMIT
 ) -> Outcome:
-    """Every combined page, each cursor sealed and opened in between; `reverse`: answers come last first."""
+    """Return every combined page, each cursor sealed and opened. `reverse`: the last answers come first."""
     outcome = Outcome([], [], Counter())
     start = [Position(name) for name in table]
     while True:
@@ -87,7 +87,7 @@ def walk_all(
 
 
 def expected(table: dict[str, Upstream]) -> list[str]:
-    """Round by round, in configuration order, up to what cannot be had."""
+    """Return the items round by round, in configuration order, up to the page that cannot be had."""
     rounds = max((len(upstream.pages) for upstream in table.values()), default=0)
     return [
         item

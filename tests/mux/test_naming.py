@@ -44,7 +44,7 @@ EXPOSED_URIS = sorted({space.expose_uri(uri) for space in NAMING.namespace.space
 
 
 def with_stars(texts: list[str]) -> st.SearchStrategy[str]:
-    """Texts in which any part may be a star."""
+    """Return texts in which any part may be a star."""
 
     def starred(text: str, start: int, length: int, is_glob: bool) -> str:
         at = start % (len(text) + 1)
@@ -62,7 +62,7 @@ among = st.sampled_from([(), ("notes",), ("*",), ("web", "bare"), ("n*",)])
 
 
 def shown(upstream_name: str, own: str, view: str) -> str | None:
-    """The whole name under which clients of a view see something; None when they do not see it."""
+    """Return the whole name under which clients of a view see something; None when they do not see it."""
     overrides, space = NAMING.overrides.get(view.partition("?")[0]), NAMING.namespace.spaces[upstream_name]
     if overrides is None:
         return space.expose_name(own)
@@ -82,7 +82,7 @@ def reached(name: str, view: str) -> tuple[str, str] | None:
 
 @lru_cache(256)
 def rule(effect: str, text: str, of: tuple[str, ...] = ()) -> Policy:
-    """A policy of one rule; for a `deny`, with another one that allows everything."""
+    """Return a policy of one rule; for a `deny`, with another one that allows everything."""
     everything = [AccessRule(effect="allow")] if effect == "deny" else []
     policy = policy_of([*everything, AccessRule(effect=effect, targets=(text,), upstreams=of)], NAMING)
     assert policy is not None

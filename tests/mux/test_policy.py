@@ -216,7 +216,7 @@ paths = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 
 def files_meant(uri: str) -> set[str]:
-    """The files that servers of many habits would open for a URI."""
+    """Return the files that servers of many habits would open for a URI."""
     files = set()
     for text in {uri, unquote(uri), unquote(unquote(uri))}:
         try:

@@ -27,7 +27,7 @@ OPERATORS = {  # RFC 6570 appendix A: first, separator, named, what follows a na
 
 
 def expand(template: str, values: dict[str, Value]) -> str:
-    """RFC 6570, level 4, without error handling."""
+    """Expand a template by RFC 6570, level 4, without error handling."""
     return re.sub(r"\{([+./;?&#]?)([^{}]*)\}", lambda found: expand_one(found[1], found[2], values), template)
 
 

@@ -1,4 +1,4 @@
-"""The laws of views: what they select, and that they permit nothing."""
+"""The laws of views: they select targets, and grant no permissions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def selection(*include: Selector, exclude: tuple[Selector, ...] = ()) -> Selecti
 
 
 def judge(*rules: Rules) -> Judge:
-    """The judge of an unknown client where all these rules are in force."""
+    """Return the judge of an unknown client where all these rules are in force."""
     return Judge(ANYONE, InForce(rules), new_decisions())
 
 
@@ -60,7 +60,7 @@ def fits_simply(selector: Selector, upstream: str, kind: str, item: str) -> bool
 
 
 def has(selection: Selection, upstream: str, kind: str, item: str) -> bool:
-    """Whether something may be used."""
+    """Return whether the target may be used."""
     _, use, _ = ITEMS[kind]
     target = Target(item, is_template=True) if kind == "templates" else item
     return selection.decide(ANYONE, upstream, use, target).allowed

@@ -69,7 +69,7 @@ class Asking(RuleBasedStateMachine):
 
     @rule()
     def change(self) -> None:
-        """All resources change."""
+        """Change all resources."""
         self.unseen |= self.promised - self.upstream_sends - self.owner_sends
 
     @rule(uri=uris, is_owner=st.booleans())
@@ -214,7 +214,7 @@ class Asking(RuleBasedStateMachine):
         assert not self.unseen & (self.upstream_sends | self.owner_sends)
 
     def teardown(self) -> None:
-        """All servers are willing at last, and time passes."""
+        """Make all servers willing at last, and let time pass."""
         self.refuses, self.declines, self.is_owner_deaf = set(), set(), False
         for _ in range(3):
             self.wait(REASK_SECONDS)

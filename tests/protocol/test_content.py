@@ -189,7 +189,7 @@ def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], r
     down = downgrade_content(method, downgrade_result(dict(modern)), revision)
     judged_result = judged(revision, method, decode_any(raw(down)))
     again = downgrade_content(method, downgrade_result(decode_fields(raw(judged_result))), revision)
-    assert decode_any(raw(again)) == judged_result  # what an older revision can say stays as it is
+    assert decode_any(raw(again)) == judged_result  # what an older revision can express is unchanged
     judged(NEWEST, method, decode_any(raw(upgrade_result(method, again))))
 
 

@@ -38,7 +38,7 @@ def test_request_in_one_pass_is_the_request_in_two(data):
     assert request is not None
     assert (request.id, request.method) == (message.id, message.method)
     assert decode_fields(request.payload) == decode_fields(message.payload)
-    for _ in range(2):  # reading it as a call leaves it as it is
+    for _ in range(2):  # reading it as a call does not change it
         assert Call.of("a", request.payload) == Call.of("a", message.payload)
 
 

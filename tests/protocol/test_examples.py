@@ -125,7 +125,7 @@ def read(path: Path) -> Any:
 
 
 def wire(message: Message) -> bytes:
-    """A decoded message, encoded as we send it."""
+    """Return a decoded message, encoded as we send it."""
     match message:
         case Request(id=request_id, method=method, params=params):
             return encode_request(request_id, method, None if params is None else decode_fields(params))
@@ -166,7 +166,7 @@ def test_every_payload_keeps_its_members_as_they_are_spelled(subtests: pytest.Su
 
 
 def result_of(path: Path) -> tuple[str, Fields]:
-    """The method that was asked, and the result in an example."""
+    """Return the method of the request, and the result in an example."""
     name = path.parent.name.removesuffix("Response")
     content = read(path)
     result = content["result"] if path.parent.name.endswith("Response") else content
@@ -178,7 +178,7 @@ def downgraded(method: str, result: Fields, revision: str) -> Fields:
 
 
 def judge(revision: str, method: str, result: Fields) -> Any:
-    """The result as JSON, which the schema of the revision finds good."""
+    """Check the result by the schema of the revision, and return it as JSON."""
     decoded = decode_any(raw(result))
     SchemaOracle(revision).check_from_server({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
     return decoded
@@ -272,7 +272,7 @@ def test_a_notification_is_good_in_every_older_revision(subtests: pytest.Subtest
 
 
 def asked(method: str, params: Any, revision: str) -> Any:
-    """The question as a client of `revision` gets it, None when it cannot be asked; always good."""
+    """Return the valid question for a client of `revision`, None when it cannot be asked."""
     try:
         question = downgrade_question(method, decode_fields(raw(params)), revision, "an-id")
     except RpcError:
@@ -338,7 +338,7 @@ def test_an_answer_is_good_in_every_older_revision_that_has_it(subtests: pytest.
 def judge_answer(revision: str, method: str, answer: Fields) -> Any:
     decoded = decode_any(raw(answer))
     if revision == NEWEST:
-        return decoded  # has no answers of its own: they are members of a request
+        return decoded  # in this revision answers are members of requests
     SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
     return decoded
 

@@ -201,7 +201,7 @@ OLDEST = "2024-11-05"
         (RpcError(-32602, "Unsupported protocol version", {"supported": [OLDEST]}), 1, OLDEST),
         (RpcError(-32602, "no", {"supported": [OLDEST, "2025-06-18", "2099-01-01"]}), 1, "2025-06-18"),
         (RpcError(-32602, "no", {"supported": ["2099-01-01"]}), 1, None),
-        (RpcError(-32602, "no", {"supported": ["2025-11-25"]}), 1, "2025-06-18"),  # it says what is not so
+        (RpcError(-32602, "no", {"supported": ["2025-11-25"]}), 1, "2025-06-18"),  # a false claim
         (RpcError(-32602, "no", {"supported": "all"}), 2, "2025-03-26"),
         (RpcError(-32000, NAMES), 1, "2025-06-18"),
         (TransportError(f"HTTP status 400: {NAMES}"), 1, "2025-06-18"),

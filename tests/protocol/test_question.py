@@ -24,7 +24,7 @@ RESULT = {"type": "tool_result", "toolUseId": "1", "content": [TEXT]}
 
 
 def ask(method: str, params: Any, revision: str) -> Any:
-    """The question as a client of `revision` gets it, which its schema finds good."""
+    """Return the question for a client of `revision`, checked by the schema."""
     question = decode_any(raw(downgrade_question(method, decode_fields(raw(params)), revision, "made-up")))
     SchemaOracle(revision).check_from_server(
         {"jsonrpc": "2.0", "id": 1, "method": method, "params": question}
@@ -33,7 +33,7 @@ def ask(method: str, params: Any, revision: str) -> Any:
 
 
 def answer(method: str, result: Any, revision: str) -> Any:
-    """The answer as a server of `revision` gets it, which its schema finds good."""
+    """Return the answer for a server of `revision`, checked by the schema."""
     decoded = decode_any(raw(downgrade_answer(method, decode_fields(raw(result)), revision)))
     SchemaOracle(revision).check_from_client({"jsonrpc": "2.0", "id": 1, "result": decoded}, method)
     return decoded

@@ -33,7 +33,7 @@ class Worker:
         self.batches: list[TrafficBatch] = []
 
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
-        """The exchange that it belongs to."""
+        """Forward a message, and return the number of its exchange."""
         now = trio.current_time()
         unread = Observation(leg, direction, data, now, exchange=exchange)  # type: ignore[arg-type]
         (seen,) = observe([unread], self._exchanges, self._order)
@@ -51,7 +51,7 @@ class Worker:
         return number
 
     async def deliver(self, collector: TrafficCollector, number: int) -> None:
-        """Everything that waits."""
+        """Deliver everything that waits."""
         arrived = trio.Event()
 
         async def take(batch: TrafficBatch) -> None:
