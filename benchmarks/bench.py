@@ -47,7 +47,7 @@ class Effort(NamedTuple):
 
 
 def mux_command(*more: str) -> list[str]:
-    """`python -m` with this is mcpmux, configured over its standard input. It prints its URL."""
+    """Return arguments of `python -m` for an mcpmux that reads its configuration on stdin."""
     return ["mcpmux", "serve", "-", "--http", "127.0.0.1:0", *QUIET, *more]
 
 
@@ -85,11 +85,11 @@ class Bench:
         return other
 
     def upstream(self, count: int, *more: str, server: str = "benchmarks.upstream") -> Child:
-        """One process that serves `count` upstreams and prints their URLs. `server`: its module."""
+        """Run one process that serves `count` upstreams and prints their URLs. `server`: its module."""
         return Child([server, *["--port=0"] * count, *more], self.load_core)
 
     def mux(self, config: str, core: int | None = None, *more: str) -> Child:
-        """mcpmux with this configuration, on its core unless told otherwise."""
+        """Start mcpmux with this configuration, on its own core by default."""
         return Child(mux_command(*more), self.mux_core if core is None else core, config)
 
     def load(
@@ -109,7 +109,7 @@ class Bench:
         return run_wrk(urls, requests, load.size, load.connections, self.effort.seconds, cores)
 
     def pairs(self, load: Load, *more: str, core: int | None = None) -> list[Pair]:
-        """The upstreams directly, and through mcpmux. `more`: options of the upstreams."""
+        """Measure the upstreams directly, and through mcpmux. `more`: options of the upstreams."""
         with self.upstream(UPSTREAMS, "--era", load.era, *more) as upstream:
             urls = upstream.lines(UPSTREAMS)
             with self.mux(http_config(urls), core) as mux:
@@ -123,7 +123,7 @@ class Bench:
                 )
 
     def side_by_side(self, mux: Child, other: Child, headers: Headers = ()) -> list[Pair]:
-        """Two processes of mcpmux in front of equal upstreams; the other one's CPU time counts.
+        """Measure two processes of mcpmux in front of equal upstreams; the other one's CPU time counts.
 
         `headers`: of the requests to the other one.
         """
@@ -142,7 +142,7 @@ class Bench:
         mux: Used,
         upstream: Used | None = None,
     ) -> list[Pair]:
-        """All pairs of runs. CPU time is that of `mux` in its runs, and of `upstream` in the direct ones."""
+        """Return all pairs of runs. The CPU time is that of `mux`, and of `upstream` in direct runs."""
         pairs = []
         for number in range(self.effort.runs):
             if number % 2:
@@ -156,7 +156,7 @@ class Bench:
 
 
 def measured(run: Callable[[], Tally], child: Used | None) -> tuple[Tally, float]:
-    """(What a run has shown, the CPU seconds that `child` used for each of its exchanges)."""
+    """Return the results of a run, and the CPU seconds that `child` used for each of its exchanges."""
     used = child.cpu_seconds() if child else 0.0
     tally = run()
     return tally, (child.cpu_seconds() - used) / tally.exchanges if child else 0.0

@@ -71,7 +71,7 @@ def measure_compiled() -> None:
 
 
 def is_compiled() -> bool:
-    """Whether the mcpmux that is measured is."""
+    """Return whether the measured mcpmux is compiled."""
     return _has_compiled(measured_folder())
 
 
@@ -91,7 +91,7 @@ def _digest() -> str:
 
 
 def _compile() -> None:
-    """The hook leaves what it has compiled in the tree that it builds a wheel of."""
+    """Compile: the hook leaves its results in the tree of which it builds a wheel."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."],
         cwd=HOME,

@@ -35,7 +35,7 @@ Prepare = Callable[[Child], AbstractContextManager[Callable[[], object]]]
 
 
 def count_instructions(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> int:
-    """The instructions that `python -m` with these arguments takes for the work. Raises MeasurementFailed."""
+    """Count the instructions of `python -m` with these arguments for the work. Raises MeasurementFailed."""
     _expect(VALGRIND)
     tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
     with TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def _instrument(child: Child, state: str) -> None:
 
 
 def count_calls(arguments: Sequence[str], core: int, stdin: str | None, prepare: Prepare) -> Counter[str]:
-    """The system calls, by name, that it makes for the work. Raises MeasurementFailed."""
+    """Count the system calls for the work, by name. Raises MeasurementFailed."""
     _expect(STRACE)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"

@@ -25,7 +25,7 @@ EXACT = at_most(1.05, " × as many")
 
 
 def rows(bench: Bench) -> list[Row]:
-    """The processor time of mcpmux for a list, beside that for FEWEST times as much larger as the list is."""
+    """Measure the processor time of lists, beside what it would be in proportion to a list of FEWEST."""
     _allow_files(FILES * max(MORE))
     fewest = _seconds(bench, FEWEST)
     table_rows = []
@@ -37,13 +37,13 @@ def rows(bench: Bench) -> list[Row]:
         through = _seconds(bench, count)
         expected = median(fewest) * count / FEWEST
         direct = [expected] * len(through)
-        shares = [each / expected for each in through]
+        shares = [rate / expected for rate in through]
         table_rows.append(time_row(measure, direct, through).judged(LINEAR, shares))
     return table_rows
 
 
 def counted(bench: Bench) -> list[Row]:
-    """The largest of these lists in instructions, which no cache and no neighbour changes."""
+    """Count the largest of these lists in instructions, which no cache and no neighbour changes."""
     _allow_files(FILES * max(MORE))
     count = max(MORE)
     times = count / FEWEST
@@ -71,7 +71,7 @@ def _instructions(bench: Bench, count: int) -> int:
 
 
 def _seconds(bench: Bench, count: int) -> list[float]:
-    """Processor time of each whole list, all items counted; the first, which connects, is left out."""
+    """Measure the processor time of each whole list, without the first, which connects."""
     bench.note(f"list {count:,} × {ITEMS} resources")
     seconds = []
     with bench.upstream(count, f"--items={ITEMS}") as upstream:
@@ -87,7 +87,7 @@ def _seconds(bench: Bench, count: int) -> list[float]:
 
 
 def _allow_files(needed: int) -> None:
-    """Child processes may open as many, too."""
+    """Allow child processes as many open files, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

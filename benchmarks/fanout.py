@@ -49,8 +49,8 @@ class Fanout:
         measured = [self._deliver(era, subscribers, changes) for _ in range(runs)]
         who = f"{subscribers:,} {KINDS[era]}"
         cpu = spread([cpu * MICRO for _, cpu in measured], " µs", 1)
-        p50s, p99s = ([_percentile(each.changes, part) * 1000 for each, _ in measured] for part in (50, 99))
-        rates = [subscribers * len(each.changes) / each.seconds for each, _ in measured]
+        p50s, p99s = ([_percentile(run.changes, part) * 1000 for run, _ in measured] for part in (50, 99))
+        rates = [subscribers * len(run.changes) / run.seconds for run, _ in measured]
         return [
             Row(
                 f"one update to {who}, until the last has it, p50", "", spread(p50s, " ms", 1), "", cpu
@@ -64,7 +64,7 @@ class Fanout:
         ]
 
     def _deliver(self, era: str, subscribers: int, changes: int) -> tuple[Delivery, float]:
-        """One run, and the CPU time of mcpmux for each notification in seconds."""
+        """Do one run. Return it, and the CPU time of mcpmux for each notification in seconds."""
         with Child(["benchmarks.notifier"], self.load_core) as upstream:
             url = upstream.lines(1)[0]
             with self._mux(url, subscribers) as mux:
@@ -100,11 +100,11 @@ class Fanout:
         ).judged(SESSION, [grown / sessions])
 
     def _settled(self, mux: Child, address: str, era: str) -> int:
-        """The memory of mcpmux when one client has been there, so that what is loaded once is loaded."""
+        """Return the memory of mcpmux after one client, so that everything is loaded."""
         with Child(
             ["benchmarks.subscribers", address, f"--era={era}", "--count=1", "--idle"], self.load_core
-        ) as one:
-            one.lines(1)
+        ) as subscriber:
+            subscriber.lines(1)
         time.sleep(SETTLE_SECONDS)
         return mux.resident_bytes()
 
@@ -119,13 +119,13 @@ class Fanout:
 
 def _percentile(seconds: Sequence[float], percent: float) -> float:
     histogram = Histogram()
-    for each in seconds:
-        histogram.record(each)
+    for value in seconds:
+        histogram.record(value)
     return histogram.percentiles((percent,))[0] or 0.0
 
 
 def rows(bench: Bench) -> list[Row]:
-    """Everything at its usual size."""
+    """Measure everything at its usual size."""
     fanout = Fanout()
     table_rows: list[Row] = []
     for era, who in KINDS.items():

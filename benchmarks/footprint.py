@@ -1,4 +1,4 @@
-"""Rows: what a process of mcpmux takes to start, and the memory that it has when nothing is asked."""
+"""Rows: the start of a process of mcpmux, and its memory when it is idle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDLE = Goal("≤ 45 MB", most=45e6)
 
 
 def start(bench: Bench) -> list[Row]:
-    """The upstreams run already; direct is how long the upstream itself takes."""
+    """Measure the start, with running upstreams. `direct` is the time of the upstream's own start."""
     measure = f"start to first answer, {UPSTREAMS} upstreams, beside the upstream's own start"
     bench.note(measure)
     direct, through = [], []
@@ -39,7 +39,7 @@ def start(bench: Bench) -> list[Row]:
 
 
 def memory(bench: Bench) -> list[Row]:
-    """After a read from each of the upstreams."""
+    """Measure the memory after a read from each of the upstreams."""
     measure = f"resident memory, idle, {IDLE_UPSTREAMS} upstreams (direct: the one process that serves them)"
     bench.note(measure)
     direct: list[float] = []

@@ -77,7 +77,7 @@ def _row(measure: str, pairs: Sequence[Pair], of: Callable[[Tally], float], form
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     lines = [Row("measure", "wrk", "mcpmux bench", "bench / wrk"), Row("---", "--:", "--:", "--:"), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -108,14 +108,14 @@ def cores() -> tuple[int, int]:
 
 @contextmanager
 def serve_slowly(core: int) -> Iterator[str]:
-    """The URL of the reference server, which takes READ_MS for a read."""
+    """Run the reference server, which takes READ_MS for a read, and yield its URL."""
     with Child(["benchmarks.upstream", "--port=0", f"--read-ms={READ_MS}"], core) as child:
         yield child.lines(1)[0]
 
 
 @contextmanager
 def serve_fast(core: int) -> Iterator[tuple[str, str]]:
-    """(the URL of the fastest server that can be had here, what it is)."""
+    """Run the fastest server that can be had here, and yield (its URL, what it is)."""
     compiler = shutil.which("cc")
     if compiler is None:
         with Child(["benchmarks.upstream", "--port=0"], core) as child:
@@ -135,7 +135,7 @@ def serve_fast(core: int) -> Iterator[tuple[str, str]]:
 
 
 def memory_table(minutes: Sequence[int]) -> str:
-    """Resident memory of `mcpmux bench` as a run gets older."""
+    """Return the resident memory of `mcpmux bench` as a run gets older."""
     load = ["--do", "8 read", "--do", "1 list tools", "--do", "1 tool report", "--check", "hash"]
     seconds = minutes[-1] * 60 + 10
     model = ["--rate", str(MEMORY_RATE), "--duration", f"{seconds}s", "--count", "1000000000"]
@@ -166,7 +166,7 @@ def main(runs: int, seconds: float, memory: bool) -> None:
 
 
 def measured(runs: int, seconds: float, *, memory: bool) -> str:
-    """The whole report. Raises MeasurementFailed."""
+    """Measure, and return the whole report. Raises MeasurementFailed."""
     tool_core, server_core = cores()
     click.echo("agreement …", err=True)
     with serve_slowly(server_core) as url:

@@ -32,7 +32,7 @@ class Goal(NamedTuple):
     absolute: bool = False
 
     def judge(self, values: Sequence[float]) -> str:
-        """MET or NOT_MET, by the median of what this run has shown."""
+        """Return MET or NOT_MET, by the median of this run."""
         return NOT_MET if self.distance(values) > 1 else MET
 
     def distance(self, values: Sequence[float]) -> float:
@@ -44,15 +44,15 @@ class Goal(NamedTuple):
 
 
 def at_least(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
-    """More is better."""
+    """Return a goal of which more is better."""
     return Goal(f"≥ {bound:,g}{unit}", least=bound, absolute=absolute)
 
 
 def at_most(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
-    """Less is better."""
+    """Return a goal of which less is better."""
     return Goal(f"≤ {bound:,g}{unit}", most=bound, absolute=absolute)
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The median and the ends."""
+    """Return the median and the ends."""
     return Spread(median(values), min(values), max(values))

@@ -44,7 +44,7 @@ T = TypeVar("T")
 CONNECTIONS = 16
 WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be remembered is
 ROUNDS = 40  # that count
-SETTLE_SECONDS = 12  # in which a replica remembers nothing, as others may not know it yet: a lease
+SETTLE_SECONDS = 12  # a lease, in which a replica caches nothing, as others may not know it yet
 CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
 AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
 ADMIN = "[admin]\nport = 0\n"
@@ -124,7 +124,7 @@ class Cost(NamedTuple):
     exchanges: int  # that `calls` are of
 
     def each(self, names: frozenset[str]) -> float:
-        """Calls with these names in one exchange."""
+        """Return the calls with these names in one exchange."""
         return sum(self.calls[name] for name in names) / self.exchanges
 
 
@@ -152,7 +152,7 @@ class Asking:
 def asking_in_rounds(
     url: str, load: Load, subjects: Sequence[str], connections: int, rounds: int
 ) -> Iterator[Callable[[], None]]:
-    """The work of so many rounds, everything being warm. Raises MeasurementFailed."""
+    """Yield the work of so many rounds, everything being warm. Raises MeasurementFailed."""
     with ExitStack() as stack:
         clients = []
         for _ in range(connections):
@@ -165,7 +165,7 @@ def asking_in_rounds(
 
 
 def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
-    """Instructions of mcpmux for one exchange. Raises MeasurementFailed."""
+    """Count the instructions of mcpmux for one exchange. Raises MeasurementFailed."""
     with _configured(scenario) as config:
         prepare = _asker(scenario, CONNECTIONS, rounds)
         total = _count(count_instructions, scenario, config, prepare)
@@ -173,13 +173,13 @@ def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
 
 
 def calls_of(scenario: Scenario, rounds: int = ROUNDS) -> Counter[str]:
-    """System calls of mcpmux for so many exchanges, one after the other. Raises like `instructions_of`."""
+    """Count the system calls of mcpmux for so many exchanges, in turn. Raises like `instructions_of`."""
     with _configured(scenario) as config:
         return _count(count_calls, scenario, config, _asker(scenario, 1, rounds))
 
 
 def cost_of(scenario: Scenario) -> Cost:
-    """Both."""
+    """Measure the instructions and the calls of a scenario."""
     return Cost(scenario, instructions_of(scenario), calls_of(scenario), ROUNDS)
 
 
@@ -254,7 +254,7 @@ def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
 
 @contextmanager
 def _configured(scenario: Scenario) -> Iterator[str]:
-    """mcpmux's configuration for a scenario, whose upstreams run meanwhile."""
+    """Yield mcpmux's configuration for a scenario, whose upstreams run meanwhile."""
     core = _cores()[-1]
     with TemporaryDirectory() as folder, ExitStack() as stack:
         store = stack.enter_context(open_store(folder)) if "{store}" in scenario.settings else 0
@@ -270,7 +270,7 @@ def _configured(scenario: Scenario) -> Iterator[str]:
 
 @contextmanager
 def open_store(folder: str) -> Iterator[int]:
-    """The port of a Redis that keeps nothing on disk. Raises FileNotFoundError when it is not installed."""
+    """Run a Redis that keeps nothing on disk, and yield its port. Raises FileNotFoundError without Redis."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -287,7 +287,7 @@ def _cores() -> list[int]:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """The costs as a Markdown table."""
+    """Return the costs as a Markdown table."""
     lines = [
         "| one exchange | instructions | receives | sends | waits | other calls |",
         "| --- |" + " --: |" * 5,

@@ -1,8 +1,8 @@
-"""Rows: what mcpmux adds to the time of a read when nothing else is asked.
+"""Rows: the time that mcpmux adds to a read when there is no other request.
 
-With one connection one process is busy at a time, so both placements mean something. All on one core, it is
-what mcpmux computes; on its own core, that and waking another core twice. How long that takes on this machine
-is shown by a relay of bytes in mcpmux's place.
+With one connection one process is busy at a time, so both placements mean something. With all processes on
+one core, it is the time that mcpmux computes. With mcpmux on its own core, it includes waking another core
+twice. A relay of bytes in mcpmux's place shows the time of that on this machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ P50, P99 = at_most(120, " µs", absolute=True), at_most(400, " µs", absolute=Tr
 
 
 def own_core(bench: Bench) -> list[Row]:
-    """The arrangement of every other row, for which the goals are."""
+    """Measure in the arrangement of all other rows, for which the goals are."""
     return _rows(bench, "mcpmux on its own core", bench.mux_core, P50, P99)
 
 
 def one_core(bench: Bench) -> list[Row]:
-    """Without the machine's time to wake a core."""
+    """Measure without the machine's time to wake a core."""
     return _rows(bench, "all on one core", bench.load_core, None, None)
 
 

@@ -38,7 +38,7 @@ class Heads:
         asyncio.get_running_loop().call_later(1, self.tick)
 
     def head(self, status_line: bytes, rest: bytes) -> bytes:
-        """A head that ends with the fields of `rest`."""
+        """Return a head that ends with the fields of `rest`."""
         number = next(self._numbers)
         return b"%bdate: %b\r\nserver: lean\r\nx-request-id: %016x\r\n%b\r\n" % (
             status_line,
@@ -110,7 +110,7 @@ async def serve(site: Site, ports: list[int], streams: bool) -> None:
 @click.option("--port", "ports", type=int, multiple=True, help="Serve HTTP there; 0 is any. May be repeated.")
 @click.option("--streams", is_flag=True, help="Answer each request in an event stream.")
 def main(era: str, ports: tuple[int, ...], streams: bool) -> None:
-    """The fastest MCP server to measure against."""
+    """Serve the fastest MCP server to measure against."""
     uvloop.run(serve(Site(era, 1000, 100), list(ports or (0,)), streams))
 
 

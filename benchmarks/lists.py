@@ -24,7 +24,7 @@ WARM = Goal("≥ 2,000 /s, or as fast as the bytes are written", most=1)
 
 
 def _cold(page_ms: int, bench: Bench) -> list[Row]:
-    """Each run has a mux that was never asked before."""
+    """Measure lists of an mcpmux that was never asked before, a new one for each run."""
     measure = f"list 5 × 1,000 resources, pages of 100 at {page_ms} ms, cold, beside the slowest upstream"
     bench.note(measure)
     direct, through = [], []
@@ -45,7 +45,7 @@ cold_slow = partial(_cold, SLOW_PAGE_MS)
 
 
 def warm(bench: Bench) -> list[Row]:
-    """The first page of a merged list that is remembered, beside one upstream's page of as many items."""
+    """Measure the first page of a cached merged list, beside one upstream's page of as many items."""
     measure = "first 1,000 of 5 × 1,000 resources, remembered, beside one upstream's page of 1,000"
     bench.note(measure)
     direct, through = [], []

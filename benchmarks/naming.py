@@ -29,12 +29,12 @@ READ = Load(MODERN, m.RESOURCES_READ, [item_uri(number) for number in range(READ
 
 
 def name_of(number: int) -> str:
-    """The configured name of an upstream."""
+    """Return the configured name of an upstream."""
     return f"s{number}"
 
 
 def exposed_uri(number: int) -> str:
-    """The first resource of an upstream, as clients of mcpmux see it."""
+    """Return the first resource of an upstream, as clients of mcpmux see it."""
     return f"{name_of(number)}+{item_uri(0)}"
 
 
@@ -49,14 +49,14 @@ def exposed_subjects(load: Load, upstreams: int) -> list[str]:
 
 
 def http_config(urls: Sequence[str], settings: str = "") -> str:
-    """A configuration with these servers, all with the same `settings` besides."""
+    """Return a configuration with these servers, all with the same `settings` besides."""
     return "".join(
         f'[upstreams.{name_of(number)}]\nurl = "{url}"\n{settings}' for number, url in enumerate(urls)
     )
 
 
 def stdio_config(command: Sequence[str]) -> str:
-    """A configuration with one server that mcpmux starts. A TOML array of these strings is a JSON one."""
+    """Return a configuration with one server that mcpmux starts. JSON arrays of strings are TOML arrays."""
     words = [msgspec.json.encode(part).decode() for part in (*command, str(PROJECT))]
     first, *middle, project = words
     return f"[upstreams.{name_of(0)}]\ncommand = {first}\nargs = [{', '.join(middle)}]\ncwd = {project}\n"

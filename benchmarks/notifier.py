@@ -113,7 +113,7 @@ def _refuse(_status: int, sentence: str, _limit: str) -> tuple[tuple[tuple[str, 
 @click.command()
 @click.option("--core", type=int, help="Run on this processor core only.")
 def main(core: int | None) -> None:
-    """A server of one resource that changes on demand. Prints its URL."""
+    """Serve one resource that changes on demand. Prints its URL."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     trio.run(serve)

@@ -47,7 +47,7 @@ class Panel(NamedTuple):
 
 
 def ratio_marks(rows: Iterable[Row]) -> list[Mark]:
-    """The rows that have a ratio."""
+    """Return the rows that have a ratio."""
     return [Mark(row.measure, row.ratio, row.bound, row.met) for row in rows if row.ratio is not None]
 
 

@@ -85,7 +85,7 @@ class Child:
         return self._process.pid
 
     def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
-        """The next `count` lines that it prints. Raises MeasurementFailed when they do not come in time."""
+        """Return the next `count` lines that it prints. Raises MeasurementFailed if they are late."""
         data = b""
         deadline = time.monotonic() + seconds
         while data.count(b"\n") < count:
@@ -96,7 +96,7 @@ class Child:
         return data.decode().split()
 
     def receive(self, seconds: float) -> bytes:
-        """Return its next output; nothing at its end, or when there is none for so long."""
+        """Return its next output; empty at its end, or when there is none for `seconds`."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         ready, _, _ = select.select([fd], [], [], max(seconds, 0))
@@ -123,11 +123,11 @@ class Child:
         return cpu_seconds_of(self.pid)
 
     def resident_bytes(self) -> int:
-        """The memory that it occupies now."""
+        """Return the memory that it occupies now."""
         return int(_stat(self.pid)[21]) * os.sysconf("SC_PAGE_SIZE")
 
     def peak_bytes(self) -> int:
-        """The most memory that it has occupied so far."""
+        """Return the peak of its memory so far."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
         return int(peak) * 1024
@@ -140,7 +140,7 @@ def measured_folder() -> Path:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """This process runs there meanwhile, and what it starts; then where it ran before."""
+    """Pin this process to a core, with the processes that it starts; undo that at the end."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -165,5 +165,5 @@ def children_of(process_id: int, program: bytes) -> list[int]:
 
 
 def _stat(process_id: int) -> list[str]:
-    """The fields of `/proc/ID/stat` from the third on."""
+    """Return the fields of `/proc/ID/stat` from the third on."""
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()

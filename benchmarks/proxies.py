@@ -1,10 +1,9 @@
-"""Rows: mcpmux beside the HTTP proxies that everybody knows, in front of servers that are not ours.
+"""Rows: mcpmux beside well-known HTTP proxies, in front of servers that do not use mcpmux's code.
 
-The servers are `lean.py`, the quickest that Python has, or made with the official Python SDK, as many are.
-In each round of a run everything is
-asked in turn. nginx and haproxy keep their connections on both sides, have one thread and know nothing of
-MCP: they show what a proxy in C costs. The relay passes bytes on and parses nothing: two receives, two sends
-and the waits for them, which is the kernel's part.
+The servers are `lean.py`, the quickest that Python has, or made with the official Python SDK, as many are. In
+each round of a run every proxy gets requests in turn. nginx and haproxy keep their connections on both sides,
+have one thread and know nothing of MCP: they show the cost of a proxy in C. The relay passes bytes on without
+parsing: two receives, two sends and the waits for them, which is the kernel's part.
 """
 
 from __future__ import annotations
@@ -97,12 +96,12 @@ class Proxy(NamedTuple):
     server: str
 
     def start(self, urls: Sequence[str], port: int, core: int, folder: Path) -> Running:
-        """Its process, once it listens. Raises CannotRun."""
+        """Start its process, and wait until it listens. Raises CannotRun."""
         program = shutil.which(self.command[0], path=f"{os.environ['PATH']}:/usr/sbin")
         if program is None:
             raise CannotRun(f"it is not installed: `apt-get install {self.package}`")
         addresses = [url.split("/")[2] for url in urls]
-        servers = [self.server.format(number=number, address=each) for number, each in enumerate(addresses)]
+        servers = [self.server.format(number=number, address=url) for number, url in enumerate(addresses)]
         path = folder / "config"
         path.write_text(self.config.format(servers="\n".join(servers), port=port))
         running = Running(Launch([program, *self.command[1:], str(path)]), core, folder)
@@ -143,7 +142,7 @@ def _lean(bench: Bench) -> Iterator[Servers]:
 
 @contextmanager
 def _sdk(bench: Bench) -> Iterator[Servers]:
-    """Raises CannotRun."""
+    """Start servers made with the SDK. Raises CannotRun."""
     python = install("python-sdk", SDK).python
     ports = [free_port() for _ in range(UPSTREAMS)]
     launch = Launch([python, "-P", "-O", str(SDK_PROGRAM), *map(str, ports)])
@@ -154,17 +153,17 @@ def _sdk(bench: Bench) -> Iterator[Servers]:
 
 
 def read(bench: Bench) -> list[Row]:
-    """Small resources."""
+    """Measure small resources."""
     return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", READ, _lean)
 
 
 def call(bench: Bench) -> list[Row]:
-    """Tools."""
+    """Measure tools."""
     return _rates(bench, "call a tool, 64 connections, modern, lean servers", CALL, _lean)
 
 
 def read_of_sdk(bench: Bench) -> list[Row]:
-    """Small resources of the servers that people have."""
+    """Measure small resources of servers made with the SDK, as many are."""
     measure = "read 1 KB, 64 connections, modern, servers made with the official Python SDK"
     try:
         return _rates(bench, measure, READ, _sdk)
@@ -173,7 +172,7 @@ def read_of_sdk(bench: Bench) -> list[Row]:
 
 
 def latency(bench: Bench) -> list[Row]:
-    """One exchange at a time."""
+    """Measure one exchange at a time."""
     measure = "latency of a 1 KB read, 1 connection, lean servers, p50"
     rounds = _rounds(bench, measure, READ._replace(connections=1), _lean)
     goals = {MUX: at_most(90, " µs", absolute=True)} if is_compiled() else {}
@@ -187,7 +186,7 @@ def latency(bench: Bench) -> list[Row]:
 def _rates(bench: Bench, measure: str, load: Load, start: Start) -> list[Row]:
     rounds = _rounds(bench, measure, load, start)
     goals = {MUX: at_least(0.65 if is_compiled() else 0.45)}
-    rows = [rate_row(_through(measure, name), each, goals.get(name)) for name, each in rounds.pairs.items()]
+    rows = [rate_row(_through(measure, name), pairs, goals.get(name)) for name, pairs in rounds.pairs.items()]
     goal = at_least(0.7) if is_compiled() else None
     return [*rows, *rounds.failed, *_compared(measure, rounds, lambda tally: tally.rate, goal)]
 
@@ -204,7 +203,7 @@ class Found(NamedTuple):
 
 
 def _compared(measure: str, rounds: Found, of: Callable[[Tally], float], goal: Goal | None) -> list[Row]:
-    """mcpmux beside nginx, round by round: `of` is more when it is better."""
+    """Compare mcpmux with nginx, round by round: `of` is more when it is better."""
     if "nginx" not in rounds.pairs:
         return []
     nginx, mux = ([of(pair.through) for pair in rounds.pairs[name]] for name in ("nginx", MUX))
@@ -247,7 +246,7 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
 
 
 def _kernel_part(measure: str, pairs: Mapping[str, Sequence[Pair]]) -> str:
-    cost = {name: median(pair.mux_cpu for pair in each) * MICRO for name, each in pairs.items()}
+    cost = {name: median(pair.mux_cpu for pair in rounds) * MICRO for name, rounds in pairs.items()}
     return (
         f"{measure}: the relay, which is the kernel's part and little else, took {cost[RELAY]:.0f} µs for an "
         f"exchange, mcpmux {cost[MUX]:.0f} µs."

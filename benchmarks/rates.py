@@ -18,7 +18,7 @@ SLOW_ITEMS = 100  # each is asked of the slow server once
 
 
 def read_modern(bench: Bench) -> list[Row]:
-    """Small resources, without sessions."""
+    """Measure small resources, without sessions."""
     return _rate(bench, "read 1 KB, 64 connections, modern", READ, at_least(0.33))
 
 
@@ -28,7 +28,7 @@ def read_legacy(bench: Bench) -> list[Row]:
 
 
 def call(bench: Bench) -> list[Row]:
-    """Tools."""
+    """Measure tools."""
     return _rate(bench, "call a tool, 64 connections, modern", CALL, None)
 
 
@@ -44,7 +44,7 @@ def call_streamed(bench: Bench) -> list[Row]:
 
 
 def read_large(bench: Bench) -> list[Row]:
-    """Contents that are copied, scanned and sent in many pieces."""
+    """Measure contents that are copied, scanned and sent in many pieces."""
     return _rate(bench, "read 2 MB, 4 connections, modern", LARGE, at_least(0.6))
 
 

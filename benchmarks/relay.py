@@ -28,21 +28,21 @@ def relay(listener: socket.socket, server: tuple[str, int]) -> None:
         for fd, _ in poller.poll():
             if fd == listener.fileno():
                 client, upstream = listener.accept()[0], socket.create_connection(server)
-                for one, other in ((client, upstream), (upstream, client)):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    poller.register(one, select.EPOLLIN)
-                    ends[one.fileno()] = one, other
+                for near, far in ((client, upstream), (upstream, client)):
+                    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    poller.register(near, select.EPOLLIN)
+                    ends[near.fileno()] = near, far
             elif fd in ends and not _pass_on(*ends[fd]):
                 for end in ends[fd]:
                     del ends[end.fileno()]
                     end.close()
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> bool:
+def _pass_on(source: socket.socket, target: socket.socket) -> bool:
     """Pass on a piece of bytes. Return False at the end of the stream."""
     with suppress(ConnectionError):
-        data = one.recv(CHUNK)
-        other.sendall(data)
+        data = source.recv(CHUNK)
+        target.sendall(data)
         return bool(data)
     return False
 

@@ -1,10 +1,9 @@
 """Rows: a replica of a cluster beside an mcpmux that is alone; two replicas beside one, and beside two alone.
 
-As in `workers.py`, what is compared is what a core gets done, by the CPU time of each process of mcpmux: load
-generator, upstreams and the Redis need cores, too. Where there are two cores for all, two mcpmux do less than
-twice the work of one, whatever they are; those that know nothing of each other show what the cluster costs. A
-replica remembers nothing in its first lease, so the load begins after that; reads here are answered by
-upstreams anyway.
+As in `workers.py`, the rows compare the work of a core, by the CPU time of each process of mcpmux: load
+generator, upstreams and the Redis need cores, too. Where there are two cores for all, any two mcpmux do less
+than twice the work of one; two independent ones show the cost of the cluster. A replica caches nothing in its
+first lease, so the load begins after that; reads here are answered by upstreams anyway.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TWO_ALONE = at_least(0.95)
 
 
 class Muxes(NamedTuple):
-    """So many mcpmux, each on a core of its own as far as there are any."""
+    """A number of mcpmux processes, each on its own core if there are enough."""
 
     processes: int
     is_cluster: bool = False
@@ -50,7 +49,7 @@ REPLICA, REPLICAS = Muxes(1, True), Muxes(2, True)
 
 
 def beside_one_alone(bench: Bench) -> list[Row]:
-    """Small resources at one replica: what a core does in a second, beside one without a cluster."""
+    """Measure a core's reads a second at one replica, beside an mcpmux without a cluster."""
     rows = []
     for era, (load, goal) in READS.items():
         measure = f"read 1 KB, 64 connections, {era}: a replica of a cluster (through), mcpmux alone (direct)"
@@ -59,7 +58,7 @@ def beside_one_alone(bench: Bench) -> list[Row]:
 
 
 def two_replicas(bench: Bench) -> list[Row]:
-    """Small resources at two replicas on two cores, beside one, and beside two without a cluster."""
+    """Measure small resources at two replicas on two cores, beside one, and beside two without a cluster."""
     load = "read 1 KB, 64 connections, modern"
     beside_one = f"{load}: two replicas, two cores (through), one replica (direct)"
     beside_two = f"{load}: two replicas (through), two mcpmux alone (direct)"
@@ -89,7 +88,7 @@ def _compare(bench: Bench, measure: str, goal: Goal, load: Load, direct: Muxes, 
 
 
 def _run(bench: Bench, load: Load, wanted: Muxes) -> float:
-    """Exchanges a second when the cores of all mcpmux are full."""
+    """Return the exchanges a second when the cores of all mcpmux are full."""
     cores = sorted({bench.mux_core, bench.load_core})
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())

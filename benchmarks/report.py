@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 class Row(NamedTuple):
     """One line of the table, in words. `ratio` is what the picture shows: a share of the value beside it.
 
-    `goal` and `met` are empty where nothing was promised.
+    `goal` and `met` are empty where there is no goal.
     """
 
     measure: str
@@ -48,25 +48,25 @@ class Row(NamedTuple):
     distance: float = 0.0  # how many times too much or too little it is, of an absolute goal
 
     def judged(self, goal: Goal, values: Sequence[float]) -> Row:
-        """The row with what `values` had to reach, and whether they did."""
+        """Return the row with its goal, and whether `values` met it."""
         distance = goal.distance(values) if goal.absolute else 0.0
         return self._replace(goal=goal.words, met=goal.judge(values), distance=distance)
 
     def paced(self, pace: float) -> Row:
-        """The row on a machine that takes `pace` times as long as the one of the goals."""
+        """Return the row on a machine that takes `pace` times as long as the one of the goals."""
         if self.met == NOT_MET and 0 < self.distance <= pace:
             return self._replace(met=IN_PROPORTION)
         return self
 
 
 def failed_row(name: str, error: Exception) -> Row:
-    """A line for what could not be measured."""
+    """Return a line for a failed measurement."""
     reason = " ".join(f"{error}".split()).replace("|", "/")[:300] or type(error).__name__
     return Row(name, "", "", f"could not be measured: {reason}", met=NOT_MEASURED)
 
 
 def rate_row(measure: str, pairs: Sequence[Pair], goal: Goal | None = None) -> Row:
-    """Exchanges a second, and their ratio, which `goal` bounds."""
+    """Return the row of exchanges a second, and their ratio, which `goal` bounds."""
     direct, through = [pair.direct.rate for pair in pairs], [pair.through.rate for pair in pairs]
     ratios = shares(direct, through)
     row = Row(
@@ -83,7 +83,7 @@ def rate_row(measure: str, pairs: Sequence[Pair], goal: Goal | None = None) -> R
 def latency_row(
     measure: str, pairs: Sequence[Pair], of: Callable[[Tally], float], goal: Goal | None = None
 ) -> Row:
-    """A percentile, and what mcpmux adds to it, in µs, which `goal` bounds."""
+    """Return the row of a percentile. `goal` bounds the time that mcpmux adds, in µs."""
     direct = [of(pair.direct) * MICRO for pair in pairs]
     through = [of(pair.through) * MICRO for pair in pairs]
     added = [t - d for d, t in zip(direct, through, strict=True)]
@@ -98,7 +98,7 @@ def latency_row(
 
 
 def time_row(measure: str, direct: Sequence[float], through: Sequence[float]) -> Row:
-    """Durations in seconds; their ratio is through / direct, so more is slower."""
+    """Return the row of durations in seconds; their ratio is through / direct, so more is slower."""
     factors = shares(direct, through)
     return Row(
         measure,
@@ -109,29 +109,29 @@ def time_row(measure: str, direct: Sequence[float], through: Sequence[float]) ->
 
 
 def memory_row(measure: str, upstream: Sequence[float], mux: Sequence[float], goal: Goal) -> Row:
-    """Memory of the upstreams' process and of mcpmux, in bytes; `goal` bounds that of mcpmux."""
+    """Return the row of memory in bytes, of the upstreams' process and of mcpmux, which `goal` bounds."""
     own = [size / MEGA for size in mux]
     row = Row(measure, f"{median(upstream) / MEGA:.1f} MB", spread(own, " MB", 1))
     return row.judged(goal, mux)
 
 
 def cpu(pairs: Sequence[Pair]) -> str:
-    """CPU time of mcpmux per exchange."""
+    """Return the CPU time of mcpmux per exchange."""
     return spread([pair.mux_cpu * MICRO for pair in pairs], " µs", 0)
 
 
 def shares(direct: Sequence[float], through: Sequence[float]) -> list[float]:
-    """through / direct, pair by pair."""
+    """Return through / direct, pair by pair."""
     return [t / d for d, t in zip(direct, through, strict=True)]
 
 
 def spread(values: Sequence[float], unit: str, digits: int) -> str:
-    """`median (min–max)`."""
+    """Return `median (min–max)`."""
     return f"{median(values):.{digits}f}{unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     head = (
         "measure",
         "direct",
@@ -167,7 +167,7 @@ def bystanders(measure: str, pairs: Sequence[Pair]) -> str:
 
 
 def describe_machine(cores: Sequence[int]) -> str:
-    """The machine and what ran on it, in one sentence."""
+    """Describe the machine and its software in one sentence."""
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return (
         f"{processor()}, {os.cpu_count()} cores (used: {len(set(cores))}), Linux {platform.release()}, "

@@ -34,7 +34,7 @@ MACHINE = (
 
 def chosen(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> list[str]:
     """Return the names of the measurements in order. `only` wins over `quick`."""
-    usual = [name for name, each in SCENARIOS.items() if each.quick] if quick else NAMES
+    usual = [name for name, scenario in SCENARIOS.items() if scenario.quick] if quick else NAMES
     return [name for name in NAMES if name in (only or usual) and name not in without]
 
 
@@ -51,7 +51,7 @@ def written(
     picture_name: str,
     took: float,
 ) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max). "
     counts += f"Of captures and the like: {min(effort.runs, LONG_RUNS)} of {effort.long_seconds:g} s."
     parts = [heading()]

@@ -76,7 +76,7 @@ SCENARIOS = {
 
 
 def measure(bench: Bench, names: Iterable[str]) -> list[Row]:
-    """The rows of these scenarios, in the order of the table. One that fails has a row that says why."""
+    """Return the rows of these scenarios, in the order of the table. A failed one has a row with a reason."""
     selection = set(names)
     with on_core(bench.load_core):  # this process asks too
         return [row for name in SCENARIOS if name in selection for row in _measured(bench, name)]

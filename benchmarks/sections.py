@@ -29,7 +29,7 @@ class Section(NamedTuple):
 
 
 def peers(bench: Bench) -> Section:
-    """Every other proxy."""
+    """Measure every other proxy."""
     results = [compare(bench, peer) for peer in PEERS.values()]
     return Section("Beside other proxies", peers_table(results), peer_panels(results))
 
@@ -45,7 +45,7 @@ def peer_panels(results: list[Result]) -> tuple[Panel, ...]:
 
 
 def counts(bench: Bench) -> Section:
-    """Instructions and system calls of one exchange, which do not drift with the machine."""
+    """Count instructions and system calls of one exchange, which do not drift with the machine."""
     title = "Instructions and system calls"
     costs = []
     try:
@@ -58,7 +58,7 @@ def counts(bench: Bench) -> Section:
 
 
 def load_generator(bench: Bench) -> Section:
-    """`mcpmux bench` beside an independent tool."""
+    """Measure `mcpmux bench` beside an independent tool."""
     title = "The load generator beside wrk"
     bench.note(title)
     try:

@@ -38,7 +38,7 @@ KEYS = "keys.json"
 
 
 def tls_to_clients(bench: Bench) -> list[Row]:
-    """Clients speak HTTPS."""
+    """Measure clients that speak HTTPS."""
     with bench.upstream(UPSTREAMS) as upstream, _certified() as (certificate, _):
         servers = http_config(upstream.lines(UPSTREAMS))
         secured = f'{LISTENER}tls.certificate = "{certificate}"\n{servers}'
@@ -46,7 +46,7 @@ def tls_to_clients(bench: Bench) -> list[Row]:
 
 
 def tls_to_servers(bench: Bench) -> list[Row]:
-    """Servers speak HTTPS."""
+    """Measure servers that speak HTTPS."""
     with (
         _certified() as (certificate, ca),
         bench.upstream(UPSTREAMS) as plain,
@@ -58,13 +58,13 @@ def tls_to_servers(bench: Bench) -> list[Row]:
 
 
 def token(bench: Bench) -> list[Row]:
-    """A token whose hash is in the configuration."""
+    """Return a token whose hash is in the configuration."""
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     return _asking(bench, "a static token", f'[auth.tokens.benchmark]\nsha256 = "{digest}"\n', TOKEN)
 
 
 def jwt_token(bench: Bench) -> list[Row]:
-    """A token of an authorization server, which mcpmux asks for its keys."""
+    """Return a token of an authorization server, which mcpmux asks for its keys."""
     key = RSAKey.generate_key(2048, {"kid": "benchmark"})
     with TemporaryDirectory() as folder, _serving(folder) as issuer:
         Path(folder, KEYS).write_bytes(msgspec.json.encode({"keys": [key.as_dict(private=False)]}))
@@ -76,14 +76,14 @@ def jwt_token(bench: Bench) -> list[Row]:
 
 
 def _asking(bench: Bench, what: str, auth: str, shown: str) -> list[Row]:
-    """One configuration asks for a token, which is shown to it in each request; the other does not."""
+    """Measure with a configuration that asks for the token of each request, beside one that does not."""
     with bench.upstream(UPSTREAMS) as upstream:
         plain = LISTENER + http_config(upstream.lines(UPSTREAMS))
         return _beside(bench, what, plain, auth + plain, [("Authorization", f"Bearer {shown}")])
 
 
 def _beside(bench: Bench, what: str, plain: str, secured: str, headers: Headers = ()) -> list[Row]:
-    """Two configurations. `headers`: of the requests to the second."""
+    """Measure two configurations. `headers`: of the requests to the second."""
     measure = f"read 1 KB, 64 connections, modern, {what} (direct: without)"
     bench.note(measure)
     start = partial(Child, ["mcpmux", "serve", "-", *QUIET], bench.mux_core)
@@ -94,7 +94,7 @@ def _beside(bench: Bench, what: str, plain: str, secured: str, headers: Headers 
 
 @contextmanager
 def _certified() -> Iterator[tuple[Path, Path]]:
-    """(File with a key and its certificate for this host, file with the authority that has signed it)."""
+    """Yield a file with a key and certificate for this host, and one with the authority that signed it."""
     authority = trustme.CA()
     with TemporaryDirectory() as folder:
         certificate, ca = Path(folder, "certificate.pem"), Path(folder, "ca.pem")
@@ -105,12 +105,12 @@ def _certified() -> Iterator[tuple[Path, Path]]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Log no requests."""
 
 
 @contextmanager
 def _serving(folder: str) -> Iterator[str]:
-    """The URL below which the files in `folder` are served."""
+    """Serve the files in `folder`, and yield the URL below which they are."""
     with TCPServer((HOST, 0), partial(_Quiet, directory=folder)) as server:
         Thread(target=server.serve_forever, name="keys").start()
         try:

@@ -3,7 +3,7 @@
 Promises: every stream is open before anything is measured, and every change is counted at every subscriber
 before the next one is caused, so no notifications are combined. Modern ones listen with
 `subscriptions/listen`; legacy ones have a session, subscribe in it, and open its GET stream. Prints `ready`
-once all streams are open, then one JSON object; with `--idle` nothing more happens until it is ended.
+once all streams are open, then one JSON object; with `--idle` it only keeps them open until it is ended.
 
 `mcpmux bench --push` takes many times as long for a notification as mcpmux: its time would be measured.
 """
@@ -124,7 +124,7 @@ class Subscriber:
 def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Delivery:
     """Cause change after change, each when every subscriber has heard of the one before."""
     trigger = HTTPConnection(urlsplit(upstream).netloc, timeout=SILENCE_SECONDS)
-    by_fd = {each.socket.fileno(): each for each in subscribers}
+    by_fd = {subscriber.socket.fileno(): subscriber for subscriber in subscribers}
     durations = []
     with select.epoll() as poller:
         for fd in by_fd:
@@ -144,7 +144,7 @@ def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Deliv
                     waiting -= by_fd[fd].receive()
             durations.append((time.monotonic_ns() - began) / 1e9)
         seconds = time.monotonic() - started
-    if any(each.heard != changes + WARM_UP_CHANGES for each in subscribers):
+    if any(subscriber.heard != changes + WARM_UP_CHANGES for subscriber in subscribers):
         raise MeasurementFailed("a subscriber has not heard of every change once")
     return Delivery(durations[WARM_UP_CHANGES:], len(subscribers), seconds)
 

@@ -1,9 +1,9 @@
-"""A fast reference upstream: what a client gets without mcpmux in between.
+"""A fast reference upstream, behind mcpmux or alone as the baseline.
 
 Promises: every answer is encoded before the first request comes, so that an exchange costs the transport and
-little else; nothing is checked that a benchmark does not need. Both eras are answered; `--era legacy` knows
-no `server/discover`, which is how mcpmux tells. Over HTTP (JSON answers, or each in an event stream, as
-servers made with the official libraries do it unless told otherwise) or over standard input and output.
+little else; there are only those checks that a benchmark needs. It answers both eras; `--era legacy` refuses
+`server/discover`, by which mcpmux recognizes the era. Over HTTP (JSON answers, or each in an event stream,
+the default of the official libraries) or over standard input and output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS = "All work and no play makes a dull resource. "
 
 
 def item_uri(number: int) -> str:
-    """The URI of a listed resource."""
+    """Return the URI of a listed resource."""
     return f"bench:///item/{number}"
 
 
@@ -72,7 +72,7 @@ class Site:
     """Every answer of one upstream, encoded. `answer` is all there is to it."""
 
     def __init__(self, era: str, items: int, page: int, ttl_ms: int = 0) -> None:
-        """`ttl_ms`: of everything, which is public then; 0: nothing may be used again."""
+        """Encode all answers. `ttl_ms`: of all of them, which are public then; 0: no answer may be cached."""
         self._finish = partial(_as_modern, ttl_ms) if era == MODERN else _as_legacy
         self._contents = {uri: self._contents_of(uri, TEXT_BYTES) for uri in map(item_uri, range(items))}
         self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
@@ -85,7 +85,7 @@ class Site:
         return f"<Site {len(self._contents)} resources in {len(self._pages)} pages>"
 
     def answer(self, body: bytes) -> tuple[str, bytes | None]:
-        """(method, encoded answer) of a message; None is the answer to a notification."""
+        """Return (method, encoded answer) of a message; None is the answer to a notification."""
         try:
             request = self._decode(body)
         except msgspec.DecodeError:
@@ -112,7 +112,7 @@ class Site:
         return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size, uri)}]})
 
     def _pages_of(self, items: int, page: int) -> dict[str, bytes]:
-        """Cursor to page; the first page's cursor is ""."""
+        """Return pages by cursor; the first page's cursor is ""."""
         pages = {}
         for start in range(0, items, page):
             end = min(start + page, items)
@@ -180,7 +180,7 @@ class Delays(NamedTuple):
 
 
 async def handle(site: Site, delays: Delays, streams: bool, request: HttpRequest, reply: HttpReply) -> None:
-    """Answer one HTTP request; with `streams`, in an event stream, whose end has a packet of its own."""
+    """Answer one HTTP request; with `streams`, in an event stream, whose end is a separate packet."""
     if request.method != "POST":
         await reply.send(405, ())
         return
@@ -252,7 +252,7 @@ def main(
     stdio: bool,
     core: int | None,
 ) -> None:
-    """A fast MCP server to measure against. Prints one URL for each port."""
+    """Serve a fast MCP server to measure against. Prints one URL for each port."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     site = Site(era, items, page, ttl_ms)

@@ -2,15 +2,15 @@
 
 Load generator and upstreams need cores, too, so two workers never have two cores to themselves here. The
 cores are shared with them on both sides, one core and two: a process that has one to itself is hardly ever
-taken from it, and would be compared with workers that are. What is compared is what a core gets done, by
-the CPU time of each process of mcpmux. A core that has nothing else to do makes as many exchanges a second
-as its worker makes in a second of CPU time; the busier of the two workers, with the whole of the keeper's
-time on top, says when both cores together are full.
+taken from it, and would be compared with workers that are. The row compares the work of a core, by the CPU
+time of each process of mcpmux. A core that has nothing else to do makes as many exchanges a second as its
+worker makes in a second of CPU time; the busier of the two workers, with the whole of the keeper's time on
+top, determines when both cores together are full.
 
-Linux may share the processor among sessions first (`sched_autogroup`), and each worker has one of its own.
-It would be given more of it than what it waits for, sleep whenever it has answered three or four requests,
-and pay for being woken. The load generator and the process with the upstreams are of one session; a
-worker's weighs half as much, so that each of the four processes counts the same.
+Linux may share the processor among sessions first (`sched_autogroup`), and each worker has its own session.
+It would get more of the processor than the processes for which it waits, sleep whenever it has answered three
+or four requests, and pay for being woken. The load generator and the process with the upstreams are of one
+session; a worker's weighs half as much, so that each of the four processes counts the same.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ PROGRAM = b"workers.worker import"  # in the command line of a worker
 
 
 def two_workers(bench: Bench) -> list[Row]:
-    """Small resources, without sessions: exchanges a second of CPU time."""
+    """Measure small resources, without sessions: exchanges a second of CPU time."""
     measure = (
         "read 1 KB, 64 connections, modern: two workers, two cores (through), one process, one core (direct)"
     )
     bench.note(measure)
-    one, two, costs = [], [], []
+    single, pair, costs = [], [], []
     for _ in range(bench.effort.runs):
-        one.append(_run(bench, 1)[0])
+        single.append(_run(bench, 1)[0])
         rate, cost = _run(bench, WORKERS)
-        two.append(rate)
+        pair.append(rate)
         costs.append(cost * MICRO)
-    ratios = shares(one, two)
+    ratios = shares(single, pair)
     row = Row(
         measure,
-        f"{median(one):,.0f} /s of a core",
-        f"{median(two):,.0f} /s of two cores",
+        f"{median(single):,.0f} /s of a core",
+        f"{median(pair):,.0f} /s of two cores",
         spread(ratios, "", 2),
         spread(costs, " µs", 0),
         ratio=spread_of(ratios),
@@ -61,19 +61,19 @@ def two_workers(bench: Bench) -> list[Row]:
 
 
 def _run(bench: Bench, workers: int) -> tuple[float, float]:
-    """(Exchanges a second when its cores are full, CPU seconds of all processes for one exchange)."""
+    """Return (exchanges a second when its cores are full, CPU seconds of all processes for one exchange)."""
     cores = sorted({bench.mux_core, bench.load_core})[:workers]
     with Spread(["benchmarks.upstream", *["--port=0"] * UPSTREAMS], cores) as upstream:
         urls = upstream.lines(UPSTREAMS)
         with Spread(mux_command(f"--workers={workers}"), cores, http_config(urls)) as mux:
             (url,) = mux.lines(1)
             processes = children_of(mux.pid, PROGRAM) if workers > 1 else []
-            weights = [_halves_weight(each) for each in processes]
+            weights = [_halves_weight(pid) for pid in processes]
             if not all(weights) and UNWEIGHED not in bench.remarks:
                 bench.remarks.append(UNWEIGHED)
-            start = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
+            start = [cpu_seconds_of(pid) for pid in (mux.pid, *processes)]
             tally = bench.load(READ, [url], exposed_subjects(READ, UPSTREAMS), cores=set(cores))
-            used = [cpu_seconds_of(each) for each in (mux.pid, *processes)]
+            used = [cpu_seconds_of(pid) for pid in (mux.pid, *processes)]
     keeper, *busy = (after - first for after, first in zip(used, start, strict=True))
     return tally.exchanges / (keeper + max(busy, default=0.0)), (keeper + sum(busy)) / tally.exchanges
 

@@ -1,9 +1,8 @@
 """Speed of this machine: the processor time of an exchange with a thin loop of trio and httptools.
 
-The goals that are times or rates by themselves were set on a machine where such a loop served 60,000 requests
-a second on one core (64 connections kept alive, requests of 200 bytes, answers of 1 KB). `pace_of`
-returns how many times as long this one takes. `python -m benchmarks.yardstick` is the loop; it never
-changes.
+The goals that are absolute times or rates were set on a machine where such a loop served 60,000 requests a
+second on one core (64 connections kept alive, requests of 200 bytes, answers of 1 KB). `pace_of` returns how
+many times as long this one takes. `python -m benchmarks.yardstick` is the loop; it never changes.
 """
 
 from __future__ import annotations

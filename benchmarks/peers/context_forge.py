@@ -53,7 +53,7 @@ def start(site: Site) -> Launch:
 
 
 def add_servers(site: Site) -> None:
-    """It learns of its upstreams by requests. Raises CannotRun, OSError."""
+    """Add the upstreams by requests. Raises CannotRun, OSError."""
     command = [site.installed.python, "-m", "mcpgateway.utils.create_jwt_token"]
     command += ["--username", ADMIN, "--exp", str(TOKEN_MINUTES), "--secret", SECRET, "--admin"]
     fields = {"Authorization": f"Bearer {run(command, SETTINGS).strip()}", "Content-Type": "application/json"}

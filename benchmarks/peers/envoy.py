@@ -19,7 +19,7 @@ Part = Mapping[str, object]
 
 
 def start(site: Site) -> Launch:
-    """One thread works, and another one has nothing to do."""
+    """Return the launch of Envoy: one thread works, and another one has nothing to do."""
     config = site.write("envoy.json", msgspec.json.encode(_configured(site.port, site.urls)).decode())
     program = Path(site.installed.python).with_name("envoy")  # becomes the compiled one
     options = ["--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]
@@ -27,7 +27,7 @@ def start(site: Site) -> Launch:
 
 
 def _configured(port: int, urls: Sequence[str]) -> Part:
-    """A listener that is an MCP server, and a cluster for each server behind it."""
+    """Return a listener that is an MCP server, and a cluster for each server behind it."""
     clusters, servers = [], []
     for number, url in enumerate(urls):
         name, place = name_of(number), urlsplit(url)
@@ -56,7 +56,7 @@ def _filter(name: str, message: str, **settings: object) -> Part:
 
 
 def _cluster(name: str, address: Part) -> Part:
-    """The one server of that name."""
+    """Return the one server of that name."""
     endpoints = [{"lb_endpoints": [{"endpoint": {"address": address}}]}]
     return {"name": name, "load_assignment": {"cluster_name": name, "endpoints": endpoints}}
 

@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).parent / "programs" / "fastmcp_proxy.py"
 
 
 def start(site: Site) -> Launch:
-    """Our program in its environment."""
+    """Return the launch of our program in FastMCP's environment."""
     return Launch(
         [site.installed.python, "-P", "-O", str(PROGRAM), str(site.port), *site.urls],
         {"FASTMCP_LOG_LEVEL": "ERROR", "FASTMCP_CHECK_FOR_UPDATES": "off"},
@@ -19,7 +19,7 @@ def start(site: Site) -> Launch:
 
 
 def exposed(server: str, uri: str) -> str:
-    """The server's name becomes the first segment of the path."""
+    """Expose a URI: the server's name becomes the first segment of the path."""
     scheme, _, rest = uri.partition("://")
     return f"{scheme}://{server}/{rest}"
 

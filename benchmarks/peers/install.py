@@ -62,7 +62,7 @@ class Installed(NamedTuple):
         return self.directory / "node_modules"
 
     def version(self, package: str) -> str:
-        """The version of what is installed, as it says itself. Raises CannotRun."""
+        """Return the version that the installed program reports. Raises CannotRun."""
         if self.kind == NPM:
             file = self.modules / package / "package.json"
             return str(msgspec.json.decode(file.read_bytes())["version"])
@@ -71,7 +71,7 @@ class Installed(NamedTuple):
 
 
 def install(name: str, wanted: Environment) -> Installed:
-    """The environment of a peer, installed now if it is missing or other requirements are asked for.
+    """Return the environment of a peer. Installs it if it is missing or has other requirements.
 
     Raises CannotRun with the installer's words.
     """
@@ -107,7 +107,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def complaint(output: str) -> str:
-    """The lines of an installer's or a server's output with errors, in one line."""
+    """Return the lines of an installer's or a server's output with errors, in one line."""
     lines = [_ADDRESS.sub("…", line).strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()] or lines
     return " / ".join(line[:200] for line in errors[:SHOWN_LINES])
@@ -124,7 +124,7 @@ SILENT = {
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process installs, others wait for it."""
+    """Hold a lock, so that one process installs and others wait for it."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

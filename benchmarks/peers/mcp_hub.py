@@ -12,7 +12,7 @@ from benchmarks.peers.peer import Launch, Peer, Site
 
 
 def start(site: Site) -> Launch:
-    """A configuration with the servers, and a catalogue that is fresh, for it would fetch one."""
+    """Write a configuration with the servers, and a fresh catalogue, as it would fetch one otherwise."""
     servers = {name_of(number): {"url": url} for number, url in enumerate(site.urls)}
     config = site.write("servers.json", msgspec.json.encode({"mcpServers": servers}).decode())
     now = int(time.time() * 1000)

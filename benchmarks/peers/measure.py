@@ -71,7 +71,7 @@ def compare(bench: Bench, peer: Peer) -> Result:
 
 
 def summed_up(peer: Peer, version: str, shape: str, pairs: list[Pair]) -> Result:
-    """The pairs as a result. In each, `direct` is the peer."""
+    """Return the pairs as a result. In each, `direct` is the peer."""
     peer_rates, mux_rates = [pair.direct.rate for pair in pairs], [pair.through.rate for pair in pairs]
     times = shares(peer_rates, mux_rates)
     result = Result(peer, version)
@@ -105,7 +105,10 @@ def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
         bench.note(f"{peer.name} {version}: {shape}")
         subjects = exposed_subjects(peer.load, 1 if peer.bridge else UPSTREAMS)
         with process.paused():
-            loads = [peer.load._replace(connections=each) for each in {shape.connections, MUX_CONNECTIONS}]
+            loads = [
+                peer.load._replace(connections=connections)
+                for connections in {shape.connections, MUX_CONNECTIONS}
+            ]
             load = max(loads, key=lambda each: bench.load(each, [url], subjects).rate)
 
         costs = []
@@ -129,7 +132,7 @@ def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
 
 @contextmanager
 def _started(bench: Bench, peer: Peer, site: Site) -> Iterator[Running]:
-    """The peer's process, once it has answered for every upstream. Raises CannotRun."""
+    """Start the peer's process, and wait until it has answered for every upstream. Raises CannotRun."""
     with Running(peer.start(site), bench.mux_core, site.folder) as process:
         process.wait_until(lambda: listening(site.port), peer.start_seconds)
         process.wait_until(lambda: peer.prepare(site), peer.start_seconds)
@@ -152,7 +155,7 @@ def _answers(peer: Peer, site: Site) -> None:
 
 
 def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape) -> Tally:
-    """One run of the load on the peer. Raises CannotRun."""
+    """Run the load once on the peer. Raises CannotRun."""
     process.settle()
     url, subjects = peer.url(site), peer.subjects(1 if peer.bridge else UPSTREAMS)
     load = peer.load._replace(connections=shape.connections)

@@ -10,7 +10,7 @@ from benchmarks.peers.peer import Launch, Peer, Site
 
 
 def start(site: Site) -> Launch:
-    """A configuration with the servers."""
+    """Write a configuration with the servers, and return the launch."""
     servers = {name_of(number): {"type": "http", "url": url} for number, url in enumerate(site.urls)}
     config = site.write("mcp.json", msgspec.json.encode({"mcpServers": servers}).decode())
     program = str(site.installed.modules / "@1mcp" / "agent" / "build" / "index.js")

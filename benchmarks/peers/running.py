@@ -1,4 +1,4 @@
-"""A peer's process: started on one core in a session of its own, ended with all that it started."""
+"""A peer's process: started on one core in a new session, ended with all its children."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Running:
         self._process.wait()
 
     def wait_until(self, ready: Callable[[], object], seconds: float) -> None:
-        """Return once `ready` raises nothing. Raises CannotRun: its last error, or that the process ended."""
+        """Return once `ready` raises no error. Raises CannotRun with its last one, or if the process ends."""
         deadline = time.monotonic() + seconds
         while True:
             try:

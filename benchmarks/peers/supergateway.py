@@ -10,7 +10,7 @@ from benchmarks.process import PROJECT
 
 
 def start(site: Site) -> Launch:
-    """The server's command line is one argument."""
+    """Return the launch, in which the server's command line is one argument."""
     program = str(site.installed.modules / "supergateway" / "dist" / "index.js")
     options = ["--outputTransport=streamableHttp", "--stateful", f"--port={site.port}", "--logLevel=none"]
     command = [site.installed.node, program, "--stdio", shlex.join(site.command), *options]

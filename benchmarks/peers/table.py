@@ -22,7 +22,7 @@ ALIGNED = ("---", "---", "--:", "--:", "--:", "--:", "--:", "--:", "---")
 
 
 def table(results: Sequence[Result]) -> str:
-    """A line for each peer. One that could not run says why below, as does every one how it was run."""
+    """Return a line for each peer, and below, how each was run or why it could not run."""
     lines = [HEAD, ALIGNED, *map(_line, results)]
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "\n".join(f"* **{named(result)}**: {result.peer.settings}." for result in results)
@@ -30,12 +30,12 @@ def table(results: Sequence[Result]) -> str:
 
 
 def named(result: Result) -> str:
-    """The peer and its version."""
+    """Return the peer and its version."""
     return f"{result.peer.name} {result.version}".strip()
 
 
 def factor(times: Spread) -> str:
-    """`median (min–max)`, with as many digits as mean something."""
+    """Return `median (min–max)`, with as many digits as mean something."""
     return f"{times.median:.1f} ({times.least:.1f}–{times.most:.1f})"
 
 

@@ -8,7 +8,7 @@ import sys
 from mcpmux.library import Notification, RpcError
 from mcpmux.library.asyncio import Exchanges, open_mux
 
-# The same as in a file: {"upstreams": {NAME: {"command": …, "args": […]} or {"url": …}}}. A path works, too.
+# As in a file: {"upstreams": {NAME: {"command": …, "args": […]} or {"url": …}}}. A path works, too.
 DEMO = {
     name: {"command": sys.executable, "args": ["-m", f"mcpmux.demo.{name}"]} for name in ("clock", "library")
 }
@@ -21,8 +21,8 @@ async def show_progress(notification: Notification) -> None:
 
 async def show(exchanges: Exchanges) -> None:
     async for exchange in exchanges:
-        asked = ", ".join(exchange.upstreams)
-        print(f"{exchange.method} {exchange.target} asked {asked}: {exchange.outcome}")
+        upstreams = ", ".join(exchange.upstreams)
+        print(f"{exchange.method} {exchange.target} asked {upstreams}: {exchange.outcome}")
 
 
 async def main() -> None:
@@ -46,7 +46,7 @@ async def main() -> None:
             print(error.code, error.message)
 
         try:
-            async with asyncio.timeout(0.2):  # the server hears that nobody wants it any more
+            async with asyncio.timeout(0.2):  # cancelled at the server, too
                 await client.request(
                     "tools/call", {"name": "library__build_index", "arguments": {"seconds": 9}}
                 )

@@ -8,7 +8,7 @@ import trio
 
 from mcpmux.library import Exchanges, Notification, RpcError, open_mux
 
-# The same as in a file: {"upstreams": {NAME: {"command": …, "args": […]} or {"url": …}}}. A path works, too.
+# As in a file: {"upstreams": {NAME: {"command": …, "args": […]} or {"url": …}}}. A path works, too.
 DEMO = {
     name: {"command": sys.executable, "args": ["-m", f"mcpmux.demo.{name}"]} for name in ("clock", "library")
 }
@@ -21,8 +21,8 @@ async def show_progress(notification: Notification) -> None:
 
 async def show(exchanges: Exchanges) -> None:
     async for exchange in exchanges:
-        asked = ", ".join(exchange.upstreams)
-        print(f"{exchange.method} {exchange.target} asked {asked}: {exchange.outcome}")
+        upstreams = ", ".join(exchange.upstreams)
+        print(f"{exchange.method} {exchange.target} asked {upstreams}: {exchange.outcome}")
 
 
 async def main() -> None:
@@ -45,7 +45,7 @@ async def main() -> None:
         except RpcError as error:
             print(error.code, error.message)
 
-        with trio.move_on_after(0.2) as scope:  # the server hears that nobody wants it any more
+        with trio.move_on_after(0.2) as scope:  # cancelled at the server, too
             await client.request("tools/call", {"name": "library__build_index", "arguments": {"seconds": 9}})
         print("given up" if scope.cancelled_caught else "done")
 

@@ -17,7 +17,7 @@ FACTS = {"supportedVersions": ["2026-07-28"], "capabilities": {"resources": {}}}
 
 
 def answer(body: bytes) -> tuple[bytes, bool]:
-    """The whole response, and whether it was a read."""
+    """Return the whole response, and whether it was a read."""
     message = json.loads(body)
     reads = message["method"] == "resources/read"
     result = READ if reads else LISTED if message["method"] == "resources/list" else FACTS

@@ -37,7 +37,7 @@ def made(
     fan_out: FanOut | None = None,
     generator: Generator | None = None,
 ) -> Results:
-    """An open run: arrivals evenly at a rate (of requests per second), latencies by a function of the time.
+    """Return an open run: arrivals evenly at a rate (requests a second), latencies by a function of time.
 
     `steps`: rates one after the other, instead of `rate`, each for an equal part of the time.
     """

@@ -87,7 +87,7 @@ class Round(NamedTuple):
     unseen: list[float]
 
     def judge(self, measure: str, truth: list[float]) -> tuple[bool, list[str]]:
-        """Whether the percentiles of `measure` are right, and what they are. Fails for what cannot be."""
+        """Return whether the percentiles of `measure` are right, and a line on each. Impossible ones fail."""
         right, lines = True, []
         for percent in PERCENTS:
             reported = self.reported[f"{measure} p{percent}"]
@@ -169,7 +169,7 @@ def probing(url: str) -> Iterator[list[float]]:
 
 
 def measure(script: str, options: list[str], file: Path) -> Round:
-    """One round."""
+    """Measure one round."""
     with TimedServer(script) as server:
         command = [sys.executable, "-m", "mcpmux", "bench", server.url, "--csv", str(file), "--warm-up", "0s"]
         with probing(server.url) as latencies:
@@ -185,7 +185,7 @@ def measure(script: str, options: list[str], file: Path) -> Round:
 
 
 def read_report(file: Path) -> dict[str, float]:
-    """The measures of all operations together."""
+    """Return the measures of all operations together."""
     with file.open(newline="") as lines:
         return {row["measure"]: float(row["value"]) for row in csv.DictReader(lines) if not row["part"]}
 

@@ -109,7 +109,7 @@ def ask_for(name: str, method: str = "tools/call") -> Ask:
 
 
 def chain(*following: Ask) -> tuple[Chain, list[tuple[int, int]]]:
-    """A chain of `first` and what follows, and what was counted."""
+    """Return a chain of `first` and the asks after it, and the counts of its answers."""
     counted: list[tuple[int, int]] = []
     rest = iter(following)
 

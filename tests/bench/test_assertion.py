@@ -36,14 +36,9 @@ READ = [
 
 @pytest.mark.parametrize(("text", "part", "measure", "comparison", "limit", "kind"), READ)
 def test_a_condition_is_read(text, part, measure, comparison, limit, kind):
-    assertion = parse_assertion(text)
-    assert (assertion.part, assertion.measure, assertion.comparison, assertion.kind) == (
-        part,
-        measure,
-        comparison,
-        kind,
-    )
-    assert assertion.limit == pytest.approx(limit)
+    rule = parse_assertion(text)
+    assert (rule.part, rule.measure, rule.comparison, rule.kind) == (part, measure, comparison, kind)
+    assert rule.limit == pytest.approx(limit)
 
 
 REFUSED = [

@@ -31,7 +31,7 @@ ROOM = 1.1  # how much larger something may be after ten times as many
 
 
 def size_of(thing: object) -> int:
-    """Bytes of everything that is reachable from it, without classes, functions and modules."""
+    """Return the bytes of everything reachable from an object, without classes, functions and modules."""
     seen: set[int] = set()
     waiting: list[object] = [thing]
     size = 0
@@ -46,7 +46,7 @@ def size_of(thing: object) -> int:
 
 
 def tally_of(count: int) -> Tally:
-    """Requests of a minute, with many names and kinds of errors, some late, some slow."""
+    """Return the tally of a minute, with many names and kinds of errors, some late, some slow."""
     random = Random(1)
     tally = Tally(0.0, 1.0, 60.0)
     for number in range(5):

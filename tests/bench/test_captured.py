@@ -25,7 +25,7 @@ READ, LIST, CALL = "resources/read", "resources/list", "tools/call"
 
 
 def dialogue(*requests: tuple[str, dict[str, Any]], problem: str | None = None, first: int = 1) -> Dialogue:
-    """A client's requests, each answered at once."""
+    """Return a client's requests, each answered at once."""
     whole = Dialogue("c1", "claude-ai")
     for position, (method, params) in zip(count(first, 10), requests, strict=False):
         fields = {name: raw(value) for name, value in params.items()}

@@ -98,7 +98,7 @@ def read(uri: str = "memo:1") -> Ask:
 
 
 def alone(ask: Ask) -> Chain:
-    """A chain of one."""
+    """Return a chain of one."""
     return Chain(ask, lambda _ask, result: judge(result))
 
 
@@ -245,7 +245,7 @@ async def test_nobody_there_is_told() -> None:
 
 
 def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
-    """A chain of asks, and the bytes of every answer that it has counted."""
+    """Return a chain of asks, and the bytes of every answer that it has counted."""
     first, *rest = asks
     counted: list[tuple[int, int]] = []
     left = iter(rest)

@@ -38,7 +38,7 @@ def counting_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def counts_of(process: subprocess.Popen[str]) -> list[int]:
-    """Reads on each connection that had any."""
+    """Stop the server, and return the number of reads on each connection that had any."""
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=10)
     return [count for count in json.loads(out) if count]

@@ -66,7 +66,7 @@ class Place:
 
 
 def read_after(seconds: float, texts: dict[str, list[str]] | None = None) -> Any:
-    """`resources/read` that takes its time. `texts`: what is answered to the reads of a URI, in turn."""
+    """Return a handler of `resources/read` that takes its time. `texts`: the texts of a URI, read by read."""
 
     async def read(server: ScriptedServer, params: Json, _message: Json) -> Json:
         await trio.sleep(seconds)

@@ -115,13 +115,11 @@ def test_every_request_is_in_one_operation_and_one_row(requests: list, warm_up: 
     early = ended(tally, 20.0)
     results = ended(tally, 20.0)
     assert early == results, "results can be asked for at any time"
-    counted = [request for request in requests if request[0] >= warm_up]
+    counted = [row for row in requests if row[0] >= warm_up]
     whole = results.overall()
     assert whole.count == sum(results.series.count) == len(counted)
-    assert whole.failed == sum(results.series.errors) == sum(request[2] != "ok" for request in counted)
-    assert (
-        whole.latency.count == whole.service.count == sum(request[2] != "tool_error" for request in counted)
-    )
+    assert whole.failed == sum(results.series.errors) == sum(row[2] != "ok" for row in counted)
+    assert whole.latency.count == whole.service.count == sum(row[2] != "tool_error" for row in counted)
     for part in results.operations.values():
         assert sum(part.series.count) == part.count
         assert len(part.series.count) == len(results.series.count)
@@ -150,13 +148,8 @@ def test_connections_count_in_the_warm_up_and_by_what_they_failed_of():
     tally = Tally(0.0, warm_up=5.0)
     tally.connected(0.25)
     tally.connected(1.0, "refused")
-    connections = ended(tally, 6.0).connections
-    assert (connections.count, connections.errors, connections.times.count, connections.times.most) == (
-        2,
-        {"refused": 1},
-        1,
-        0.25,
-    )
+    total = ended(tally, 6.0).connections
+    assert (total.count, total.errors, total.times.count, total.times.most) == (2, {"refused": 1}, 1, 0.25)
 
 
 def test_a_run_that_ends_in_the_warm_up_has_measured_nothing():

@@ -43,7 +43,7 @@ class Script:
         self.times: dict[str, list[list[float]]] = {}
 
     def begin(self, uri: str) -> tuple[list[float], float]:
-        """A read was received now: its times, to be completed, and its delay in seconds."""
+        """Note that a read was received now. Return its times, to be completed, and its delay in seconds."""
         now = time.monotonic()
         reads = self.times.setdefault(uri, [])
         reads.append([now])

@@ -34,7 +34,7 @@ def chunked(*parts: bytes, kind: bytes = b"text/event-stream") -> bytes:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Client, socket.socket]]:
-    """(The client, the server's end of its connection)."""
+    """Yield the client, and the server's end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
         server, _ = listener.accept()

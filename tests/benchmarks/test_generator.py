@@ -35,7 +35,7 @@ def _wrk() -> None:
 
 
 def measured(url: str, connections: int, holds) -> list[Pair]:
-    """Pairs until the condition holds, or enough of them."""
+    """Measure pairs until the condition holds, or there are enough of them."""
     pairs: list[Pair] = []
     for _ in range(ATTEMPTS):
         pairs += measure_pairs(url, connections, 1, PAIRS_AT_ONCE)
@@ -45,7 +45,7 @@ def measured(url: str, connections: int, holds) -> list[Pair]:
 
 
 def middle(pairs: list[Pair], of) -> float:
-    """The median of what bench saw as a ratio to what wrk saw."""
+    """Return the median ratio of bench's value to wrk's."""
     return median(of(pair.bench) / of(pair.wrk) for pair in pairs)
 
 

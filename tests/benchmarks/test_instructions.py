@@ -50,7 +50,7 @@ LESS = 0.8  # what has become so much cheaper is to be written down anew, or the
 
 @pytest.fixture(scope="module")
 def yardstick() -> float:
-    """Instructions of one exchange with the server that never changes."""
+    """Return the instructions of one exchange with the server that never changes."""
     program(VALGRIND)
 
     @contextmanager
@@ -107,7 +107,7 @@ def test_exchange_takes_no_more_system_calls(scenario: Scenario, most: dict[froz
 
 
 def is_within(cost: Cost, most: dict[frozenset[str], float], others: float) -> bool:
-    """Whether an exchange takes no more calls than `most` of each kind and `others`, but some."""
+    """Return whether an exchange takes no more calls than `most` of each kind and `others`, but some."""
     total = cost.calls.total() / cost.exchanges
     kinds_fit = all(0 < cost.each(names) <= count * MORE for names, count in most.items())
     return kinds_fit and total <= (sum(most.values()) + others) * MORE

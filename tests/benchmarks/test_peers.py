@@ -72,16 +72,12 @@ def test_envoy_has_a_cluster_for_every_server_and_one_thread(site):
     launch = envoy.start(site)
     config = written(site, "envoy.json")["static_resources"]
     clusters = [cluster["load_assignment"]["endpoints"][0] for cluster in config["clusters"]]
-    addresses = [cluster["lb_endpoints"][0]["endpoint"]["address"]["socket_address"] for cluster in clusters]
+    addresses = [item["lb_endpoints"][0]["endpoint"]["address"]["socket_address"] for item in clusters]
     assert addresses == [{"address": "127.0.0.1", "port_value": 9000 + number} for number in range(UPSTREAMS)]
     (manager,) = config["listeners"][0]["filter_chains"][0]["filters"]
-    parsing, routing = (
-        http_filter["typed_config"] for http_filter in manager["typed_config"]["http_filters"]
-    )
+    parsing, routing = (part["typed_config"] for part in manager["typed_config"]["http_filters"])
     assert parsing["@type"].endswith(".http.mcp.v3.Mcp")
-    assert [server["name"] for server in routing["servers"]] == [
-        cluster["name"] for cluster in config["clusters"]
-    ]
+    assert [server["name"] for server in routing["servers"]] == [item["name"] for item in config["clusters"]]
     assert launch.command[launch.command.index("--concurrency") + 1] == "1"
 
 

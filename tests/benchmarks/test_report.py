@@ -18,7 +18,7 @@ from benchmarks.report import (
 
 
 def pair(direct: int, through: int) -> Pair:
-    """Runs of one second with so many exchanges."""
+    """Return runs of one second with so many exchanges."""
     direct_run, mux_run = (Tally(count, 1.0, 0.5, 1e-4, 2e-4) for count in (direct, through))
     return Pair(direct_run, mux_run, 50e-6, 20e-6)
 

@@ -94,7 +94,7 @@ def test_late_rows_are_measured_once():
 
 
 def measured(report: Path, *options: str) -> list[list[str]]:
-    """The rows of the report of a run with these options."""
+    """Return the rows of the report of a run with these options."""
     command = [sys.executable, "-m", "benchmarks.run", *options, "--runs=1", "--seconds=1"]
     ran = subprocess.run(
         [*command, f"--output={report}"],

@@ -49,7 +49,7 @@ class Collected:
 
 
 def work(words: list[str]) -> int:
-    """Calls, attribute look-ups, dictionaries and small objects: what a program is made of."""
+    """Do calls, attribute look-ups, dictionaries and small objects: what a program is made of."""
     seen: dict[str, tuple[int, str]] = {}
     total = 0
     for number in range(LOOPS):

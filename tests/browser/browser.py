@@ -42,7 +42,7 @@ MESSAGE_BYTES = 64 * 2**20
 
 
 def find_chromium() -> str:
-    """The browser's program; without one the test is skipped, and fails in CI."""
+    """Return the browser's program; without one the test is skipped, and fails in CI."""
     for name in NAMES:
         if (path := shutil.which(name)) is not None:
             return path
@@ -79,7 +79,7 @@ class Page:
                 self.problems.append(params["entry"]["text"])
 
     async def send(self, method: str, **params: Any) -> Json:
-        """One command: its result."""
+        """Send one command, and return its result."""
         self._numbers += 1
         send, receive = trio.open_memory_channel[Json](1)
         self._replies[self._numbers] = send
@@ -134,14 +134,14 @@ class Page:
         await self.send("Emulation.setEmulatedMedia", features=features)
 
     async def resize(self, width: int, height: int, scale: float = 1) -> None:
-        """The size of the window, in CSS pixels."""
+        """Set the size of the window, in CSS pixels."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=scale, mobile=False,
         )  # fmt: skip
 
     async def picture(self, path: Path) -> None:
-        """A screenshot, as PNG."""
+        """Save a screenshot, as PNG."""
         shot = await self.send("Page.captureScreenshot", format="png")
         await trio.Path(path).write_bytes(base64.b64decode(shot["data"]))
 

@@ -69,7 +69,7 @@ class Two:
 
 
 def busy() -> Traffic:
-    """Some seconds of traffic of several clients; the last exchange is one with a report."""
+    """Make some seconds of traffic of several clients; the last exchange is one with a report."""
     traffic, chance = Traffic(), random.Random(7)
     clients = []
     for name, transport in (("claude-code", "stdio"), ("cursor", "http"), ("support-bot", "http")):
@@ -95,7 +95,7 @@ def busy() -> Traffic:
 
 @asynccontextmanager
 async def open_tour(browser: Browser) -> AsyncIterator[Page]:
-    """The inspector of one replica of a cluster, with views, clients that listen, and traffic."""
+    """Open the inspector of one replica of a cluster, with views, clients that listen, and traffic."""
     docs = Subscribable("2025-11-25", uris=["file:///plan.md", "file:///budget.md"])
     docs.lists["tools/list"] = ("tools", [TOOL | {"inputSchema": SEARCHED}])
     docs.handlers["tools/call"] = report

@@ -38,7 +38,7 @@ class Host(NamedTuple):
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A host app whose only server is mcpmux. Two of three upstreams are alike."""
+    """Run a host app whose only server is mcpmux. Two of three upstreams are alike."""
     directory = tmp_path_factory.mktemp("apps")
     clock, budget = server("mcp-server-basic-vanillajs"), server("mcp-budget-allocator-server")
     config = write_config(directory, {"here": clock, "there": clock, "budget": budget})
@@ -53,7 +53,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @asynccontextmanager
 async def opened(host: Host) -> AsyncIterator[Page]:
-    """The page of the host app."""
+    """Open the page of the host app."""
     async with open_page(host.browser) as page:
         await page.open(host.url)
         await page.wait("window.show")
@@ -62,14 +62,14 @@ async def opened(host: Host) -> AsyncIterator[Page]:
 
 @asynccontextmanager
 async def connected(host: Host, query: str, mode: str) -> AsyncIterator[tuple[Page, Json]]:
-    """The page of the host app, which has connected to mcpmux: what it has seen."""
+    """Open the page, and connect it to mcpmux. Yields the page and what its client has seen."""
     async with opened(host) as page:
         yield page, await page.run(f"connect('{host.mux}{query}', '{mode}')")
         assert page.problems == []
 
 
 def inside(tool: str) -> str:
-    """JavaScript for the document of the app that is shown for a tool."""
+    """Return JavaScript for the document of the app that is shown for a tool."""
     return f"document.getElementById('{tool}').contentDocument"
 
 

@@ -57,7 +57,7 @@ async def run_in_shell(text: str) -> str:
 
 
 async def newest(here: Listening, method: str) -> int:
-    """The row of the newest exchange with that method."""
+    """Return the row of the newest exchange with that method."""
     return next(
         row.number
         for row in here.traffic.ring.before(here.traffic.ring.last + 1)
@@ -75,7 +75,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 
 def heard() -> ScriptedServer:
-    """A server that answers everything of ASKED."""
+    """Return a server that answers everything of ASKED."""
 
     async def call(*_: object) -> dict[str, Any]:
         return {"resultType": "complete", "content": [{"type": "text", "text": "heard"}]}

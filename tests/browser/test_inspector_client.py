@@ -115,7 +115,7 @@ def text(words: str) -> Json:
 
 
 def inside(selector: str) -> str:
-    """JavaScript for the first such element of the page."""
+    """Return JavaScript for the first such element of the page."""
     return f"document.querySelector({json.dumps('#view-client ' + selector)})"
 
 
@@ -127,7 +127,7 @@ ANSWER, STATE = inside(".answer"), inside(".state")
 async def client_page(
     browser: Browser, views: Mapping[str, View] = MappingProxyType({}), **servers: ScriptedServer
 ) -> AsyncIterator[tuple[Page, Listening]]:
-    """The page, with its list of tools."""
+    """Open the page with its list of tools."""
     async with opened(browser, servers=servers, tap=True, views=views) as (page, here):
         await page.key("5")
         await page.wait(f"{inside('.item')} !== null")
@@ -148,7 +148,7 @@ async def pick(page: Page, kind: str, name: str) -> None:
 
 
 def field(label: str, within: str = ".request") -> str:
-    """JavaScript for the input with that label."""
+    """Return JavaScript for the input with that label."""
     labels = f"[...document.querySelectorAll('#view-client {within} .field label')]"
     return f"{labels}.find(each => each.textContent.startsWith({json.dumps(label)})).control"
 

@@ -39,7 +39,7 @@ async def opened(
 
 
 def many(number: int) -> Traffic:
-    """Traffic of so many exchanges."""
+    """Return the traffic of so many exchanges."""
     traffic = Traffic(size=2**30)
     for _ in range(number):
         traffic.exchange()
@@ -47,7 +47,7 @@ def many(number: int) -> Traffic:
 
 
 def row_with(text: str) -> str:
-    """JavaScript for the row that shows a text."""
+    """Return JavaScript for the row that shows a text."""
     return f"[...document.querySelectorAll('.row')].find(row => row.textContent.includes({json.dumps(text)}))"
 
 
@@ -438,7 +438,7 @@ async def test_light_and_dark_are_readable(browser: Browser):
 
 
 def luminance(element: str, style: str) -> str:
-    """JavaScript for the relative luminance of a colour (WCAG 2.2)."""
+    """Return JavaScript for the relative luminance of a colour (WCAG 2.2)."""
     return (
         f"(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b)(getComputedStyle({element}).{style}"
         ".match(/[0-9.]+/g).slice(0, 3).map(v => v / 255)"

@@ -165,7 +165,7 @@ def of_payload(expression: str) -> str:
 
 
 async def frames_of(page: Page, number: int) -> list[str]:
-    """The targets of the frames with pages of payloads, once there are so many."""
+    """Wait for `number` frames with pages of payloads, and return their targets."""
     with trio.fail_after(WAIT_SECONDS):
         while True:
             targets = (await page.send("Target.getTargets"))["targetInfos"]
@@ -265,7 +265,7 @@ async def test_a_hostile_payload_runs_nothing_and_loads_nothing(browser: Browser
 
 @asynccontextmanager
 async def open_elsewhere() -> AsyncIterator[tuple[str, list[trio.SocketStream]]]:
-    """Somewhere else, and who has come there."""
+    """Open a server elsewhere. Yields its URL and its visitors."""
     visitors: list[trio.SocketStream] = []
 
     async def take(stream: trio.SocketStream) -> None:

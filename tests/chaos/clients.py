@@ -31,7 +31,7 @@ class LoadClient(ABC):
 
     @abstractmethod
     async def ask(self, method: str, params: Json) -> Json:
-        """The answer to one request, a whole message. Raises ClientError."""
+        """Make one request, and return the message that answers it. Raises ClientError."""
 
     @abstractmethod
     async def subscribe(self, uris: list[str]) -> None:
@@ -128,7 +128,7 @@ class HttpClient(LoadClient):
 
     @asynccontextmanager
     async def _sent(self, verb: str, message: Json | None) -> AsyncIterator[Connection]:
-        """A connection on which a request was sent and the head of its answer has come."""
+        """Yield a connection on which a request was sent and the head of its answer has come."""
         connection = self._idle.pop() if self._idle else await connect(self._port)
         try:
             await connection.send(verb, self._headers(message), message)
@@ -201,7 +201,7 @@ class Connection:
             yield None, json.loads(data)
 
     def is_reusable(self) -> bool:
-        """Whether another exchange may follow; makes ready for it."""
+        """Return whether another exchange may follow, and make ready for it."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()

@@ -227,7 +227,7 @@ class ChaosClient(ABC):
 
     async def exchange(self, verb: str, message: Json | None, more: dict[str, str] | None = None) -> Answer:
         """Make one HTTP exchange, up to the answer."""
-        notifications: list[Json] = []
+        messages: list[Json] = []
         status, event_id = 0, None
         with trio.move_on_after(HANG_SECONDS) as patience:
             try:
@@ -237,23 +237,21 @@ class ChaosClient(ABC):
                         async for said_id, received in events:
                             event_id = said_id or event_id
                             if received is not None and "method" not in received:
-                                return Answer(status, received, notifications, event_id)
+                                return Answer(status, received, messages, event_id)
                             if received is not None:
-                                notifications.append(received)
+                                messages.append(received)
             except ClientError:
                 if status != 200:
                     status = 0
         if patience.cancelled_caught:
-            self._laws.break_law(
-                f"{self} waits {HANG_SECONDS:g} s for {verb} {message}; so far {notifications}"
-            )
-        return Answer(status, None, notifications, event_id)
+            self._laws.break_law(f"{self} waits {HANG_SECONDS:g} s for {verb} {message}; so far {messages}")
+        return Answer(status, None, messages, event_id)
 
     @asynccontextmanager
     async def sent(
         self, verb: str, message: Json | None, more: dict[str, str] | None = None
     ) -> AsyncIterator[Connection]:
-        """A connection on which the head of an answer has come. Raises ClientError."""
+        """Yield a connection on which the head of an answer has come. Raises ClientError."""
         headers = {"Host": f"127.0.0.1:{self._port}", "Authorization": f"Bearer {token_of(self.principal)}"}
         headers |= self.headers(message) | (more or {})
         self._laws.counts["requests"] += 1
@@ -347,8 +345,8 @@ class LegacyClient(ChaosClient):
         return answer
 
     async def _resume(self, session: str, answer: Answer, called: float) -> Answer:
-        """The rest of the stream of a call, of which the connection has broken."""
-        notifications, event_id = list(answer.heard), answer.event_id
+        """Return the rest of the stream of a call whose connection has broken."""
+        messages, event_id = list(answer.heard), answer.event_id
         began = time.monotonic()
         while session == self.session and event_id is not None:
             more = {"Last-Event-ID": event_id}
@@ -356,21 +354,21 @@ class LegacyClient(ChaosClient):
             self._laws.counts["resumed call"] += 1
             if rest.event_id is not None and _number(rest.event_id) <= _number(event_id):
                 self._laws.break_law(f"{self} hears event {rest.event_id} after {event_id}")
-            notifications += rest.heard
+            messages += rest.heard
             event_id = rest.event_id or event_id
             if rest.message is not None and rest.status == 200:
                 self._laws.note_operation("resuming a call", began)
-                return Answer(200, rest.message, notifications, event_id)
+                return Answer(200, rest.message, messages, event_id)
             if rest.status in (400, 404):
                 if rest.status == 400:
                     self._laws.note_gone_stream(self.name, event_id, called)
                 await self._look_at(rest, session)
                 break
             await self.pause()
-        return Answer(0, None, notifications)
+        return Answer(0, None, messages)
 
     async def _look_at(self, answer: Answer, session: str) -> bool:
-        """Whether it says that the session has ended. Then there is soon another one."""
+        """Return whether an answer ends the session. Then there is soon another one."""
         if answer.status != 404:
             return False
         await self._lose(session)

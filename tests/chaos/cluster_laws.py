@@ -50,20 +50,20 @@ class Laws:
             self.break_law(f"nobody was harmed, and the answer of call {call} was lost")
 
     def note_gone_stream(self, client: str, event_id: str, began: float) -> None:
-        """The stream of a call that began then cannot be resumed any more."""
+        """Note that the stream of a call that began then cannot be resumed any more."""
         self.counts["stream gone"] += 1
         since = began - AFTERMATH_SECONDS
         if not any(_is_near(fault, since) for fault in self._cluster.faults if fault.is_of_store):
             self.break_law(f"{client} cannot resume {event_id}, and the store was there all the time")
 
     def note_lost_session(self, client: str, began: float) -> None:
-        """A client got 404 in a session that it began to open then."""
+        """Note that a client got 404 in a session that it began to open then."""
         self.counts["session lost"] += 1
         if not any(since <= began <= until for since, until in self._cluster.losses):
             self.break_law(f"{client} has lost its session, and the store had its data all the time")
 
     def note_operation(self, what: str, began: float) -> None:
-        """A client has what it wanted, however often it had to ask."""
+        """Note that a client has its answer, after any number of attempts."""
         now = time.monotonic()
         self.counts[what] += 1
         waited = _longest_peace(self._cluster.faults, began, now)
@@ -104,7 +104,7 @@ class Laws:
         self.counts["updated"] += 1
 
     def unheard(self) -> list[str]:
-        """Changes after which a client that was subscribed has not heard of one."""
+        """List changes after which a client that was subscribed has got no update."""
         missing = []
         for (client, uri), since in self._owed.items():
             last = max((at for at, _ in self._changes[uri]), default=0.0)

@@ -321,7 +321,7 @@ class Cluster:
     # What is there
 
     def keys(self) -> dict[str, int]:
-        """All keys in the store, with the milliseconds that each has to live. For threads."""
+        """Return all keys in the store, with their milliseconds to live. Blocks: call it in a thread."""
         answer = self.redis.ask("KEYS *")
         names = [line for line in answer.split("\r\n")[1:] if line and not line.startswith("$")]
         lives = {name: int(self.redis.ask(f"PTTL {name}").strip().removeprefix(":")) for name in names}
@@ -411,7 +411,7 @@ def write_config(folder: Path, truths: dict[str, Truth]) -> Path:
 
 @asynccontextmanager
 async def open_cluster(folder: Path, chance: random.Random, *, paired: bool) -> AsyncIterator[Cluster]:
-    """Everything, running and connected. `paired`: the store is a pair, with no relays to it."""
+    """Run everything, connected. `paired`: the store is a pair, with no relays to it."""
     truths = {era: Truth(era) for era in ERAS}
     replicas: dict[str, ReplicaProcess] = {}
     try:

@@ -46,7 +46,7 @@ def text_reply(request, text):
 
 
 def whole(body, *fields):
-    """A response with its length; `fields` are more lines of its head."""
+    """Return a response with its length; `fields` are more lines of its head."""
     lines = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
     return b"\r\n".join([*lines, *fields, b"", body])
 
@@ -171,7 +171,7 @@ numbers = itertools.count()
 
 
 def honest(name, request):
-    """The answer to anything but harm."""
+    """Return the answer to anything but harm."""
     method = request["method"]
     if method == "server/discover":
         return reply(request, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})

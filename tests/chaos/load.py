@@ -74,7 +74,7 @@ class Load:
             await self.ask_once(client, chance, chance.choice(self._names))
 
     async def ask_once(self, client: LoadClient, chance: random.Random, name: str) -> None:
-        """One exchange, judged."""
+        """Make one exchange, and judge it."""
         kind = chance.choices(("read", "echo", "list", "give up"), (8, 6, 2, 2))[0]
         self._next += 1
         text = f"{number_of(client)}-{self._next}"
@@ -143,5 +143,5 @@ class Load:
 
 
 def number_of(client: LoadClient) -> str:
-    """Tells clients apart."""
+    """Return a number that tells clients apart."""
     return f"{id(client):x}"

@@ -105,7 +105,7 @@ def is_modern(message):
 
 
 def result_of(message, session, say):
-    """The result of one request; `session` is who has sent it, in a legacy session."""
+    """Return the result of one request; `session`: its sender, in a legacy session."""
     method, params = message["method"], message.get("params", {})
     if method == "server/discover" and era != "legacy":
         return {"supportedVersions": ["2026-07-28"], "capabilities": OFFERED}

@@ -90,7 +90,7 @@ async def trespass_on(clients: list[LegacyClient], chance: random.Random) -> Non
 async def run_chaos(
     folder: Path, rounds: int, seconds: float, kinds: dict[str, int], wipes: int, *, paired: bool = False
 ) -> None:
-    """Some rounds of faults; after each everybody is left in peace until clients have to go on."""
+    """Do some rounds of faults; after each, do none until clients have to go on."""
     chance = random.Random(f"{SEED} faults")
     print(f"seed {SEED}, {rounds} rounds of {seconds:g} s")
     async with open_cluster(folder, chance, paired=paired) as cluster:

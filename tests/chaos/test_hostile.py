@@ -135,7 +135,7 @@ def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], together:
         with Mux(directory, upstreams) as mux, ThreadPoolExecutor(len(bad)) as pool:
             for _ in range(WARM_CALLS):
                 assert_good(mux)
-            baseline = mux.resident_bytes
+            start = mux.resident_bytes
             mux.forget_peak()
             names: dict[Future[Json], str] = {pool.submit(mux.ask, name): name for name in bad}
             waiting = set(names)
@@ -149,13 +149,11 @@ def run(directory: Path, web: tuple[str, ...], lines: tuple[str, ...], together:
                 assert_good(mux)
             after = mux.resident_bytes
             held = [int(count) for count in re.findall(WATCHDOG, mux.log.read_text())]
-        taken, stayed = (peak - baseline) // MIB, (after - baseline) // MIB
-        print(
-            f"{', '.join(bad)}: from {baseline // MIB} MiB, took {taken} MiB more, of which {stayed} stayed"
-        )
+        taken, stayed = (peak - start) // MIB, (after - start) // MIB
+        print(f"{', '.join(bad)}: from {start // MIB} MiB, took {taken} MiB more, of which {stayed} stayed")
         assert all(milliseconds < together * HELD_SECONDS * 1000 for milliseconds in held), held
-        assert peak - baseline < together * AT_ONCE_BYTES
-        assert after - baseline < KEPT_BYTES + together * STAYING_BYTES
+        assert peak - start < together * AT_ONCE_BYTES
+        assert after - start < KEPT_BYTES + together * STAYING_BYTES
 
 
 @pytest.mark.parametrize("name", WEB)

@@ -76,7 +76,7 @@ class Soak:
             await self._visit(random.Random(self._chance.random()))
 
     async def _visit(self, chance: random.Random) -> None:
-        """One client's life."""
+        """Live the life of one client."""
         async with trio.open_nursery() as nursery:
             client = HttpClient(self._port, chance.choice((MODERN, LEGACY)), nursery)
             await client.open()
@@ -108,7 +108,7 @@ class Soak:
 
 @asynccontextmanager
 async def soaking(tmp_path: Path, *, watched: bool) -> AsyncIterator[Soak]:
-    """mcpmux in front of three servers; `watched`: with an admin listener, which sees every message."""
+    """Run mcpmux in front of three servers. `watched`: with an admin listener, which sees every message."""
     web = Web("http-both", "both", tmp_path, random.Random(SEED))
     processes = descendants(os.getpid())
     async with trio.open_nursery() as nursery:
@@ -137,7 +137,7 @@ async def soaking(tmp_path: Path, *, watched: bool) -> AsyncIterator[Soak]:
 
 
 async def run_soak(tmp_path: Path, warm: int, visits: int, kilobytes: int, *, watched: bool) -> None:
-    """Memory may grow by so much between the end of the warm visits and the end of all."""
+    """Check that memory grows little between the end of the warm visits and the end of all."""
     async with soaking(tmp_path, watched=watched) as soak:
         await soak.visits(warm)
         count, memory, descriptors = soak.exchanges, soak.kilobytes(), soak.descriptors()

@@ -45,18 +45,18 @@ class Victim:
         return f"<Victim {self.name}>"
 
     def upstream(self, **settings: object) -> Upstream:
-        """Its configuration."""
+        """Return its configuration."""
         target = Stdio(self.command[0], tuple(self.command[1:]))
         return Upstream(name=self.name, target=target, **{**DEADLINES, **settings})  # type: ignore[arg-type]
 
     def heal(self) -> None:
-        """The fault is over."""
+        """End the fault."""
         for pid in self._paused:
             _signal(pid, signal.SIGCONT)
         self._paused.clear()
 
     def pids(self) -> list[int]:
-        """Every process that was ever started."""
+        """Return the ids of all processes that were ever started."""
         return [int(path.name.partition(".")[0]) for path in self._pids.glob(f"*.{self.name}")]
 
     def _living(self) -> list[int]:
@@ -141,7 +141,7 @@ class Web(Victim):
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process runs; one that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -47,7 +47,7 @@ class Held:
 
 
 def _tasks() -> list[str]:
-    """The names of all tasks of this loop."""
+    """Return the names of all tasks of this loop."""
     root = trio.lowlevel.current_root_task()
     waiting, names = [root], []
     while waiting:
@@ -73,7 +73,7 @@ class World:
 
     @asynccontextmanager
     async def clients(self) -> AsyncIterator[list[LoadClient]]:
-        """Some clients of both eras over HTTP, and one on a stream; all gone afterwards."""
+        """Open some clients of both eras over HTTP, and one on a stream; all are gone afterwards."""
         async with trio.open_nursery() as nursery:
             over_http = [HttpClient(self._port, revision, nursery) for revision in REVISIONS]
             ours, theirs = (trio.SocketStream(_trio(side)) for side in socket.socketpair())
@@ -157,7 +157,7 @@ def _alive(kind: type) -> int:
 
 @asynccontextmanager
 async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
-    """mcpmux in front of these."""
+    """Open mcpmux in front of these upstreams."""
     config = Config(upstreams=tuple(upstreams))
     urls: list[str] = []
     stopping = trio.Event()

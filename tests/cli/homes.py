@@ -11,7 +11,7 @@ VARIABLES = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CLINE_DIR", 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder, and a folder `work` in it, where the command runs."""
+    """Make an empty home folder, and a folder `work` in it, where the command runs."""
     for variable in (*VARIABLES, "CLINE_MCP_SETTINGS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

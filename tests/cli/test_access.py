@@ -59,10 +59,8 @@ def ask(url: str, who: str, method: str, params: dict[str, Any] | None = None) -
 def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
     with Running("serve", str(write_config(tmp_path))) as server:
         url = find_url(server)
-        everything = {
-            resource["uri"] for resource in ask(url, "bob", "resources/list")["result"]["resources"]
-        }
-        allowed = {resource["uri"] for resource in ask(url, "alice", "resources/list")["result"]["resources"]}
+        everything = {item["uri"] for item in ask(url, "bob", "resources/list")["result"]["resources"]}
+        allowed = {item["uri"] for item in ask(url, "alice", "resources/list")["result"]["resources"]}
         assert {uri.partition("+")[0] for uri in everything} == {"notes", "clock"}
         assert allowed == {uri for uri in everything if uri.startswith("notes+")} - {"notes+note:///welcome"}
         for uri in everything:
@@ -89,7 +87,7 @@ def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
 
 
 def find_url(server: Running) -> str:
-    """The URL that the server prints when it is ready."""
+    """Wait for the URL that the server prints when it is ready, and return it."""
     words = server.line(containing="http").split()
     return next(word for word in words if word.startswith("http"))
 
@@ -126,13 +124,10 @@ def test_a_decision_is_explained(
 def test_a_uri_that_names_nobody_is_judged_for_each_upstream(invoke: Invoke, tmp_path: Path) -> None:
     config = str(write_config(tmp_path))
     result = invoke("access", "test", config, "--principal", "alice", "--uri", "note:///b%20c", "--json")
-    judgements = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(judgement["upstream"], judgement["allowed"]) for judgement in judgements] == [
-        ("notes", True),
-        ("clock", False),
-    ]
-    assert judgements[0]["readings"] == ["note:///b c"]
-    assert judgements[1]["rules"][0]["misfits"] == ["upstreams"]
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["upstream"], row["allowed"]) for row in rows] == [("notes", True), ("clock", False)]
+    assert rows[0]["readings"] == ["note:///b c"]
+    assert rows[1]["rules"][0]["misfits"] == ["upstreams"]
     assert result.exit_code == 0
 
 

@@ -34,7 +34,7 @@ DONE: list[tuple[str, dict[str, str], Fields | BaseException]] = [
 
 
 async def write(directory: Path, key: str | None = None) -> None:
-    """A run with one exchange of each kind."""
+    """Log a run with one exchange of each kind."""
     settings = AuditSettings(directory=str(directory), key=Secret(key) if key else None)
     async with open_audit(settings, "run", wall=lambda: WALL) as audit:
         for number, (method, params, outcome) in enumerate(DONE, 1):

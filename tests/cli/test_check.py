@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 def write_servers(folder: Path, **servers: object) -> str:
-    """A host app's file with these servers."""
+    """Write a host app's file with these servers, and return its path."""
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))
     return str(file)
@@ -44,7 +44,7 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
 
 @pytest.fixture
 def file_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default configuration file, in which one server works, one does not, and one is disabled."""
+    """Write the default configuration file, in which one server works, one does not, and one is disabled."""
     monkeypatch.chdir(tmp_path)
     text = (
         demo_table("clock").replace("clock]", "good]") + '[upstreams.gone]\nurl = "http://127.0.0.1:1/mcp"\n'

@@ -44,7 +44,7 @@ def config(tmp_path: Path, redis: RedisServer) -> Path:
 
 
 def join(redis: RedisServer, config: Path, name: str, *, key: str = KEY, ahead: float = 0.0) -> None:
-    """A replica gets a long lease."""
+    """Give a replica a long lease."""
 
     async def renew() -> None:
         settings = Cluster(url=Secret(f"redis://{redis.address}"), prefix=config.parent.name, timeout=10.0)

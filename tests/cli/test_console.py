@@ -58,7 +58,7 @@ def printed(
 
 
 def tables() -> Iterator[tuple[str, ...]]:
-    """The headings of all tables whose columns a module of the commands declares."""
+    """Yield the headings of all tables whose columns a module of the commands declares."""
     for module in pkgutil.iter_modules(mcpmux.cli.__path__, "mcpmux.cli."):
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, Mapping) and value and all(map(str.isupper, map(str, value))):
@@ -115,7 +115,7 @@ def test_only_one_module_makes_tables() -> None:
 
 
 def on_terminal(width: int, *args: str, env: dict[str, str]) -> list[str]:
-    """The lines that a command prints on a terminal of that width."""
+    """Run a command on a terminal of that width, and return the lines that it prints."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     with subprocess.Popen(

@@ -23,11 +23,9 @@ def test_what_is_explained_of_extensions_is_what_clients_are_told(offers: list[A
         for kind, names in offer.items():
             for name in names or ():
                 declared.setdefault((kind, name), []).append(server)
-    extensions = explain_extensions(servers, transparent=False)
-    assert {(extension.kind, extension.name): list(extension.servers) for extension in extensions} == declared
-    assert all(
-        extension.told == (extension.name in merged.get(extension.kind, {})) for extension in extensions
-    )
+    items = explain_extensions(servers, transparent=False)
+    assert {(item.kind, item.name): list(item.servers) for item in items} == declared
+    assert all(item.told == (item.name in merged.get(item.kind, {})) for item in items)
 
 
 CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}

@@ -201,13 +201,13 @@ def test_a_link_still_leads_to_the_file(home: Path, invoke: Invoke) -> None:
 
 
 def write_document(home: Path, name: str, **members: object) -> None:
-    """A server.json of the registry."""
+    """Write a server.json of the registry."""
     (home / "work/server.json").write_text(json.dumps({"name": name, **members}))
 
 
 @pytest.fixture
 def _npx(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only program in PATH is an `npx`."""
+    """Make `npx` the only program in PATH."""
     (home / "bin").mkdir()
     (home / "bin/npx").touch(0o755)
     monkeypatch.setenv("PATH", str(home / "bin"))

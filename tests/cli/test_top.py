@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> Path:
 
 @contextmanager
 def running(config: Path) -> Iterator[str]:
-    """The URL of a mcpmux whose server is ready."""
+    """Run an mcpmux until its server is ready, and yield its URL."""
     with Running("serve", str(config), "--no-watch") as mux:
         url = mux.line(containing="/mcp").strip()
         mux.line("stderr", containing="upstream ready")

@@ -34,7 +34,7 @@ FACTS = {"upstream": "docs", "count": 30, "errors": 3, "p50": 12.0, "p95": 1500.
 
 
 def row(number: int, **members: Any) -> dict[str, Any]:
-    """A row of `/api/exchanges`."""
+    """Return a row of `/api/exchanges`."""
     facts = {"row": number, "at": 1_795_795_754_232.83, "kind": "request", "status": "ok"}
     return {**facts, "leg": "client", "peer": "c1", "method": "tools/call", **members}
 

@@ -40,7 +40,7 @@ class Shown:
         return [line.decode() for line in self.screen.render(self.size, focus=True).text]
 
     def line(self, containing: str) -> str:
-        """The only line with a text."""
+        """Return the only line with a text."""
         (line,) = [line for line in self.lines() if containing in line]
         return line
 

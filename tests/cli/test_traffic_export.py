@@ -20,7 +20,7 @@ HARS, CSVS = "--har", "--csv"
 
 @pytest.fixture
 def capture(tmp_path: Path) -> str:
-    """Two messages of one exchange."""
+    """Write a capture of two messages of one exchange."""
     play = Play()
     play.read("docs+file:///a.md")
     return str(write(tmp_path / "in.jsonl", play.records))

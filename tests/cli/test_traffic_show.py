@@ -17,7 +17,7 @@ from tests.traffic.made import Play, record, write
 
 
 def passed_on(tmp_path: Path, came: bytes, went: bytes) -> str:
-    """A capture of a notification that came to mcpmux and went on."""
+    """Write a capture of a notification that came to mcpmux and went on, and return its path."""
     play = Play()
     play.call()
     here: dict[str, Any] = {"kind": "notification", "method": "notifications/progress", "exchange": 1}

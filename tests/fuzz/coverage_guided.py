@@ -46,7 +46,7 @@ def requests_in(pieces: list[bytes]) -> object:
 
 
 def fuzz_http(data: bytes) -> None:
-    """One stream, whole and in pieces."""
+    """Parse one stream, whole and in pieces."""
     size, stream = (data[0] % 16 + 1 if data else 1), data[1:]
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
     whole, cut = requests_in([stream]), requests_in(pieces)
@@ -55,7 +55,7 @@ def fuzz_http(data: bytes) -> None:
 
 
 def fuzz_envelope(data: bytes) -> None:
-    """One message, alone and as a batch."""
+    """Decode one message, alone and as a batch."""
     for decode in (decode_message, read_batch):
         try:
             message = decode(data)
@@ -71,7 +71,7 @@ def fuzz_envelope(data: bytes) -> None:
 
 
 def main() -> None:
-    """Does not return: libFuzzer ends the process, with status 0 when every law held."""
+    """Fuzz without returning: libFuzzer ends the process, with status 0 when every law held."""
     target = {"http": fuzz_http, "envelope": fuzz_envelope}[sys.argv.pop(1)]
     atheris.Setup(sys.argv, target)
     atheris.Fuzz()

@@ -103,7 +103,7 @@ PIECES = [
 
 @st.composite
 def damaged(draw: st.DrawFn, good: list[bytes]) -> bytes:
-    """Good messages behind each other, with cuts, repeats, foreign pieces and changed bytes in them."""
+    """Draw good messages in a row, with cuts, repeats, foreign pieces and changed bytes in them."""
     data = bytearray(b"".join(draw(st.lists(st.sampled_from(good), min_size=1, max_size=3))))
     for _ in range(draw(st.integers(0, 5))):
         at = draw(st.integers(0, len(data)))

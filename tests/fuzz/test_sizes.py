@@ -70,7 +70,7 @@ class Growth(NamedTuple):
     piece: str
 
     def of(self, size: int) -> Any:
-        """The part at a size."""
+        """Return the part at a size."""
         return WAYS[self.way](self.piece, size)
 
 
@@ -82,7 +82,7 @@ def nested(piece: str, size: int, wrap: Callable[[Any], Any]) -> Any:
 
 
 def referring(piece: str, size: int) -> Any:
-    """A schema of definitions each of which refers to the next one twice."""
+    """Return a schema of definitions each of which refers to the next one twice."""
     parts = {f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(size)}
     return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{size}": {"pattern": piece}}}
 
@@ -220,7 +220,7 @@ def carry(part: Any) -> None:
 
 
 def texts_in(part: Any) -> list[str]:
-    """The texts of a part, however deep they are."""
+    """Return the texts of a part, however deep they are."""
     texts: list[str] = []
     waiting = [part]
     while waiting:

@@ -68,7 +68,7 @@ class Load:
 
 
 def kill_under_load(config: Path, uri: str, dice: random.Random) -> list[str]:
-    """The trace ids of what was answered by an mcpmux before it was killed."""
+    """Kill an mcpmux under load. Return the trace ids of the requests that it answered before."""
     with Running("serve", str(config), "--http", "127.0.0.1:0", "--log-level", "error") as mux:
         load = Load(mux.line().strip(), uri, dice)
         load.start()

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "mcpmux"]
 
 
 def demo_command(name: str, pid_file: Path | None = None) -> str:
-    """The command line of a bundled server, which writes its process id into `pid_file` first."""
+    """Return the command line of a bundled server, which writes its process id into `pid_file` first."""
     command = shlex.join([sys.executable, "-m", f"mcpmux.demo.{name}"])
     if pid_file is None:
         return command
@@ -31,12 +31,12 @@ def demo_command(name: str, pid_file: Path | None = None) -> str:
 
 
 def demo_entry(name: str) -> dict[str, Any]:
-    """A bundled server as host apps have it in their JSON."""
+    """Return a bundled server in the form of a host app's JSON."""
     return {"command": sys.executable, "args": ["-m", f"mcpmux.demo.{name}"]}
 
 
 def demo_table(name: str) -> str:
-    """A bundled server as an upstream of that name in a configuration file, to which lines can be added."""
+    """Return a bundled server as a table of a configuration file, to which lines can be added."""
     values = (f"{key} = {json.dumps(value)}\n" for key, value in demo_entry(name).items())
     return f"[upstreams.{name}]\n" + "".join(values)
 
@@ -50,7 +50,7 @@ def is_alive(pid: int) -> bool:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether no process with this id runs any more; a zombie counts as gone."""
+    """Return whether no process with this id runs any more; a zombie counts as gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def command_of(pid: int) -> bytes:
 
 
 def children_of(pid: int) -> list[int]:
-    """The process ids of what any thread of that process has started. On Linux."""
+    """Return the ids of the processes that any thread of that process has started. On Linux."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
@@ -127,7 +127,7 @@ class Running:
         self._process.stdin = None
 
     def line(self, stream: str = "stdout", containing: str = "") -> str:
-        """The next line of a stream that contains a text; the lines before it are gone."""
+        """Read up to the next line of a stream that contains a text, and return that line."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             line, newline, rest = self._rest[stream].partition(b"\n")
@@ -139,7 +139,7 @@ class Running:
                 self._read(stream, deadline)
 
     def says_something(self, seconds: float) -> bool:
-        """Whether anything is on stdout within some seconds that was not read yet."""
+        """Return whether anything is on stdout within some seconds that was not read yet."""
         assert self._process.stdout is not None
         return bool(self._rest["stdout"] or select.select([self._process.stdout], [], [], seconds)[0])
 

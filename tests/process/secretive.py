@@ -97,7 +97,7 @@ def open_collector() -> Iterator[Collector]:
 def write_config(
     directory: Path, level: str, log_format: str, ports: tuple[int, int], url: str | None
 ) -> Path:
-    """`ports`: of the admin listener, for clients. `url`: of the collector, None for no second upstream."""
+    """Write the configuration. `ports`: of admin listener and clients. `url`: of the collector, or None."""
     secrets, path = directory / "secrets.json", directory / "mcpmux.json"
     secrets.write_text(json.dumps(SECRETS))
     authorization = {"Authorization": f"Bearer {SECRETS['config header']}"}
@@ -133,11 +133,11 @@ class Mux(Running):
         super().__init__("serve", str(self.config))
 
     def command(self, *words: str) -> str:
-        """The secretive server as a command line."""
+        """Return the secretive server as a command line."""
         return shlex.join([sys.executable, str(SERVER), str(self.secrets), *words])
 
     def get(self, path: str) -> Request:
-        """A request to the admin listener."""
+        """Return a request to the admin listener."""
         return Request(f"{self.admin}{path}", headers={"Authorization": f"Bearer {SECRETS['admin token']}"})
 
     def read(self, path: str) -> bytes:
@@ -181,13 +181,13 @@ class Stream:
                 self.data += piece
 
     def whole(self) -> bytes:
-        """Everything that came; waits for the end."""
+        """Wait for the end, and return everything that came."""
         self._thread.join(WAIT_SECONDS)
         return self.data
 
 
 def converse(party: Running) -> list[Any]:
-    """One client's session over stdio, with a secret in each place that it has: the answers."""
+    """Hold one client's session over stdio, with a secret in each of its places. Return the answers."""
     hello = {
         "protocolVersion": "2025-11-25",
         "capabilities": {"elicitation": {}},
@@ -226,7 +226,7 @@ def ask(party: Running, number: int, method: str, params: Any) -> Any:
 
 
 def ask_over_http(mux: Mux) -> bytes:
-    """A modern client's request, with secrets in its headers and its parameters."""
+    """Make a modern client's request, with secrets in its headers and its parameters."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "h", "version": "1"},
@@ -250,7 +250,7 @@ def ask_over_http(mux: Mux) -> bytes:
 
 
 def assert_clean(outputs: dict[str, bytes]) -> None:
-    """No output has a secret in it."""
+    """Check that no output has a secret in it."""
     leaks = [
         (output, place)
         for output, data in outputs.items()

@@ -52,7 +52,7 @@ def exchanges(outcome: str, each_minute: int, method: str = "resources/read") ->
 
 
 def durations(seconds: float, method: str = "resources/read") -> list[tuple[str, str]]:
-    """A hundred requests in a minute that took so long."""
+    """Return the samples of a hundred requests in a minute that took so long."""
     name = f'mcpmux_exchange_duration_seconds_bucket{{instance="a", method="{method}", upstream="docs", le='
     bounds = [*(f"{bound:g}" for bound in SECONDS), "+Inf"]
     return [(f'{name}"{bound}"}}', f"0+{100 if float(bound) >= seconds else 0}x60") for bound in bounds]
@@ -124,7 +124,7 @@ def test_alerts_are_on_when_they_have_to_be(tmp_path: Path):
 
 
 def unit_test(name: str, seen: list[tuple[str, str]], on: set[str]) -> dict[str, Any]:
-    """One test of `promtool`: exactly these alerts are on."""
+    """Return one test of `promtool`, in which exactly these alerts are on."""
     tells_up = any(series.startswith("up{") for series, _ in seen)
     firing = {
         "expr": 'count by (alertname) (ALERTS{alertstate="firing"}) > bool 0',

@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 
 def server_that(directory: Path, end: str) -> str:
-    """The command line of a server that does something at its hundredth read."""
+    """Return the command line of a server that does something at its hundredth read."""
     program = directory / "server.py"
     program.write_text(SERVER.replace("END", end))
     return shlex.join([sys.executable, str(program)])
@@ -221,7 +221,7 @@ def test_results_on_standard_output_are_nothing_else(invoke: Invoke, monkeypatch
 
 
 def captured(directory: Path) -> Path:
-    """A capture of six reads of two notes, a tool call, and a read in which something is redacted."""
+    """Write a capture of six reads of two notes, a tool call, and a read in which a part is redacted."""
     play = Play()
     for name in ("welcome", "shopping", "welcome"):
         play.read(f"note:///{name}", upstream="notes")

@@ -61,7 +61,7 @@ def replicas_at(invoke: Invoke, config: Path) -> list[dict[str, Any]]:
 
 
 def scrape(config: Path) -> bytes:
-    """The metrics of a replica."""
+    """Return the metrics of a replica."""
     port = config.read_text().partition("port = ")[2].partition("\n")[0]
     request = Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     with urlopen(request, timeout=60) as answer:

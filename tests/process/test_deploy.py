@@ -60,7 +60,7 @@ class Example(Place):
 
     @contextmanager
     def run_prometheus(self) -> Iterator[str]:
-        """Prometheus with the files of the example, looking every second: its URL."""
+        """Run Prometheus with the files of the example, scraping every second. Yields its URL."""
         path, address = self.folder / "prometheus.yml", f"127.0.0.1:{find_free_port()}"
         text = path.read_text().replace("/run/secrets", str(self.secrets)).replace("15s", "1s")
         path.write_text(self.with_free_ports(text.replace("mcpmux:8490", "127.0.0.1:8490")))

@@ -69,7 +69,7 @@ FREE_OF = {
 
 
 def imported(*args: str) -> set[str]:
-    """The modules of a process that has run a command."""
+    """Run a command, and return the modules of its process."""
     with Running(*args, command=[sys.executable, "-c", SHOW_IMPORTED]) as command:
         command.wait()
         return modules_in(command.stderr)
@@ -104,9 +104,7 @@ def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
         mux.stop(signal.SIGTERM)
         modules = modules_in(mux.stderr)
     assert "mcpmux.transports.http.server" in modules
-    assert {
-        name for name in modules if name.startswith(tuple(f"{module}." for module in NEVER_SERVED))
-    } == set()
+    assert {name for name in modules if name.startswith(tuple(f"{part}." for part in NEVER_SERVED))} == set()
     assert modules.isdisjoint(NEVER_SERVED)
 
 

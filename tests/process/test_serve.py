@@ -236,7 +236,7 @@ def test_first_signal_lets_calls_of_streams_finish(tmp_path: Path, kind: str) ->
 
 
 def connect(url: str) -> socket.socket:
-    """A connection to where mcpmux says that it listens."""
+    """Return a connection to the address that mcpmux announces."""
     if url.startswith("unix:"):
         stream = socket.socket(socket.AF_UNIX)
         stream.settimeout(WAIT_SECONDS)

@@ -128,7 +128,7 @@ async def open_once(folder: Path, revision: str, status: int) -> AsyncIterator[a
 
 
 async def read_once(mux: app.Mux) -> int:
-    """The pid of the server that was read; returns when that has ended."""
+    """Read from the server, wait until it has ended, and return its pid."""
     pid = await pid_of_server(mux)
     while mux.upstreams["x"].connection is not None:  # noqa: ASYNC110  # no event tells of it
         await trio.sleep(0.01)

@@ -24,7 +24,7 @@ DEMO = [sys.executable, "-m"]
 
 @pytest.fixture(scope="session")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a modern client over HTTP and a legacy one on stdio did, one after the other."""
+    """Record a folder of captures: of a modern client over HTTP, then of a legacy one on stdio."""
     folder = tmp_path_factory.mktemp("replay")
     servers = {name: {"command": DEMO[0], "args": ["-m", f"mcpmux.demo.{name}"]} for name in SERVERS}
     where = {"level": "full", "directory": str(folder / "capture")}
@@ -69,7 +69,7 @@ def live(server: Running) -> list[dict[str, Any]]:
 
 
 def modern_part(capture: Path, folder: Path) -> Path:
-    """The capture of the modern clients, not compressed."""
+    """Return the capture of the modern clients, not compressed."""
     [first, _] = find_files(capture)
     data = first.read_bytes()
     plain = folder / "modern.jsonl"

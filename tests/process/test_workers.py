@@ -141,7 +141,7 @@ class Served:
         return _open[-1]
 
     def workers(self) -> list[int]:
-        """The process ids of all workers."""
+        """Return the process ids of all workers."""
         return [pid for pid in children_of(self.mux.pid) if b"workers.worker import" in command_of(pid)]
 
     def count(self, what: str) -> int:
@@ -194,7 +194,7 @@ def post(
 
 
 def answer_in(response: HTTPResponse) -> dict[str, Any]:
-    """The last message of an answer, whether it is a stream or not."""
+    """Return the last message of an answer, which may be a stream."""
     text = response.read().decode()
     if response.getheader("Content-Type", "").startswith("text/event-stream"):
         text = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")][-1]
@@ -385,10 +385,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_go_on(served: Serve
     lost = served.mux.line("stderr", containing="worker lost")
     number = lost.partition("worker=")[2].split()[0]
     again = open_stream(served.connect(), sessions[number])  # at any worker that is there
-    events = "".join(next_event(again) for _ in range(3))
-    assert all(
-        kind in events for kind in ("resources/updated", "resources/list_changed", "tools/list_changed")
-    )
+    text = "".join(next_event(again) for _ in range(3))
+    assert all(kind in text for kind in ("resources/updated", "resources/list_changed", "tools/list_changed"))
     wait_until(lambda: len(set(served.workers()) - set(pids)) == 1, "no new worker")
     for session in sessions.values():
         assert int(text_of(answer_in(call(served.connect(), session)))) > 0

@@ -146,7 +146,7 @@ class Balancer:
         self._tell(f"set server replicas/{replica} state ready")
 
     def _open_at(self, replica: str) -> int:
-        """Requests that a replica is answering."""
+        """Count the requests that a replica is answering."""
         names, *rows = (line.split(",") for line in self._tell("show stat").splitlines() if line)
         [row] = [row for row in rows if row[:2] == ["replicas", replica]]
         return int(row[names.index("scur")])
@@ -158,14 +158,14 @@ class Balancer:
                 return answer.read()
 
     def served(self, since: int = 0) -> list[Served]:
-        """The requests that were answered so far, without as many of the first ones."""
+        """Return the requests that were answered so far, without the first `since` ones."""
         with self._more:
             return [_read(line) for line in self._lines if line.startswith("request ")][since:]
 
     def expect(self, count: int, *, session: str | None = None, about: str | None = None) -> list[Served]:
-        """The requests of a session that is open, or about a subject, once that many were answered.
+        """Wait for `count` requests of an open session, or about a subject, and return them.
 
-        haproxy tells of a request a little after its client has heard.
+        haproxy logs a request a little after its client has the answer.
         """
         deadline = time.monotonic() + START_SECONDS
         with self._more:
@@ -180,14 +180,14 @@ class Balancer:
                 assert self._more.wait(deadline - time.monotonic()), f"only {requests}"
 
     def owner_of(self, session: str) -> str:
-        """The replica that opened a session."""
+        """Return the replica that opened a session."""
         [owner] = [
             request.replica for request in self.served() if request.opened and request.session == session
         ]
         return owner
 
     def sessions(self) -> dict[str, set[str]]:
-        """The replicas that got requests of each session, after the one that opened it."""
+        """Return the replicas that got requests of each session, after the one that opened it."""
         replicas: dict[str, set[str]] = {}
         for request in self.served():
             if request.session is not None:

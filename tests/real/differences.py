@@ -46,7 +46,7 @@ NOW = re.compile(
 
 
 def comparable(document: Json, walker: Walker, revision: str) -> Json:
-    """The document of a server of `revision` without what may differ."""
+    """Return the document of a server of `revision` without the parts that may differ."""
     seen = unmarked(document)
     plain = _one_code if walker.modern != (revision == MODERN) else _as_it_is
     return {
@@ -59,7 +59,7 @@ def comparable(document: Json, walker: Walker, revision: str) -> Json:
 
 
 def unmarked(value: Any) -> Any:
-    """Without members of 2026-07-28, the time and the day."""
+    """Return the value without members of 2026-07-28, the time and the day."""
     if isinstance(value, str):
         return NOW.sub("now", value)
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def _as_it_is(answer: Json) -> Json:
 
 
 def _one_code(answer: Json) -> Json:
-    """Between the eras: an answer with one code for a resource that is not found."""
+    """Return an answer with the same code in both eras for a resource that is not found."""
     if "error" not in answer:
         return answer
     error = answer["error"]
@@ -96,7 +96,7 @@ def _one_code(answer: Json) -> Json:
 
 
 def without_links(seen: list[Json], direct: list[Json], walker: Walker) -> tuple[list[Json], list[Json]]:
-    """Answers without those that the client cannot read directly, for they hold a `resource_link`."""
+    """Return the answers without those that a client cannot read directly because of a `resource_link`."""
     for mine, theirs in zip(seen, direct, strict=True):
         if "unreadable" in theirs:
             assert walker.revision < READS_LINKS
@@ -112,7 +112,7 @@ def without_links(seen: list[Json], direct: list[Json], walker: Walker) -> tuple
 
 
 def _is_lost_form(seen: Json, direct: Json, walker: Walker) -> bool:
-    """Directly the client could not read a form with fields of 2025-11-25; mcpmux words it for the client."""
+    """Return whether the client could read a form only in mcpmux's words, as its fields are of 2025-11-25."""
     lost = walker.revision == READS_FORMS and "requestedSchema" in str(direct) and "ZodError" in str(direct)
     if lost:
         assert "declined" in str(seen), seen
@@ -131,11 +131,11 @@ def first_pages(document: Json, direct: Json) -> Json:
 
 
 def offers_as_much(document: Json, direct: Json) -> bool:
-    """Whether every kind of thing is offered."""
+    """Return whether every kind of thing is offered."""
     return direct["capabilities"].keys() - {"tasks"} <= document["capabilities"].keys()
 
 
 def same_tools(document: Json, direct: Json) -> bool:
-    """Whether the tools that are only for clients that can be asked are the same, too."""
+    """Return whether the tools for clients that can be asked are the same, too."""
     mine, theirs = ({tool["name"] for tool in seen["tools"]} & ASKING_TOOLS for seen in (document, direct))
     return mine == theirs

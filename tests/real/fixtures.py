@@ -14,19 +14,19 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def sdk1_python() -> str:
-    """A Python with the Python SDK 1.x: sessions, up to 2025-11-25."""
+    """Return a Python with the Python SDK 1.x: sessions, up to 2025-11-25."""
     return str(pip_env("sdk1"))
 
 
 @pytest.fixture(scope="session")
 def sdk2_python() -> str:
-    """A Python with the Python SDK 2.x: both eras."""
+    """Return a Python with the Python SDK 2.x: both eras."""
     return str(pip_env("sdk2"))
 
 
 @pytest.fixture(scope="session")
 def servers_python() -> str:
-    """A Python with the reference servers that are written in Python."""
+    """Return a Python with the reference servers that are written in Python."""
     return str(pip_env("servers"))
 
 
@@ -66,7 +66,7 @@ def git_command(servers_python: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def sdk2_command(sdk2_python: str) -> list[str]:
-    """Our server on the Python SDK 2.x over stdio. With `http PORT` for `stdio` it serves HTTP."""
+    """Return our server on the Python SDK 2.x over stdio. With `http PORT` for `stdio` it serves HTTP."""
     return [sdk2_python, str(HERE / "sdk2_server.py"), "stdio"]
 
 

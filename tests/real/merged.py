@@ -20,31 +20,31 @@ _HINT: Final = re.compile(r"; did you mean `[^`]+`\?")
 
 
 def without_hint(text: str) -> str:
-    """The text of an error without the nearest name."""
+    """Return the text of an error without the nearest name."""
     return _HINT.sub("", text)
 
 
 def owner_of_uri(uri: str) -> str:
-    """The name of the upstream that an exposed URI or template belongs to."""
+    """Return the name of the upstream that an exposed URI or template belongs to."""
     if uri.startswith("ui://"):
         return uri.removeprefix("ui://").partition("/")[0]
     return uri.partition("+")[0]
 
 
 def owner_of_name(name: str) -> str:
-    """The name of the upstream that an exposed tool or prompt belongs to."""
+    """Return the name of the upstream that an exposed tool or prompt belongs to."""
     return name.partition("__")[0]
 
 
 def own_uri(uri: str) -> str:
-    """The upstream's own URI."""
+    """Return the upstream's own URI."""
     if uri.startswith("ui://"):
         return "ui://" + uri.removeprefix("ui://").partition("/")[2]
     return uri.partition("+")[2]
 
 
 def own_name(name: str) -> str:
-    """The upstream's own name of a tool or prompt."""
+    """Return the upstream's own name of a tool or prompt."""
     return name.partition("__")[2]
 
 
@@ -81,7 +81,7 @@ def part_of(document: Json, upstream: str) -> Json:
 
 
 def exposed_params(method: str, params: Json, upstream: str) -> Json:
-    """The parameters of a request to one upstream, as clients of all of them say it."""
+    """Return the parameters of a request to one upstream under the names that clients use."""
     if "uri" in params:
         return {**params, "uri": f"{upstream}+{params['uri']}"}
     if method == "completion/complete":

@@ -18,7 +18,7 @@ PAGE_SIZE = 1000  # the default, which a few small servers do not fill
 
 
 def stdio(command: list[str], **settings: Any) -> Json:
-    """The table of an upstream that mcpmux starts, with time for a slow start."""
+    """Return the table of an upstream that mcpmux starts, with time for a slow start."""
     patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
     return {"command": command[0], "args": command[1:], **patience, **settings}
 
@@ -26,7 +26,7 @@ def stdio(command: list[str], **settings: Any) -> Json:
 def write_config(
     directory: Path, upstreams: dict[str, Json], *, page_size: int = PAGE_SIZE, **settings: Json
 ) -> Path:
-    """A configuration file with these upstreams, in this order."""
+    """Write a configuration file with these upstreams, in this order."""
     path = directory / "mcpmux.json"
     document = {"upstreams": upstreams, "merging": {"page_size": page_size}, **settings}
     path.write_text(json.dumps(document))
@@ -61,7 +61,7 @@ class StdioMux(Mux):
 
 
 def descendants(pid: int) -> set[int]:
-    """The ids of all processes below `pid` that run."""
+    """Return the ids of all running processes below `pid`."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

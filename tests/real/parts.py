@@ -38,12 +38,12 @@ def pip_env(name: str) -> Path:
 
 
 def npm_env(name: str) -> Path:
-    """The `node_modules` that has the packages of `name`."""
+    """Return the `node_modules` that has the packages of `name`."""
     return _ensure("npm", name, _install_npm) / "node_modules"
 
 
 def program(name: str, package: str | None = None) -> str:
-    """The path of a program that the system's own packages bring; the package has its name if not told."""
+    """Return the path of a program of the system's packages. Its package has the same name by default."""
     path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if path is None:
         _give_up(f"{name} is not installed; `apt-get install {package or name}` brings it")
@@ -59,26 +59,26 @@ def requirements(kind: str, name: str) -> tuple[str, ...]:
 
 
 def _ensure(kind: str, name: str, install: Install) -> Path:
-    """The directory of an environment, installed now if it is missing or its requirements changed."""
-    packages = list(requirements(kind, name))
+    """Return the directory of an environment. Installs it if it is missing or its requirements changed."""
+    names = list(requirements(kind, name))
     directory = HOME / f"{kind}-{name}"
     stamp = directory / "stamp"
-    digest = hashlib.sha256("\n".join([sys.version, *packages]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
     with _locked(HOME / f"{kind}-{name}.lock"):
         if not (stamp.is_file() and stamp.read_text() == digest):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
             try:
-                install(directory, packages)
+                install(directory, names)
             except InstallFailed as error:
-                _give_up(f"{kind} environment {name!r} ({', '.join(packages)}) cannot be installed:\n{error}")
+                _give_up(f"{kind} environment {name!r} ({', '.join(names)}) cannot be installed:\n{error}")
             stamp.write_text(digest)
     return directory
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process of the test run installs, the others wait for it."""
+    """Hold a lock, so that one process of the test run installs and the others wait for it."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -25,7 +25,7 @@ class Client(NamedTuple):
     program: str = "python2.py"
 
     def found(self, request: pytest.FixtureRequest) -> Client:
-        """The client with the path of its Python."""
+        """Return the client with the path of its Python."""
         return self._replace(python=request.getfixturevalue(self.python))
 
 

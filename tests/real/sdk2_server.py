@@ -98,7 +98,7 @@ bus = InMemorySubscriptionBus()
 
 
 def page_of(items, params):
-    """One page and the cursor of the next. The cursor of the first page is absent, not empty."""
+    """Return one page and the cursor of the next. The cursor of the first page is absent, not empty."""
     cursor = params.cursor if params is not None else None
     if cursor is not None and not (cursor.isdecimal() and int(cursor) < len(items)):
         raise MCPError(types.INVALID_PARAMS, f"Invalid cursor: {cursor!r}")
@@ -205,7 +205,7 @@ async def get_prompt(_ctx, params):
 
 
 async def complete(_ctx, params):
-    """Completes from the name of what is completed, so that a test sees that the reference arrived whole."""
+    """Complete from the reference's name, so that a test sees that the reference arrived whole."""
     owner = getattr(params.ref, "uri", None) or params.ref.name
     values = [f"{params.argument.value}-{params.argument.name}-{owner}"]
     return types.CompleteResult(completion=types.Completion(values=values, total=1, has_more=False))

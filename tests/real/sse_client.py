@@ -17,7 +17,7 @@ DOCUMENT = "demo://resource/static/document/features.md"
 
 
 def raw(model):
-    """A model as it was on the wire."""
+    """Return a model in its form on the wire."""
     return model.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 

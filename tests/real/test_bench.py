@@ -34,7 +34,7 @@ def bench(directory: Path, *args: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def webs(everything_command: list[str], sdk2_command: list[str]) -> Iterator[dict[str, str]]:
-    """URLs of running servers."""
+    """Run servers, and yield their URLs."""
     port, sse_port, sdk_port, ws_port = (find_free_port() for _ in range(4))
     everything, websocket = everything_command[0], str(pip_env("websocket"))
     with ExitStack() as stack:

@@ -93,7 +93,7 @@ class Stage:
         return write_config(directory, upstreams)
 
     def _target(self, walker: Walker, config: Path) -> Json:
-        """mcpmux as the client reaches it: over HTTP if it knows it."""
+        """Return the target of mcpmux for a client: over HTTP if the client knows that."""
         if not walker.http:
             options = ["--stdio", "--log-level", "error"]
             return {"command": [sys.executable, "-m", "mcpmux", "serve", str(config), *options]}
@@ -134,7 +134,7 @@ def stage(
 
 
 def old_everything(name: str) -> list[str]:
-    """The command of the server-everything of an older revision."""
+    """Return the command of the server-everything of an older revision."""
     return [str(npm_env(name) / ".bin" / "mcp-server-everything"), "stdio"]
 
 

@@ -42,7 +42,7 @@ OFFERED: Json = {"sampling": {}, "elicitation": {"form": {}}}
 
 @pytest.fixture(scope="module")
 def upstreams(everything_command: list[str], sdk2_command: list[str]) -> Iterator[dict[str, Json]]:
-    """Two servers, one of each era, that all replicas reach."""
+    """Run two servers, one of each era, that all replicas reach."""
     port = find_free_port()
     everything = [everything_command[0], "streamableHttp"]
     modern = [*sdk2_command[:-1], "http", "0"]
@@ -144,7 +144,7 @@ def test_an_update_arrives_whichever_replica_has_caused_it(
 
 
 def open_session(url: str, revision: str = LEGACY_REVISIONS[-1]) -> HttpClient:
-    """A client that can be asked to sample and to elicit."""
+    """Open a client that can be asked to sample and to elicit."""
     client = HttpClient(url, revision)
     hello = {
         "protocolVersion": revision,
@@ -207,7 +207,7 @@ def replicas(upstreams: dict[str, Json], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def three(replicas: Cluster) -> Cluster:
-    """Replicas that the tests stop, all of them running."""
+    """Yield replicas that the tests stop, all of them running."""
     replicas.start_missing()
     return replicas
 
@@ -275,7 +275,7 @@ class Worker:
 
 @contextmanager
 def working(cluster: Cluster) -> Iterator[list[Worker]]:
-    """Clients that are busy meanwhile, and for a while after."""
+    """Keep clients busy meanwhile, and for a while after."""
     workers = [Worker(cluster.url, LEGACY_REVISIONS[number % 2 - 2]) for number in range(WORKING)]
     stopped = threading.Event()
     with ThreadPoolExecutor(WORKING) as pool:

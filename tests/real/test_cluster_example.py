@@ -39,7 +39,7 @@ def kill(place: Place, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """All programs of the page run; all replicas get requests."""
+    """Run all programs of the page until all replicas get requests."""
     home = tmp_path_factory.mktemp("home")
     for name in PROGRAMS:
         program(name)
@@ -91,7 +91,7 @@ class Client:
 
 
 def asked(place: Place) -> list[str]:
-    """The replicas that HAProxy has sent requests of clients to, in turn."""
+    """Return the replicas to which HAProxy has sent requests of clients, in turn."""
     return re.findall(r' mcpmux/(\w) .* "POST /mcp HTTP', place.said("haproxy"))
 
 

@@ -67,7 +67,7 @@ def modern_url(sdk2_command: list[str]) -> Iterator[str]:
 def commands(
     request: pytest.FixtureRequest, everything_command: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """The servers that are started, by the names that they have as upstreams."""
+    """Return the servers that are started, by the names that they have as upstreams."""
     names = {"files": "filesystem", "time": "time", "git": "git", "modern": "sdk2"}
     others = {name: request.getfixturevalue(f"{fixture}_command") for name, fixture in names.items()}
     graph = tmp_path_factory.mktemp("memory") / "graph.jsonl"
@@ -81,7 +81,7 @@ def commands(
 
 @pytest.fixture(scope="module")
 def targets(commands: dict[str, list[str]], modern_url: str, everything_url: str) -> dict[str, Json]:
-    """All servers as a client is pointed at them."""
+    """Return the targets of a client for all servers."""
     urls: dict[str, Json] = {"modern-web": {"url": modern_url}, "everything-web": {"url": everything_url}}
     started: dict[str, Json] = {name: {"command": command} for name, command in commands.items()}
     return {name: {**started, **urls}[name] for name in SERVERS}
@@ -89,7 +89,7 @@ def targets(commands: dict[str, list[str]], modern_url: str, everything_url: str
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, targets: dict[str, Json]) -> Path:
-    """All servers behind one mcpmux."""
+    """Return all servers behind one mcpmux."""
     upstreams = {
         name: stdio(target["command"]) if "command" in target else target for name, target in targets.items()
     }
@@ -112,7 +112,7 @@ def directly_seen() -> dict[Client, dict[str, Json]]:
 def direct(
     client: Client, targets: dict[str, Json], directly_seen: dict[Client, dict[str, Json]]
 ) -> dict[str, Json]:
-    """The documents of all servers, without mcpmux."""
+    """Return the documents of all servers, without mcpmux."""
     if client not in directly_seen:
         directly_seen[client] = see(client, targets)
     return directly_seen[client]
@@ -120,7 +120,7 @@ def direct(
 
 @pytest.fixture(scope="module")
 def merged(request: pytest.FixtureRequest, client: Client, config: Path) -> Json:
-    """The document of all servers at once, through mcpmux."""
+    """Return the document of all servers at once, through mcpmux."""
     if request.param == "http":
         target = {"url": request.getfixturevalue("url")}
     else:
@@ -129,7 +129,7 @@ def merged(request: pytest.FixtureRequest, client: Client, config: Path) -> Json
 
 
 def unsigned(document: Json, signer: str) -> Json:
-    """The document without the signatures of `signer`, which is the only one who signs in it."""
+    """Return the document without the signatures of `signer`, the only signer in it."""
 
     def take_off(result: Json) -> Json:
         meta = dict(result.get("_meta", {}))
@@ -145,7 +145,7 @@ def unsigned(document: Json, signer: str) -> Json:
 
 
 def without_asking_tools(document: Json) -> Json:
-    """The document without the tools that server-everything only offers to clients that can be asked."""
+    """Return the document without the tools that server-everything has only for clients that can be asked."""
     tools = [tool for tool in document["tools"] if tool["name"] not in ASKING_TOOLS]
     assert len(tools) == len(document["tools"]) - len(ASKING_TOOLS)
     return {**document, "tools": tools}
@@ -207,9 +207,7 @@ def test_mcpmux_introduces_itself_and_its_servers(
     client: Client, merged: Json, direct: dict[str, Json]
 ) -> None:
     assert (merged["server"], merged["revision"]) == ("mcpmux", client.revision)
-    instructions = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
-    assert len(instructions) == 4
-    assert merged["instructions"] == "\n\n".join(
-        f"## {name}\n\n{text}" for name, text in instructions.items()
-    )
+    texts = {name: text for name, seen in direct.items() if (text := seen["instructions"])}
+    assert len(texts) == 4
+    assert merged["instructions"] == "\n\n".join(f"## {name}\n\n{text}" for name, text in texts.items())
     assert merged["capabilities"] == CAPABILITIES | TASKS.get(client.revision, {})

@@ -73,14 +73,14 @@ SELECTIONS: dict[str, Json] = {
 
 
 def is_selected(tool: str) -> bool:
-    """Whether a tool at mcpmux should be there with these selections."""
+    """Return whether a tool at mcpmux should be there with these selections."""
     if owner_of_name(tool) == "memory":
         return not own_name(tool).startswith("delete_")
     return own_name(tool) == "echo" or (own_name(tool).startswith("get-") and own_name(tool) != "get-env")
 
 
 def stdio_entry(command: list[str]) -> Json:
-    """The entry of a server in the file of a host app, with time for a slow start."""
+    """Return the entry of a server in the file of a host app, with time for a slow start."""
     program, *args = command
     patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
     return {"command": program, "args": args, "mcpmux": patience}

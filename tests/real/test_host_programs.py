@@ -161,7 +161,7 @@ class Model(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_model() -> Iterator[tuple[str, list[str]]]:
-    """Its URL, and what the tool will have said."""
+    """Run the model, and yield its URL and the results of its tool."""
     results: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Said", (Model,), {"results": results}))
     thread = Thread(target=server.serve_forever)

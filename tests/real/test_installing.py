@@ -8,7 +8,7 @@ from tests.real.parts import InstallFailed
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The calls of a stand-in installer, whose environments live in a directory of the test."""
+    """Return the calls of a stand-in installer, whose environments live in a directory of the test."""
     monkeypatch.setattr(parts, "HOME", tmp_path / "real")
     calls: list[list[str]] = []
     return calls

@@ -42,7 +42,7 @@ BROKEN = {
 def url(
     tmp_path_factory: pytest.TempPathFactory, everything_command: list[str], sdk2_command: list[str]
 ) -> Iterator[str]:
-    """All broken servers, and two healthy ones after them."""
+    """Run mcpmux before all broken servers, and two healthy ones after them."""
     broken = {name: upstream for name, (upstream, _) in BROKEN.items()}
     healthy = {"everything": stdio(everything_command), "modern": stdio(sdk2_command)}
     config = write_config(tmp_path_factory.mktemp("isolation"), {**broken, **healthy})

@@ -14,7 +14,7 @@ VERSIONS = ("1.31", "1.37")  # of Kubernetes
 
 
 def validate(version: str, path: Path) -> tuple[int, str]:
-    """The exit code, and what is said."""
+    """Validate a manifest. Return the exit code and the output."""
     validator = pip_env("kubernetes").parent / "kubernetes-validate"
     command = [str(validator), "--strict", "--kubernetes-version", version, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

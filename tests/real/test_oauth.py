@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def ask(url: str, body: Any = None, form: Json | None = None, **headers: str) -> tuple[int, Any, Any]:
-    """Status, headers and JSON of an answer; a POST when there is a body or form."""
+    """Return status, headers and JSON of an answer; a POST when there is a body or form."""
     data = None
     if form is not None:
         data = urllib.parse.urlencode(form).encode()

@@ -107,7 +107,7 @@ class Stage(NamedTuple):
                 pass
 
     def kill(self, server: str) -> None:
-        """kill -9; mcpmux starts its own servers again, the others are started here."""
+        """Kill it by SIGKILL. mcpmux starts its own servers again, the others are started here."""
         if server in self.webs:
             self.webs[server].kill()
             self.webs[server].start()

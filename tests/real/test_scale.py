@@ -15,7 +15,7 @@ PLAIN_SERVER = Path(__file__).parent / "plain_server.py"
 
 
 def plain(name: str, count: int, page_size: int) -> Json:
-    """An upstream with `count` resources `name:0`, `name:1` and so on."""
+    """Return an upstream with `count` resources `name:0`, `name:1` and so on."""
     python = [sys.executable, "-I", "-S"]  # without its site: it starts in half the time
     return stdio([*python, str(PLAIN_SERVER), name, str(count), str(page_size)])
 

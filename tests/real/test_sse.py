@@ -25,7 +25,7 @@ PATIENCE = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
 
 @pytest.fixture(scope="module")
 def server(everything_command: list[str]) -> Iterator[str]:
-    """The URL of server-everything's event stream."""
+    """Run server-everything, and yield the URL of its event stream."""
     port = find_free_port()
     command = [everything_command[0], "sse"]
     with run_web_server(command, "running on port", {"PORT": str(port)}):
@@ -34,7 +34,7 @@ def server(everything_command: list[str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def targets(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The server itself, mcpmux in front of it, and mcpmux in front of that."""
+    """Yield the server itself, mcpmux in front of it, and mcpmux in front of that."""
     near = write_config(tmp_path_factory.mktemp("near"), {"x": {"url": server, "prefix": "", **PATIENCE}})
     with HttpMux(near) as first:
         far_config = {"x": {"url": sse_url(first), "prefix": "", "transport": "sse", **PATIENCE}}

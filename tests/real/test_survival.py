@@ -52,13 +52,13 @@ def mux(config: Path) -> Iterator[HttpMux]:
 
 
 def find_child(mux: HttpMux, program: str) -> int:
-    """The process id of the one server of a mux that runs `program`."""
+    """Return the process id of the one server of a mux that runs `program`."""
     [pid] = [pid for pid in descendants(mux.pid) if program in Path(f"/proc/{pid}/cmdline").read_text()]
     return pid
 
 
 def is_well(answer: Json) -> bool:
-    """Whether an answer is whole: no error, no server left out, and of a list every item."""
+    """Return whether an answer is complete: no error, no server left out, and every item of a list."""
     if "result" not in answer or "dev.mcpmux/upstreams" in answer["result"]["_meta"]:
         return False
     return len(answer["result"].get("resources", range(RESOURCES))) == RESOURCES

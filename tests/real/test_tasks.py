@@ -23,7 +23,7 @@ VISIT = "every__trigger-url-elicitation"
 def url(
     request: pytest.FixtureRequest, everything_command: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """mcpmux in front of server-everything, on stdio and on HTTP: one process, or two behind a balancer."""
+    """Run mcpmux in front of server-everything, on stdio and on HTTP: one, or two behind a balancer."""
     port = find_free_port()
     command = [everything_command[0], "streamableHttp"]
     with run_web_server(command, f"listening on port {port}", {"PORT": str(port)}):

@@ -78,7 +78,7 @@ def test_the_moment_of_a_servers_question_makes_no_difference(
 
 
 def differences(report: Json) -> list[Json]:
-    """All but the time of day in texts, which passes."""
+    """Return all differences but the time of day in texts, which passes."""
     listed = [difference for exchange in report["exchanges"] for difference in exchange["differences"]]
     return [d for d in listed if unmarked(d.get("captured")) != unmarked(d.get("now"))]
 

@@ -20,13 +20,13 @@ VISIT_SECONDS = 150
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    """A Python with the SDK and `websockets`."""
+    """Return a Python with the SDK and `websockets`."""
     return str(pip_env("websocket"))
 
 
 @pytest.fixture(scope="module")
 def server_url(python: str) -> Iterator[str]:
-    """A running SDK server."""
+    """Run an SDK server, and yield its URL."""
     port = find_free_port()
     with run_web_server([python, str(PROGRAM), "serve", str(port)], "Uvicorn running", {}):
         yield f"ws://127.0.0.1:{port}/ws"
@@ -42,7 +42,7 @@ def visit(python: str, url: str) -> Json:
 
 
 def serve(directory: Path, url: str, *listen: str) -> Running:
-    """mcpmux in front of the server at `url`."""
+    """Run mcpmux in front of the server at `url`."""
     config = directory / "mux.json"
     patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
     config.write_text(json.dumps({"upstreams": {"x": {"url": url, **patience}}}))

@@ -72,12 +72,12 @@ PLURALS = ("list", "search", "count", "export")
 
 
 def catalog(directory: Path) -> list[Json]:
-    """All tools; the public servers work in `directory`."""
+    """Return all tools; the public servers work in `directory`."""
     return [*public_tools(directory), *own_tools()]
 
 
 def public_tools(directory: Path) -> list[Json]:
-    """Tools of public servers that need neither a network nor credentials, as one mcpmux lists them."""
+    """Return tools of public servers that need no network or credentials, as one mcpmux lists them."""
     repository = directory / "repository"
     subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
     python, more_python = str(pip_env("servers")), str(pip_env("catalog"))
@@ -112,7 +112,7 @@ def public_tools(directory: Path) -> list[Json]:
 
 
 def own_tools() -> Iterator[Json]:
-    """Tools of the servers in `tool_catalog.txt`."""
+    """Return the tools of the servers in `tool_catalog.txt`."""
     lines = [line for line in OWN_SERVERS.read_text().splitlines() if line and not line.startswith("#")]
     server = thing = ""
     for mark, group in groupby(lines, lambda line: line[0]):
@@ -125,7 +125,7 @@ def own_tools() -> Iterator[Json]:
 
 
 def _tools_of(server: str, thing: str, lines: list[str]) -> Iterator[Json]:
-    """Tools for one kind of thing: the plain verbs, then the further actions."""
+    """Yield tools for one kind of thing: the plain verbs, then the further actions."""
     head, _, rest = server.removeprefix("@ ").partition(": ")
     place, _, common = rest.partition(" | ")
     prefix, style, wording = head.split(", ")
@@ -170,7 +170,7 @@ def _tools_of(server: str, thing: str, lines: list[str]) -> Iterator[Json]:
 
 
 def _schema(params: list[str]) -> Json:
-    """The JSON Schema of parameters that are written as `name: description; name: description`."""
+    """Return the JSON Schema of parameters that are written as `name: description; name: description`."""
     fields = [field.split(": ", 1) for part in params if part for field in part.split("; ")]
     return {
         "type": "object",

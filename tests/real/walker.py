@@ -91,7 +91,7 @@ WALKERS = {
 
 
 def see(walker: Walker, targets: Mapping[str, Json]) -> dict[str, Json]:
-    """The documents that a client makes of servers, which it visits side by side."""
+    """Return the documents that a client makes of servers, which it visits side by side."""
     arguments = [json.dumps({"mode": walker.mode, **target}) for target in targets.values()]
     done = subprocess.run(
         [*walker.command(), *arguments], capture_output=True, text=True, timeout=SECONDS, check=False

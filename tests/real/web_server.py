@@ -21,7 +21,7 @@ def _pass_on(output: IO[str], lines: queue.SimpleQueue[str]) -> None:
 
 @contextmanager
 def run_web_server(command: Sequence[str], saying: str, env: Mapping[str, str]) -> Iterator[str]:
-    """A running server: the line with `saying` by which it tells that it listens."""
+    """Run a server, and yield the line with `saying` that it prints once it listens."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

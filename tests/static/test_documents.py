@@ -38,7 +38,7 @@ UNITS = {"": 1, " KiB": 2**10, " MiB": 2**20, " s": 1, " min": 60}
 
 
 def rows(table: str) -> list[list[str]]:
-    """The cells of a table between its markers, without its head."""
+    """Return the cells of a table between its markers, without its head."""
     text = TABLES[table].read_text()
     text = text.partition(f"<!-- {table}: begin -->\n")[2].partition(f"<!-- {table}: end -->")[0]
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in text.splitlines()[2:]]
@@ -78,7 +78,7 @@ ENVIRON = {
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """The names of the tests in a file."""
+    """Return the names of the tests in a file."""
     nodes = ast.parse(path.read_text()).body
     functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(node.name for node in functions if node.name.startswith("test_"))

@@ -64,19 +64,19 @@ def contents_of_a_package(tree: ast.AST) -> Found:
 
 
 def class_keywords(tree: ast.AST) -> Found:
-    """They are lost: a msgspec.Struct is neither frozen nor tagged nor `gc=False` any more."""
+    """Find keywords of classes. They are lost: a Struct is neither frozen nor tagged nor `gc=False`."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords)
 
 
 def cached_properties(tree: ast.AST) -> Found:
-    """Their value is the method itself."""
+    """Find cached properties. Their value is the method itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield from (decorator for decorator in node.decorator_list if "cached" in ast.unparse(decorator))
 
 
 def calls_in_bounds(tree: ast.AST) -> Found:
-    """`rest[send(rest):]` sends twice."""
+    """Find calls in the bounds of slices: `rest[send(rest):]` sends twice."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Slice):
             for call in ast.walk(node):
@@ -86,7 +86,7 @@ def calls_in_bounds(tree: ast.AST) -> Found:
 
 
 def errors_of_one_name(tree: ast.AST) -> Found:
-    """`except A as error` and `except B as error`: the second raises TypeError, for its `error` is no A."""
+    """Find `except A as error` before `except B as error`, which raises TypeError, as its `error` is no A."""
     for function in ast.walk(tree):
         kinds: dict[str | None, str] = {}
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -98,7 +98,7 @@ def errors_of_one_name(tree: ast.AST) -> Found:
 
 
 def functions_that_name_each_other(tree: ast.AST) -> Found:
-    """Functions within a function that name another, or themselves, are a circle, left at each call."""
+    """Find inner functions that name another, or themselves: a circle, left at each call."""
     for outer in ast.walk(tree):
         if isinstance(outer, FUNCTIONS):
             inner = [node for node in ast.walk(outer) if isinstance(node, FUNCTIONS) and node is not outer]
@@ -110,7 +110,7 @@ def functions_that_name_each_other(tree: ast.AST) -> Found:
 
 
 def fields_that_are_objects(tree: ast.AST) -> Found:
-    """A default in `field: object = None` of a NamedTuple is not found."""
+    """Find fields of type `object` in a NamedTuple: the default in `field: object = None` is lost."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases):
             for field in node.body:
@@ -119,7 +119,7 @@ def fields_that_are_objects(tree: ast.AST) -> Found:
 
 
 def constants_that_are_not_final(tree: ast.AST) -> Found:
-    """They are looked up by name at each use. Times may be: tests shorten them."""
+    """Find constants that are looked up by name at each use. Times may be: tests shorten them."""
     for node in tree.body if isinstance(tree, ast.Module) else []:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -132,7 +132,7 @@ def constants_that_are_not_final(tree: ast.AST) -> Found:
 
 
 def bare_raises_behind_awaits(tree: ast.AST) -> Found:
-    """Such a `raise` raises the error that the coroutine's waker handles just then. Errors need a name."""
+    """Find `raise` without an error after a wait: it raises what the coroutine's waker handles just then."""
     waits = ast.Await | ast.AsyncWith | ast.AsyncFor
     for handler in ast.walk(tree):
         if isinstance(handler, ast.ExceptHandler):
@@ -143,7 +143,7 @@ def bare_raises_behind_awaits(tree: ast.AST) -> Found:
 
 
 def generators_made_coroutines(tree: ast.AST) -> Found:
-    """Interpreted code cannot await them, nor can trio start them. Classes with `__await__` replace them."""
+    """Find coroutines that interpreted code cannot await. Classes with `__await__` replace them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             yield from (
@@ -152,7 +152,7 @@ def generators_made_coroutines(tree: ast.AST) -> Found:
 
 
 def async_generators(tree: ast.AST) -> Found:
-    """They are not compiled at all."""
+    """Find asynchronous generators, which are not compiled at all."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef):
             yield from (child for child in ast.walk(node) if isinstance(child, ast.Yield))

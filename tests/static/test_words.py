@@ -21,11 +21,11 @@ PLACES = {PACKAGE: ["mcpmux"], REST: ["tests", "benchmarks", "configs", ".github
 
 # The highest count of each phrase in docstrings, comments and Markdown: in the package, in the rest.
 PHRASES = {
-    r"\b(?:who|what|which|where)(?:so)?ever\b": (5, 30),
-    r"\b(?:[Nn]obody|[Ss]omebody|[Nn]othing)\b(?! (?:to|but|else|is wrong))": (40, 147),
-    r"\b(?:(?:is|are|was|be|been) told|hears?|says? (?:so|nothing|what|who|how))\b": (20, 87),
-    r"(?:^|[.;:] )(?:What|Who|How) (?!is the|are the|do|does|can|should|if|to)[a-z]": (10, 148),
-    r"\b(?:as (?:it|they) (?:is|are)|by (?:itself|themselves)|of (?:its|their) own)\b": (20, 90),
+    r"\b(?:who|what|which|where)(?:so)?ever\b": (5, 1),
+    r"\b(?:[Nn]obody|[Ss]omebody|[Nn]othing)\b(?! (?:to|but|else|is wrong))": (40, 34),
+    r"\b(?:(?:is|are|was|be|been) told|hears?|says? (?:so|nothing|what|who|how))\b": (20, 2),
+    r"(?:^|[.;:] )(?:What|Who|How) (?!is the|are the|do|does|can|should|if|to)[a-z]": (10, 4),
+    r"\b(?:as (?:it|they) (?:is|are)|by (?:itself|themselves)|of (?:its|their) own)\b": (20, 11),
 }
 NO_VERB = re.compile(
     r"(?:What|Who|Whose|Which|Where|How|The same|Those|Of|From|Nobody|Nothing|Also|As|So|But|And|In|By|For"
@@ -36,7 +36,7 @@ NO_NOUN = re.compile(
 )
 WORDS_IN_A_NAME = 12
 DOCSTRING, VARIABLE, NAME = "docstring without a verb", "variable that is no noun", "long name of a test"
-RULES = {DOCSTRING: (0, 101), VARIABLE: (71, 637), NAME: (0, 0)}
+RULES = {DOCSTRING: (0, 0), VARIABLE: (71, 1), NAME: (0, 0)}
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -77,7 +77,7 @@ class Traffic:
         )
 
     def begin(self, method: str, params: Json, view: str = "") -> tuple[int, int]:
-        """A client of a view asks: (its request's id, the exchange)."""
+        """Begin a request of a client of a view. Return its id, and the number of its exchange."""
         self._ids += 1
         self.message_passed(self.client, "in", {"id": self._ids, "method": method, "params": params})
         exchange = self.recorder.exchange_of(self.client, self._ids)
@@ -95,7 +95,7 @@ class Traffic:
         ms: float = 12.0,
         view: str = "",
     ) -> int:
-        """A whole exchange; `inside`: the params that the upstream gets. The number of the exchange."""
+        """Make a whole exchange, and return its number. `inside`: the params for the upstream."""
         params = (
             params if params is not None else {"name": f"{upstream}__find", "arguments": {"n": self._ids}}
         )
@@ -158,7 +158,7 @@ async def listening(
     replicas: Replicas | None = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
-    """An admin listener on a free port; with `tap` it shows the traffic of its mux, which HTTP clients reach.
+    """Open an admin listener on a free port. With `tap` it shows the traffic of its mux to HTTP clients.
 
     `file`: what a reload reads.
     """
@@ -219,7 +219,7 @@ async def listening(
 
 
 async def ask(here, path, *, method="GET", token=None, **headers):
-    """(status, headers, body) of one request."""
+    """Make one request, and return (status, headers, body)."""
     async with connection(here, path, method=method, token=token, **headers) as stream:
         answer = b""
         with trio.fail_after(WAIT_SECONDS):

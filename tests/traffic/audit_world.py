@@ -69,7 +69,7 @@ class World:
         self.answered: list[int] = []
 
     async def exchange(self, number: int, method: str = "resources/read", seconds: float = 0.0) -> None:
-        """One exchange that takes `seconds` of work; `answered` has its number once it is answered."""
+        """Make one exchange that takes `seconds` of work; `answered` has its number once it is answered."""
         await self.recorder.admit(leg_of(), number, call_of(method, uri=f"memo:{number}"))
         self.recorder.routed(number, "docs")
         try:
@@ -83,7 +83,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(**settings: Any) -> AsyncIterator[World]:
-    """Leaving writes what waits."""
+    """Open an audit log on a slow disk. Leaving writes the waiting records."""
     disk = Disk()
     records = RecordMaker("run", Redactor(), lambda: WALL + trio.current_time())
     audit = Audit(disk.append, AuditSettings(**settings), records)
@@ -95,7 +95,7 @@ async def open_world(**settings: Any) -> AsyncIterator[World]:
 
 
 def read_log(directory: Path) -> list[dict[str, Any]]:
-    """Every whole record of a folder."""
+    """Read every whole record of a folder."""
     return [
         json.loads(line)
         for path in sorted(directory.glob("audit-*.jsonl"))

@@ -20,7 +20,7 @@ FILE = "mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl"
 
 
 def record(seq: int = 1, at: float = 0.0, body: Any = None, **facts: Any) -> Record:
-    """One message; what is not told is that of a client's request."""
+    """Return one message. Members that are not given are those of a client's request."""
     time = (BEGAN + timedelta(seconds=at)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     facts = {"run": RUN, "kind": "request", "leg": "client", "direction": "in", **facts}
     if facts["leg"] == "client":
@@ -35,13 +35,9 @@ def record(seq: int = 1, at: float = 0.0, body: Any = None, **facts: Any) -> Rec
 
 def request_of(answer: Record, records: Sequence[Record]) -> int | None:
     """Return the number of the last request with the id of an answer that went the other way on its leg."""
-    for record in reversed(records):
-        if record.kind == "request" and (record.leg, record.peer, record.id) == (
-            answer.leg,
-            answer.peer,
-            answer.id,
-        ):
-            return record.seq if record.direction != answer.direction else None
+    for item in reversed(records):
+        if item.kind == "request" and (item.leg, item.peer, item.id) == (answer.leg, answer.peer, answer.id):
+            return item.seq if item.direction != answer.direction else None
     return None
 
 
@@ -73,7 +69,7 @@ class Play:
         text: str = "hello",
         answered: bool = True,
     ) -> int:
-        """A client reads a resource: four messages. The number of the exchange."""
+        """Have a client read a resource, in four messages. Return the number of the exchange."""
         self.exchanges += 1
         number, inside = self.exchanges, self.exchanges + 100
         here = {"exchange": number, "method": "resources/read"}
@@ -100,7 +96,7 @@ class Play:
         return number
 
     def call(self, *, failed: bool = False, seconds: float = 0.02) -> int:
-        """A client calls a tool that mcpmux answers: two messages."""
+        """Have a client call a tool that mcpmux answers, in two messages."""
         self.exchanges += 1
         number = self.exchanges
         here = {"exchange": number, "method": "tools/call", "id": number}
@@ -112,12 +108,12 @@ class Play:
         return number
 
     def say(self, method: str = "notifications/progress", **facts: Any) -> Record:
-        """A notification."""
+        """Put a notification."""
         return self.put({"method": method, "params": {}}, kind="notification", method=method, **facts)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
-    """A capture file; in a folder one with a name that mcpmux would give it."""
+    """Write a capture file, in a folder under a name that mcpmux would give it. Return its path."""
     path = path / FILE if path.is_dir() else path
     start = record(0, kind="start", leg=None, direction=None, peer=None, upstream=None, transport=None)
     path.write_bytes(b"".join(map(encode_record, [start, *records])))
@@ -125,7 +121,7 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 
 
 def read_dialogues(records: Iterable[Record], side: SideName, upstream: str | None = None) -> Reading:
-    """Everything on a leg."""
+    """Read the dialogues of a leg."""
     reading = Reading(side, upstream)
     for record in records:
         reading.add(record)

@@ -166,7 +166,7 @@ class Tape:
 async def open_taped(
     servers: Mapping[str, ScriptedServer], views: Mapping[str, View] = MappingProxyType({})
 ) -> AsyncIterator[tuple[World, Tape]]:
-    """mcpmux with a tape between scripted servers and clients; its pages are small."""
+    """Open mcpmux with a tape between scripted servers and clients; its pages are small."""
     world, tape = World(servers), Tape()
     recorder = Recorder([tape], [], trio.current_time)
     upstreams = tuple(upstream(name, era="newest") for name in servers)
@@ -191,7 +191,7 @@ async def client_of(world: World, revision: str, view: str = "") -> ScriptedClie
 
 
 async def live(client: ScriptedClient, server: Varied, name: str = "x") -> None:
-    """Everything that a client does; `server` is the one with that name."""
+    """Do everything that a client does; `server` is the one with that name."""
     await client.walk("resources/list", "resources")
     await client.walk("tools/list", "tools")
     await client.walk("prompts/list", "prompts")
@@ -250,7 +250,7 @@ Open = Callable[[Any, str], AbstractAsyncContextManager[Any]]
 
 
 def to_server(server: ScriptedServer) -> Open:
-    """Opens channels to a scripted server."""
+    """Return a function that opens channels to a scripted server."""
 
     @asynccontextmanager
     async def open_channel(hear: Any, _view: str) -> AsyncIterator[Any]:
@@ -266,7 +266,7 @@ def to_server(server: ScriptedServer) -> Open:
 
 
 def to_service(service: Any) -> Open:
-    """Opens channels to the mux, or to what stands for it."""
+    """Return a function that opens channels to the mux, or to its substitute."""
 
     @asynccontextmanager
     async def open_channel(hear: Any, view: str) -> AsyncIterator[Any]:
@@ -288,7 +288,7 @@ async def replayed(dialogues: Sequence[Dialogue], open_channel: Open, **settings
 
 
 async def taped(revision: str, up: str) -> Tape:
-    """The capture of a whole session with two servers."""
+    """Record the capture of a whole session with two servers."""
     servers = {"x": Varied(up), "y": Varied(up)}
     async with open_taped(servers) as (world, tape):
         client = await client_of(world, revision)

@@ -480,9 +480,7 @@ async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():
         assert groups["", "tools/call"]["p50"] == pytest.approx(20, rel=ERROR)
         assert groups["docs", "tools/call"]["p50"] == pytest.approx(16, rel=ERROR)
         assert sum(slot["count"] for slot in stats["slots"]) == 6
-        upstreams = {
-            upstream["upstream"]: (upstream["count"], upstream["p95"]) for upstream in stats["upstreams"]
-        }
+        upstreams = {row["upstream"]: (row["count"], row["p95"]) for row in stats["upstreams"]}
         assert upstreams == {"": (3, pytest.approx(30)), "docs": (3, pytest.approx(24))}
         assert stats["seconds"] == pytest.approx(60)
 

@@ -29,14 +29,14 @@ Heard = trio.MemoryReceiveChannel[tuple[str, Json]]
 
 @asynccontextmanager
 async def calling(here: Listening, method: str, params: Any, view: str = "") -> AsyncIterator[Heard]:
-    """The events of a request that is sent."""
+    """Send a request, and yield the channel of its events."""
     body = json.dumps({"method": method, "params": params, "view": view}).encode()
     async with events(here, PATH, method="POST", body=body, content_type="application/json") as receive:
         yield receive
 
 
 async def call(here: Listening, method: str, params: Any, view: str = "") -> list[tuple[str, Json]]:
-    """All events of a request."""
+    """Make a request, and return all its events."""
     async with calling(here, method, params, view) as receive:
         with trio.fail_after(60):
             return [event async for event in receive]

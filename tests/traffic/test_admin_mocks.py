@@ -17,7 +17,7 @@ from tests.traffic.admin_world import Json, Listening, Traffic, get, listening, 
 
 
 def traffic_of(*words: str) -> Traffic:
-    """An exchange for each word, in which `docs__find` was called with it and has said it."""
+    """Return the traffic of a call of `docs__find` for each word, which the answer repeats."""
     traffic = Traffic()
     for word in words:
         answer = {"result": {"resultType": "complete", "content": [{"type": "text", "text": word}]}}

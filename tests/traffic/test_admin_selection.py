@@ -103,9 +103,7 @@ async def test_two_exchanges_differ_by_path_in_what_was_asked_and_answered():
             "incomplete": False,
         }
         open_one = (await get(here, "/api/exchanges/2/differences/3"))["differences"]
-        assert [(difference["path"], difference["kind"]) for difference in open_one] == [
-            ("result", "removed")
-        ]
+        assert [(item["path"], item["kind"]) for item in open_one] == [("result", "removed")]
         assert (await get(here, "/api/exchanges/2/differences/2"))["differences"] == []
         assert (await ask(here, "/api/exchanges/2/differences/4", token=here.token))[0] == 404
 
@@ -117,7 +115,7 @@ async def test_messages_too_large_to_be_kept_are_reported_as_not_compared():
     async with listening(traffic) as here:
         answer = await get(here, "/api/exchanges/1/differences/2")
         assert answer["incomplete"] is True
-        assert [difference["path"] for difference in answer["differences"]] == ["params.arguments.n"]
+        assert [item["path"] for item in answer["differences"]] == ["params.arguments.n"]
 
 
 async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_path: Path):
@@ -148,7 +146,7 @@ async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_pat
 
 
 def unchunked_lines(body: bytes) -> list[bytes]:
-    """The lines of JSON in a chunked body."""
+    """Return the lines of JSON in a chunked body."""
     return [line for line in body.splitlines() if line.startswith(b"{")]
 
 

@@ -22,12 +22,12 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
 async def subscriptions_of(here: Listening) -> dict[str, Any]:
-    subscriptions = (await get(here, "/api/subscriptions"))["subscriptions"]
-    return {row["uri"] or row["list"]: row for row in subscriptions}
+    table = (await get(here, "/api/subscriptions"))["subscriptions"]
+    return {row["uri"] or row["list"]: row for row in table}
 
 
 async def listen(here: Listening, *uris: str, **lists: bool) -> Any:
-    """A modern client that listens."""
+    """Return a modern client that listens."""
     client = here.world.client()
     await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris, **lists}})
     await client.receive_method(ACKNOWLEDGED)
@@ -43,9 +43,9 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
         await legacy.initialize("2025-11-25")
         for uri in ("docs+memo:1", "docs+memo:2"):
             await legacy.request("resources/subscribe", {"uri": uri})
-        subscriptions = await subscriptions_of(here)
-        assert list(subscriptions) == ["tools", "prompts", "resources", "docs+memo:1", "docs+memo:2"]
-        both = subscriptions["docs+memo:1"]
+        table = await subscriptions_of(here)
+        assert list(table) == ["tools", "prompts", "resources", "docs+memo:1", "docs+memo:2"]
+        both = table["docs+memo:1"]
         assert (both["upstream"], both["sessions"], both["agreed"]) == ("docs", ["docs"], True)
         assert (both["changed"], both["told"]) == (None, 0)
         clients = {client["era"]: client for client in both["clients"]}
@@ -54,9 +54,9 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
         assert clients["legacy"]["revision"] == "2025-11-25"
         rows = (await get(here, f"/api/exchanges?filter=peer%3D{clients['modern']['peer']}"))["rows"]
         assert [row["method"] for row in rows] == ["subscriptions/listen"]
-        assert [client["era"] for client in subscriptions["docs+memo:2"]["clients"]] == ["legacy"]
-        assert len(subscriptions["tools"]["clients"]) == 2
-        assert len(subscriptions["prompts"]["clients"]) == 1
+        assert [client["era"] for client in table["docs+memo:2"]["clients"]] == ["legacy"]
+        assert len(table["tools"]["clients"]) == 2
+        assert len(table["prompts"]["clients"]) == 1
 
         with trio.fail_after(WAIT_SECONDS):
             await docs.update("memo:1")
@@ -65,11 +65,11 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
             await docs.notify(TOOLS_CHANGED)
             for client in (modern, legacy):
                 await client.receive_method(TOOLS_CHANGED)
-        subscriptions = await subscriptions_of(here)
-        for row in (subscriptions["docs+memo:1"], subscriptions["tools"]):
+        table = await subscriptions_of(here)
+        for row in (table["docs+memo:1"], table["tools"]):
             assert row["told"] == 2
             assert row["changed"].endswith("Z")
-        assert subscriptions["docs+memo:2"]["changed"] is None
+        assert table["docs+memo:2"]["changed"] is None
         await modern.vanish()
         with trio.fail_after(WAIT_SECONDS):
             while len((await subscriptions_of(here))["docs+memo:1"]["clients"]) > 1:
@@ -91,12 +91,9 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch):
         with trio.fail_after(WAIT_SECONDS):
             await docs.update("memo:3")
             await client.receive_method(UPDATED)
-        subscriptions = await subscriptions_of(here)
-        assert list(subscriptions) == ["docs+memo:3", "docs+memo:1"]  # the newest change first
-        assert (
-            len(subscriptions["docs+memo:3"]["clients"]),
-            subscriptions["docs+memo:3"]["more_clients"],
-        ) == (1, 1)
+        table = await subscriptions_of(here)
+        assert list(table) == ["docs+memo:3", "docs+memo:1"]  # the newest change first
+        assert (len(table["docs+memo:3"]["clients"]), table["docs+memo:3"]["more_clients"]) == (1, 1)
 
 
 async def test_no_more_than_so_many_changes_are_remembered(monkeypatch: pytest.MonkeyPatch):

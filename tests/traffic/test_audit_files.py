@@ -28,7 +28,7 @@ def files_of(directory: Path, key: bytes | None = None, rotate_size: int = 2**20
 
 
 def write(directory: Path, *groups: int, key: bytes | None = None, rotate_size: int = 2**20) -> None:
-    """A run that writes groups of so many records."""
+    """Write a run of groups of so many records."""
     files = files_of(directory, key, rotate_size)
     files.open()
     number = 0
@@ -46,7 +46,7 @@ def check(path: Path, key: bytes | None = None) -> Verdict:
 
 
 def fault_of(path: Path, key: bytes | None = None, after: str | None = None) -> str:
-    """`file:line: what is wrong`, without the folder."""
+    """Return `file:line: what is wrong`, without the folder."""
     verdict = verify(path, key, after)
     assert verdict.fault is not None
     return f"{verdict.fault.path.name}:{verdict.fault.line}: {verdict.fault.problem}"

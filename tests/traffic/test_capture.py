@@ -50,14 +50,14 @@ def ask(client: Leg, exchanges: Iterator[int], text: str = "", **params: Any) ->
 
 
 def asks() -> Iterator[Observation]:
-    """Requests of one client, without end."""
+    """Yield requests of one client, without end."""
     client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
     while True:
         yield ask(client, exchanges)
 
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
-    """The record that a reader gets of a message that a client sends."""
+    """Return the record of a client's message, as a reader gets it."""
     unread = Observation(Leg("client", "c1", "http"), "in", data, 101.25)
     (seen,) = observe([unread], itertools.count(1), itertools.count(1))
     (line,) = encode_lines(RUN, REDACTOR, body_bytes, level, [seen])

@@ -265,7 +265,7 @@ def test_what_a_killed_process_left_of_its_compressing_is_done_again(tmp_path: P
 
 
 def old_files(directory: Path) -> list[str]:
-    """Four files of 1000 bytes, a day apart."""
+    """Write four files of 1000 bytes, a day apart."""
     names = []
     for day in range(4):
         path = directory / file_name(day * 86400, "aa", 1)

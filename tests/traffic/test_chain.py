@@ -20,7 +20,7 @@ members = st.dictionaries(st.sampled_from("abcd"), st.text(max_size=5) | st.inte
 
 
 def write(bodies: list[dict[str, object]], key: bytes | None, after: Link = START) -> list[bytes]:
-    """Lines with their newlines."""
+    """Return a log of these bodies, as lines with their newlines."""
     lines = []
     for body in bodies:
         text = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
@@ -30,7 +30,7 @@ def write(bodies: list[dict[str, object]], key: bytes | None, after: Link = STAR
 
 
 def first_bad(log: bytes, key: bytes | None) -> int | None:
-    """The index of the first line that does not hold; None when all whole lines do."""
+    """Return the index of the first line that does not hold; None when all whole lines do."""
     after = START
     *lines, rest = log.split(b"\n")
     for index, line in enumerate(lines):

@@ -65,7 +65,7 @@ def alerts() -> dict[str, Any]:
 
 
 def shown_in(text: str) -> frozenset[str]:
-    """The labels in a legend of Grafana, or in a text of an alert."""
+    """Return the labels in a legend of Grafana, or in a text of an alert."""
     return frozenset(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
 
 
@@ -73,12 +73,8 @@ def asked() -> Iterator[Asked]:
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             yield Asked(panel["title"], target["expr"], shown_in(target["legendFormat"]))
-    for annotation in dashboard()["annotations"]["list"]:
-        yield Asked(
-            annotation["name"],
-            annotation["expr"],
-            shown_in(annotation["titleFormat"] + annotation["textFormat"]),
-        )
+    for item in dashboard()["annotations"]["list"]:
+        yield Asked(item["name"], item["expr"], shown_in(item["titleFormat"] + item["textFormat"]))
     for name, rule in alerts().items():
         yield Asked(name, rule["expr"], shown_in("".join(rule["annotations"].values())))
 
@@ -116,7 +112,7 @@ def groups_in(expression: str) -> frozenset[str]:
 
 
 async def tell(folder: Path) -> str:
-    """`/metrics` of a replica with everything turned on, after some traffic."""
+    """Return `/metrics` of a replica with everything turned on, after some traffic."""
     config = Config(
         upstreams=(upstream("docs"),),
         admin=Admin(port=0),
@@ -142,14 +138,14 @@ async def tell(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
-    """Every sample that Prometheus gets."""
+    """Return every sample that Prometheus gets."""
     text = trio.run(tell, tmp_path_factory.mktemp("told"))
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 @pytest.fixture(scope="module")
 def series(told: list[Sample]) -> dict[str, frozenset[str]]:
-    """The labels of every series that can be asked for, by its name."""
+    """Return the labels of every series that can be asked for, by its name."""
     return OF_PROMETHEUS | {sample.name: TARGET_LABELS | sample.labels.keys() for sample in told}
 
 
@@ -187,7 +183,7 @@ def test_what_labels_are_compared_with_is_a_value_of_theirs(subtests: pytest.Sub
                         assert set(value.split("|") if "~" in sign else [value]) <= VALUES[label]
                     elif value.startswith("$"):
                         assert (sign, value) == ("=~", f"${label}")
-                        assert label in {variable["name"] for variable in dashboard()["templating"]["list"]}
+                        assert label in {item["name"] for item in dashboard()["templating"]["list"]}
 
 
 def test_every_metric_is_shown(series: dict[str, frozenset[str]]):
@@ -201,9 +197,7 @@ def metric_of(series: str) -> str:
 
 def test_variables_ask_for_what_is_told(series: dict[str, frozenset[str]]):
     queries = [
-        variable["query"]["query"]
-        for variable in dashboard()["templating"]["list"]
-        if variable["type"] == "query"
+        item["query"]["query"] for item in dashboard()["templating"]["list"] if item["type"] == "query"
     ]
     assert queries
     for query in queries:

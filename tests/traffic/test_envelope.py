@@ -52,20 +52,16 @@ MESSAGES = st.fixed_dictionaries(
 def found_by(read: Any, data: bytes) -> Any:
     """Return what `read` finds in a message, or the error when the data are none."""
     try:
-        envelope = read(data)
+        facts = read(data)
     except BadMessage as bad:
         return "bad", bad.code, bad.id
-    if isinstance(envelope.method, str):
-        return envelope.method, envelope.id, envelope.params
-    return (
-        (envelope.id or None, envelope.error.code)
-        if hasattr(envelope.error, "code")
-        else (envelope.id, envelope.result)
-    )
+    if isinstance(facts.method, str):
+        return facts.method, facts.id, facts.params
+    return (facts.id or None, facts.error.code) if hasattr(facts.error, "code") else (facts.id, facts.result)
 
 
 def normal(found: Any) -> Any:
-    """No parameters are parameters without anything in them; the id of an unreadable request is None."""
+    """Return the text of a result, with empty parameters as missing ones, and an unset id as None."""
     return (
         repr(found)
         .replace("UNSET", "None")

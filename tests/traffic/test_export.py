@@ -47,7 +47,7 @@ ENTRY = {
 
 
 def har(records: list[Record]) -> list[dict[str, Any]]:
-    """The entries, all of which are as HAR 1.2 wants them."""
+    """Return the entries, checked by the rules of HAR 1.2."""
     document = json.loads("".join(to_har(records, "9.9")))
     assert list(document) == ["log"]
     assert document["log"]["version"] == "1.2"

@@ -86,7 +86,7 @@ TERMS = st.one_of(
 
 
 def spell(term: Meant) -> str:
-    """The term with everything in quotes that may be."""
+    """Return the term with quotes around everything that may have them."""
     pieces = [[piece.replace("\\", "\\\\").replace('"', '\\"') for piece in glob] for glob in term.values]
     values = "|".join("*".join(f'"{piece}"' if piece else "" for piece in glob) for glob in pieces)
     return f"{'!' if term.opposite else ''}{term.key}{term.operator or ''}{values}"
@@ -222,7 +222,7 @@ def test_what_is_wanted(subtests: pytest.Subtests):
 
 
 def _examples() -> list[str]:
-    """A term for every key and operator."""
+    """Return a term for every key and operator."""
     values = {
         "status": "ok",
         "number": "17",

@@ -68,7 +68,7 @@ OUTCOMES = st.fixed_dictionaries(
 def seen_of(
     leg: Leg, direction: Any, body: tuple[str, bytes], at: float, outcome: Any, **facts: Any
 ) -> Observation:
-    """Only an answer has an outcome."""
+    """Return the observation of these facts, of which only an answer has an outcome."""
     kind, data = body
     if kind in ANSWERS:
         facts |= outcome

@@ -42,7 +42,7 @@ class Play:
         return len(data)
 
     async def exchange(self, method: str, outcome: Any, *upstreams: str, request_id: int = 1) -> None:
-        """A client's request, what was asked for it, and how it went."""
+        """Play a client's request, the requests to upstreams for it, and its end."""
         self.say(self.client, "in", id=request_id, method=method)
         number = self.recorder.exchange_of(self.client, request_id)
         await self.recorder.admit(self.client, number, Call(method, {}, {}))

@@ -412,7 +412,7 @@ WRAPPINGS = [
 
 @st.composite
 def planted(draw: st.DrawFn) -> tuple[str, Any]:
-    """A secret, and a value with it somewhere in it."""
+    """Return a secret, and a value with it somewhere in it."""
     secret = draw(SECRETS)
     value: Any = draw(st.sampled_from(WRAPPINGS))(draw(NAMES), secret)
     for _ in range(draw(st.integers(0, 4))):

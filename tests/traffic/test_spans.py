@@ -46,12 +46,12 @@ URI = {"uri": "docs+memo:1"}
 
 
 def last(server: ScriptedServer, method: str) -> Json:
-    """The last request of that method that a server has got."""
+    """Return the last request of that method that a server has got."""
     return [message for message in server.seen if message.get("method") == method][-1]
 
 
 def told(server: ScriptedServer, method: str) -> Json:
-    """The trace context in it."""
+    """Return the trace context in the last request of that method."""
     meta = last(server, method)["params"].get("_meta", {})
     return {key: meta[key] for key in ("traceparent", "tracestate", "baggage") if key in meta}
 
@@ -389,7 +389,7 @@ def test_requests_that_are_never_admitted_take_bounded_memory():
 
 
 def modern(params: Json, **meta: Any) -> tuple[Json, Json]:
-    """A read in 2026-07-28: body and headers."""
+    """Return a read in 2026-07-28: body and headers."""
     identity = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": {},

@@ -61,12 +61,12 @@ class Memory:
         return [span for span in self.spans if span.kind is kind]
 
     def pair(self) -> tuple[ReadableSpan, ReadableSpan]:
-        """The only span of the client's leg and the only one of an upstream's."""
+        """Return the only span of the client's leg and the only one of an upstream's."""
         (server,), (client,) = self.of_kind(SpanKind.SERVER), self.of_kind(SpanKind.CLIENT)
         return server, client
 
     def points(self, name: str) -> list[tuple[dict[str, Any], int]]:
-        """The points of a histogram: (attributes, count)."""
+        """Return the points of a histogram: (attributes, count)."""
         data = self._reader.get_metrics_data()
         assert data is not None
         metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
@@ -109,7 +109,7 @@ def recorder_of(spans: Spans) -> Recorder:
 async def open_traced(
     servers: Mapping[str, ScriptedServer | None], *, propagate: bool = True, **settings: Any
 ) -> AsyncIterator[Traced]:
-    """Scripted servers and clients in memory."""
+    """Open scripted servers and clients in memory."""
     settings.setdefault("settings", {name: {"target": OVER_HTTP} for name in servers})
     memory = Memory()
     spans = make_spans(memory, propagate=propagate)
@@ -152,7 +152,7 @@ class HeardFace(HttpFace):
 async def open_over_http(
     server: ScriptedServer, spans: Spans | None
 ) -> AsyncIterator[tuple[HttpClient, HeardFace]]:
-    """mcpmux between an HTTP client and an HTTP server, on real sockets."""
+    """Open mcpmux between an HTTP client and an HTTP server, on real sockets."""
     async with open_http_face(server, HeardFace) as face, trio.open_nursery() as nursery:
         assert isinstance(face, HeardFace)
         config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))

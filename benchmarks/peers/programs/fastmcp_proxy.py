@@ -1,7 +1,7 @@
 """Serves the servers whose URLs are the arguments through FastMCP, in FastMCP's own environment.
 
-One session for each of them, shared by all clients: the quickest way that FastMCP has. Nothing of the
-benchmark is imported here, for none of it is installed there. Arguments: the port, then the URLs.
+One session for each of them, shared by all clients: the quickest way that FastMCP has. This file imports no
+module of the benchmark, as none is installed there. Arguments: the port, then the URLs.
 """
 
 # mypy: disable-error-code="import-not-found"

@@ -1,8 +1,7 @@
-"""Serves what a benchmark reads and calls with the official Python SDK, in the SDK's own environment.
+"""Serves a benchmark's resources and tool with the official Python SDK, in the SDK's own environment.
 
-It is the everyday server: the SDK's own decorators and settings, on uvicorn with uvloop and httptools.
-Nothing of the benchmark is imported here, for none of it is installed there. Arguments: a port for each
-server.
+It is the everyday server: the SDK's own decorators and settings, on uvicorn with uvloop and httptools. This
+file imports no module of the benchmark, as none is installed there. Arguments: a port for each server.
 """
 
 # mypy: disable-error-code="import-not-found,untyped-decorator"
@@ -18,7 +17,7 @@ TEXT = ("All work and no play makes a dull resource. " * 24)[:1024]
 
 
 def make_server() -> MCPServer:
-    """A server with 1 KB resources and a tool that answers with as much."""
+    """Return a server with 1 KB resources and a tool that answers with as much."""
     server = MCPServer("everyday", log_level="ERROR")
 
     @server.resource("bench:///item/{number}", mime_type="text/plain")

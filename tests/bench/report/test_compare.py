@@ -25,17 +25,17 @@ from tests.bench.made import about, made, report
 
 
 def steady(seconds: float) -> Callable[[Random, float], float]:
-    """A server that takes about as long each time."""
+    """Return the times of a server that takes about as long each time."""
     return lambda random, at: seconds * random.uniform(0.98, 1.02)
 
 
 def always(seconds: float) -> Callable[[Random, float], float]:
-    """A server that takes exactly as long each time."""
+    """Return the times of a server that takes exactly as long each time."""
     return lambda random, at: seconds
 
 
 def runs(factor: float = 1.0, seed: int = 0, **facts: Any) -> list[Results]:
-    """RUNS runs of a server, one after another."""
+    """Return RUNS runs of a server, one after another."""
     return [made(steady(0.01 * factor), seed=seed + place, seconds=6, **facts) for place in range(RUNS)]
 
 
@@ -71,7 +71,7 @@ def test_few_runs_have_no_verdict():
 
 
 def repeated(spread: float, which: str, seeds: int, minutes: Callable[[int], int]) -> list[Results]:
-    """Runs that differ among themselves by more than their seconds do."""
+    """Return runs that differ among themselves by more than their seconds do."""
     results = []
     for place in range(RUNS + 1):
         speed = math.exp(Random(f"{which}{place}{seeds}").gauss(0, spread))

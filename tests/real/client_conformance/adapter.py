@@ -44,7 +44,7 @@ def client_revision(route: str) -> str:
 
 
 def run_client(node: str, modules: str, url: str, revision: str) -> int:
-    """The program comes by standard input, for Node looks for packages where it runs."""
+    """Run the program from standard input, for Node looks for packages where it runs."""
     command = [node, "--input-type=module", "-", url]
     env = {**os.environ, REVISION: revision}
     with CLIENT.open("rb") as program:

@@ -30,7 +30,7 @@ LOGIN_NEEDED = "mcpmux auth login"
 
 
 def main(url: str) -> int:
-    """One person's way through a scenario."""
+    """Go one person's way through a scenario."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ["XDG_STATE_HOME"] = directory
         config = Path(directory) / "mcpmux.json"
@@ -48,7 +48,7 @@ def main(url: str) -> int:
 
 
 def known_client(url: str) -> dict[str, Any]:
-    """The client that the suite registered beforehand, if it did."""
+    """Return the client that the suite registered beforehand, if it did."""
     context = json.loads(os.environ.get(CONTEXT) or "{}")
     client = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
     if "private_key_pem" in context:
@@ -65,7 +65,7 @@ def known_client(url: str) -> dict[str, Any]:
 
 
 def issuer_of(url: str) -> str:
-    """The authorization server that an administrator knows; the suite does not say it."""
+    """Return the authorization server that an administrator knows; the suite does not name it."""
     parts = urlsplit(url)
     place = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
     with urllib.request.urlopen(place, timeout=LOGIN_SECONDS) as answer:
@@ -73,7 +73,7 @@ def issuer_of(url: str) -> str:
 
 
 def log_in(config: Path) -> int:
-    """`mcpmux auth login`, with a browser that goes to the printed URL: its exit code."""
+    """Run `mcpmux auth login` with a browser that goes to the printed URL, and return its exit code."""
     options = ["-c", str(config), "--no-browser", "--timeout", str(LOGIN_SECONDS)]
     command = [*COMMAND, "auth", "login", "up", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -95,7 +95,7 @@ def browse(url: str) -> None:
 
 
 def call_tool(config: Path) -> tuple[int, str]:
-    """`mcpmux call`: exit code and stderr."""
+    """Run `mcpmux call`, and return its exit code and stderr."""
     command = [*COMMAND, "call", str(config), TOOL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, file=sys.stderr)

@@ -63,7 +63,7 @@ def run_auth_scenario(revision: str, scenario: str, directory: Path) -> Verdict:
 
 
 def _run(revision: str, scenario: str, module: list[str], directory: Path, seconds: int) -> Verdict:
-    """`module`: the client, of ours, and its arguments before the URL. `seconds`: what it may take."""
+    """Run the suite. `module`: our client, and its arguments before the URL. `seconds`: its limit."""
     client = shlex.join([sys.executable, "-m", *module])
     options = ["--scenario", scenario, "--spec-version", revision, "--output-dir", str(directory)]
     options += ["--force", "--timeout", str(seconds * 1000)]  # extensions belong to no revision

@@ -61,7 +61,7 @@ ALWAYS = {("2026-07-28", "basic-cimd"), ("2026-07-28", "scope-step-up"), ("2026-
 
 
 def runs() -> list[object]:
-    """(revision, scenario, checks, what mcpmux says when it refuses) of every run."""
+    """Return (revision, scenario, checks, mcpmux's refusal if any) of every run."""
     scenarios = [(*scenario, None) for scenario in SCENARIOS]
     refused = [("2026-07-28", *scenario) for scenario in REFUSED]
     return [

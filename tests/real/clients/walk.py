@@ -39,19 +39,19 @@ class Refused(Exception):
 
 
 def raw(model):
-    """A model as it was on the wire."""
+    """Return a model in its form on the wire."""
     return model.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 def sampled(params):
-    """The sampling result that a client gives: it repeats what it was asked."""
+    """Return the sampling result of a client, which repeats the request's text."""
     text = f"asked {params['messages'][0]['content']['text']!r}, {params['maxTokens']} tokens"
     content = {"type": "text", "text": text}
     return {"role": "assistant", "model": "none", "content": content}
 
 
 async def called(call_tool, params):
-    """The result of a tool call, and the progress until then if the SDK can tell it.
+    """Call a tool. Return the result, and the progress until then if the SDK shows it.
 
     There is no progress in `walk.mjs`: SDKs in TypeScript lose what comes right before the answer.
     """
@@ -67,7 +67,7 @@ async def called(call_tool, params):
 
 
 async def walk_list(ask, method, member):
-    """All items of a list, page by page, and the number of pages; none when the server has no such list."""
+    """Return all items of a list, and the number of its pages; none when the server has no such list."""
     items, pages = [], 0
     params: dict[str, str] = {}
     while pages == 0 or "cursor" in params:
@@ -84,7 +84,7 @@ async def walk_list(ask, method, member):
 
 
 async def answer(ask, method, params):
-    """The result of a request, the server's error, or what the SDK makes of a result that it cannot read."""
+    """Return the result of a request, the server's error, or the SDK's text about an unreadable result."""
     try:
         return await ask(method, params)
     except Refused as refused:
@@ -95,13 +95,13 @@ async def answer(ask, method, params):
 
 
 def made_up(prompt):
-    """Parameters to get a prompt, with something for each argument that is required."""
+    """Return parameters to get a prompt, with a value for each required argument."""
     required = [argument["name"] for argument in prompt.get("arguments", ()) if argument.get("required")]
     return {"name": prompt["name"], "arguments": {name: f"a {name}" for name in required}}
 
 
 async def walk(hello, ask, target):
-    """The document of one server."""
+    """Walk through one server, and return its document."""
     seen = {**hello, "pages": {}}
     for name, (method, member) in LISTS.items():
         seen[name], seen["pages"][name] = await walk_list(ask, method, member)

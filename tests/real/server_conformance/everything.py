@@ -47,19 +47,19 @@ def fill(value, arguments):
 
 
 def result_of(tool):
-    """The result of a tool once it has all that it needs; KeyError when there is no such tool."""
+    """Return the result of a tool once it has all that it needs; KeyError when there is no such tool."""
     if tool not in EVERYTHING["tools"]:
         raise KeyError(tool)
     return EVERYTHING["results"].get(tool, DONE)
 
 
 def messages_of(prompt, arguments):
-    """The messages of a prompt; KeyError when there is no such prompt."""
+    """Return the messages of a prompt; KeyError when there is no such prompt."""
     return fill(EVERYTHING["messages"][prompt], arguments)
 
 
 def contents_of(uri):
-    """The contents of a resource; KeyError when there is no such resource."""
+    """Return the contents of a resource; KeyError when there is no such resource."""
     return [{"uri": uri, **EVERYTHING["contents"][uri]}]
 
 

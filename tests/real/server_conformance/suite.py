@@ -37,7 +37,7 @@ class Report(NamedTuple):
         return {scenario for scenario, verdict in self.verdicts.items() if verdict == "SUCCESS"}
 
     def corrected_by(self, later: Report) -> Report:
-        """This report with what a later run found of the scenarios that it ran."""
+        """Return this report, corrected for the scenarios that a later run ran again."""
         held = {check for check in self.held if check[0] not in later.verdicts}
         problems = [text for text in self.problems if text.partition(":")[0] not in later.verdicts]
         return Report(self.verdicts | later.verdicts, held | later.held, problems + later.problems)

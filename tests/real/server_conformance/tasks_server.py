@@ -33,7 +33,7 @@ class Failure(Exception):
 
 
 def question(message, name):
-    """An elicitation of one text."""
+    """Return an elicitation of one text."""
     schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
     return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
 
@@ -141,7 +141,7 @@ def begun(task):
 
 
 def waited_for(task):
-    """Without tasks a client waits, and what would have to be asked is not asked."""
+    """Wait for the result, as a client without tasks does; questions are not asked."""
     time.sleep(task.seconds)
     return task.outcome["result"]
 

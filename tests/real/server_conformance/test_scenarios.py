@@ -67,7 +67,7 @@ ONLY_IN_STREAMS = {
 
 
 def everything_command(name: str) -> list[str]:
-    """The command that starts one of the servers."""
+    """Return the command that starts one of the servers."""
     if name in ("sdk1", "sdk2"):
         return [str(pip_env(name)), str(HERE / f"everything_{name}.py")]
     era = "modern" if name == "modern" else "both"
@@ -76,7 +76,7 @@ def everything_command(name: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def everything() -> Iterator[Callable[[str], str]]:
-    """The URL of a server by its name; it starts when it is first asked for."""
+    """Yield a function from a server's name to its URL, which starts the server at its first call."""
     urls: dict[str, str] = {}
     with ExitStack() as running:
 

@@ -32,7 +32,7 @@ SCENARIOS = (  # but one that the suite itself skips
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """The URL of the server."""
+    """Run the server, and yield its URL."""
     with run_web_server([sys.executable, str(SERVER)], "listening on", {}) as line:
         yield line.split()[-1]
 
