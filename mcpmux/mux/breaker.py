@@ -136,19 +136,18 @@ class Renewals:
 
 
 class Comeback:
-    """The attempts to connect to one upstream. `looping`: whether it is in a crash loop."""
+    """The attempts to connect to one upstream.
 
-    __slots__ = ("_deaths", "_next", "looping")
+    `looping`: whether it is in a crash loop. `deaths`: the losses within WINDOW_SECONDS, or all of the loop.
+    """
+
+    __slots__ = ("_next", "_recent", "deaths", "looping")
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._recent: deque[float] = deque(maxlen=DEATHS)
         self.looping = False
-
-    @property
-    def deaths(self) -> int:
-        """The number of losses that count at the moment."""
-        return len(self._deaths)
+        self.deaths = 0
 
     def wait(self, now: float, *, died: bool, held: float, chance: float) -> float:
         """Return the seconds until the next attempt, after one that ended at `now`.
@@ -158,11 +157,12 @@ class Comeback:
         if held > STABLE_SECONDS:
             self._next, self.looping = 0.0, False
         if died:
-            self._deaths.append(now)
-        while self._deaths and self._deaths[0] <= now - WINDOW_SECONDS:
-            self._deaths.popleft()
+            self._recent.append(now)
+        while self._recent and self._recent[0] <= now - WINDOW_SECONDS:
+            self._recent.popleft()
         # Once in a loop, it stays there although LOOP_SECONDS between deaths empty the window.
-        self.looping = self.looping or len(self._deaths) == DEATHS
+        self.deaths = self.deaths + died if self.looping else len(self._recent)
+        self.looping = self.looping or len(self._recent) == DEATHS
         seconds = LOOP_SECONDS if self.looping else self._next
         self._next = min(max(self._next * GROWTH, FIRST_SECONDS), LAST_SECONDS)
         return seconds * (1 - JITTER * chance)

@@ -45,7 +45,7 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker, Renewals
+from mcpmux.mux.breaker import STABLE_SECONDS, Breaker, Renewals
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
@@ -457,7 +457,7 @@ class Upstream(UpstreamStatus):
             self._retry_at = now + wait
             self.last_error = reason = self.trouble_in_full
             if self._comeback.looping:
-                loop = f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s), "
+                loop = f"crash loop (ended {self._comeback.deaths} times), "
                 self.explain(loop + self.reason, self.quoted)
             # Calls wait for an attempt that comes soon and is likely to succeed; for any other they fail now.
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):

@@ -35,7 +35,7 @@ def test_a_missing_upstream_is_tried_ever_more_rarely():
 def test_quick_deaths_are_a_crash_loop_with_the_longest_pause():
     comeback = Comeback()
     assert waits(comeback, 8, died=True) == [0, 0.2, 0.4, 0.8, *[LOOP_SECONDS] * 4]
-    assert comeback.looping
+    assert (comeback.looping, comeback.deaths) == (True, 8)
 
 
 def test_a_connection_that_held_ends_a_crash_loop():
@@ -58,15 +58,16 @@ def test_nobody_there_is_no_crash_loop():
 
 
 @given(ENDS)
-def test_waits_are_bounded_and_deaths_are_those_of_the_window(ends):
+def test_waits_are_bounded_and_deaths_are_those_of_the_window_or_the_loop(ends):
     comeback, now, deaths = Comeback(), 0.0, []
     for died, held, chance in ends:
         now += held
+        in_loop = comeback.deaths + died if comeback.looping and held <= STABLE_SECONDS else None
         wait = comeback.wait(now, died=died, held=held, chance=chance)
         if died:
             deaths.append(now)
         recent = [at for at in deaths if at > now - WINDOW_SECONDS]
-        assert comeback.deaths == min(len(recent), DEATHS)
+        assert comeback.deaths == (min(len(recent), DEATHS) if in_loop is None else in_loop)
         cap = LOOP_SECONDS if comeback.looping else LAST_SECONDS
         assert 0 <= wait <= cap
         if comeback.looping:
