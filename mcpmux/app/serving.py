@@ -169,10 +169,11 @@ async def serve_until(
         if shared is not None:
             await clients.start(shared.serve, serving)
         if worker is None or worker.number == 1:  # all workers would log the same
-            clients.start_soon(watch_names, mux, stopping)
+            clients.start_soon(run_until, stopping, watch_names, mux)
         if worker is not None:
             await worker.be_ready(clients)
         else:
+            clients.start_soon(run_until, stopping, log_ready, mux)
             settle()  # after all imports and listeners, whose objects stay for good
         await stopping.wait()
         if replica is not None:
@@ -180,6 +181,25 @@ async def serve_until(
             clients.start_soon(replica.calls.drained, name="calls of other replicas")
         mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
         clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
+
+
+async def run_until(stopping: trio.Event, work: Callable[[Mux], Awaitable[None]], mux: Mux) -> None:
+    """Do some work until it ends, or until `stopping`."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work, mux)
+        await stopping.wait()
+        nursery.cancel_scope.cancel(reason="stopping")
+
+
+async def log_ready(mux: Mux) -> None:
+    """Log how many upstreams are ready after the first attempt to connect to each."""
+    upstreams = list(mux.upstreams.values())
+    async with trio.open_nursery() as nursery:
+        for upstream in upstreams:
+            nursery.start_soon(upstream.settled)
+    ready = sum(upstream.state == "ready" for upstream in upstreams)
+    more = {"note": "Ctrl-C stops mcpmux"} if sys.stderr.isatty() else {}
+    log.info(f"{ready} of {len(upstreams)} upstreams are ready", **more)
 
 
 @asynccontextmanager

@@ -148,15 +148,8 @@ def kinds_named(config: Config) -> dict[str, set[str]]:
     return {name: kinds for name, kinds in named.items() if kinds}
 
 
-async def watch_names(mux: Mux, stopping: trio.Event) -> None:
-    """Log each name that upstreams do not have, at the start and when lists change, until we stop."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_watch, mux)
-        await stopping.wait()
-        nursery.cancel_scope.cancel(reason="stopping")
-
-
-async def _watch(mux: Mux) -> None:
+async def watch_names(mux: Mux) -> None:
+    """Log each name that upstreams do not have, at the start and when lists change, for ever."""
     config, logged = mux.config, set[str]()
     while True:
         changed = mux.hub.lists_changed  # taken first, so that no change is missed

@@ -34,13 +34,12 @@ def server(*tools: Json) -> ScriptedServer:
 @asynccontextmanager
 async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
     """Capture the log. Yields a function that returns its problems so far."""
-    stopping = trio.Event()
     with structlog.testing.capture_logs() as logs:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_names, world.mux, stopping)
+            nursery.start_soon(watch_names, world.mux)
             await settle()
             yield lambda: [log["problem"] for log in logs if "the configuration" in log["event"]]
-            stopping.set()
+            nursery.cancel_scope.cancel()
 
 
 async def settle() -> None:

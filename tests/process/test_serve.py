@@ -57,6 +57,14 @@ def test_url_is_printed_when_it_is_ready(invoke: Invoke) -> None:
         assert mux.stdout == ""
 
 
+def test_the_log_counts_the_upstreams_that_are_ready() -> None:
+    targets = ("clock=" + demo_command("clock"), "gone=http://127.0.0.1:1/mcp")
+    options = [word for target in targets for word in ("--upstream", target)]
+    with Running("serve", *options, *ANY_PORT) as mux:
+        assert "1 of 2 upstreams are ready" in mux.line("stderr", containing="upstreams are")
+        assert mux.stop() == 0
+
+
 def test_configuration_comes_from_stdin_and_options_override_it(invoke: Invoke) -> None:
     text = CLOCK + '[listeners]\nhttp = ["127.0.0.1:1"]\n[logging]\nlevel = "debug"\n'
     arguments = ("serve", "-", *ANY_PORT, *ANY_PORT, "--log-level", "error")
