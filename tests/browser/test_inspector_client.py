@@ -342,7 +342,7 @@ async def test_upstreams_and_views_narrow_what_is_there(browser: Browser):
 async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):
     async with client_page(browser, docs=Desk(), more=Worker()) as (page, _):
         open_it = "import('/main.js').then(({openClient}) => openClient(%s))"
-        await page.key("1")
+        await page.key("2")
         params: Json = {
             "name": "docs__book",
             "arguments": {"title": "Emma", "kind": "poems"},
@@ -422,14 +422,14 @@ async def test_no_text_runs_down_a_page_letter_by_letter(browser: Browser):
         await fill(page, "title", "Words")
         await page.run(f"{field('kind')}.value = 0")
         await send(page)
-        await page.key("1")
+        await page.key("2")
         await page.wait(f"{ROWS} > 0")
         await page.run("document.querySelector('.row').click()")
         await page.wait("document.querySelector('.tree') !== null")
         for width in (1280, 900, 420):
             await page.resize(width, 700)
-            for number in range(1, 7):
-                await page.run(f"document.querySelectorAll('[role=tab]')[{number - 1}].click()")
+            for number in range(1, 8):
+                await page.run(f"document.querySelectorAll('.top [role=tab]')[{number - 1}].click()")
                 await settle(page)
                 assert await page.run(CROWDED) == [], (width, number)
 

@@ -807,7 +807,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         opened(browser, replicas=replicas["alpha"].node) as (page, _),
     ):
         await page.wait("document.getElementById('tab-replicas')")
-        await page.key("7")
+        await page.key("8")
         await page.wait(f"{REPLICA_CARDS}.length === 2")
         alpha, beta = await page.run(REPLICA_CARDS)
         assert alpha.startswith("alphainside") and beta.startswith("betainside")
@@ -840,8 +840,8 @@ async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser
     async with opened(browser) as (page, here):
         await page.wait("document.getElementById('view-exchanges').hidden === false")
         assert f"{here.url}/api/replicas" in page.requests
-        await page.key("7")
-        await page.run("document.getElementById('tab-subscriptions').focus()")
+        await page.key("8")
+        await page.run("document.getElementById('tab-held').focus()")
         await page.key("ArrowRight")
         await page.wait("document.activeElement.id === 'tab-upstreams'")
         assert await page.run("document.getElementById('tab-replicas') === null")
