@@ -112,6 +112,8 @@ async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Recor
 async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
     """Return the position of each message of the selected rows, in order, with its row."""
     await view.caught_up()
-    rows = await view.select(wanted)
-    places = [(stored.position, row) for row in rows for stored in row.messages]
+    places: list[tuple[int, Row]] = []
+    async with aclosing(view.matching(wanted)) as rows:
+        async for row in rows:
+            places += [(stored.position, row) for stored in row.messages]
     return sorted(places, key=itemgetter(0))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
 from itertools import islice, takewhile
@@ -212,26 +213,28 @@ class LiveView:
         Rows without that value are left out, as are those up to the number `after`.
         """
         value = ORDERS[order.removeprefix("-")]
-        now = time.time() * 1000
-        keys = {
-            row: key for row in await self.select(wanted, after) if (key := value(self, row, now)) is not None
-        }
-        pick = nlargest if order.startswith("-") else nsmallest
-        return list(map(self.summary, pick(most, keys, keys.__getitem__)))
+        now, keys = time.time() * 1000, {}
+        async with aclosing(self.matching(wanted, after)) as matching:
+            async for row in matching:
+                if (key := value(self, row, now)) is not None:
+                    keys[row] = key
+        rows: list[ShownRow] = []
+        for row in (nlargest if order.startswith("-") else nsmallest)(most, keys, keys.__getitem__):
+            rows.append(self.summary(row))
+            await trio.lowlevel.checkpoint()
+        return rows
 
-    async def select(self, wanted: Filter, after: int = 0) -> list[Row]:
-        """Return all selected rows above a number, newest first."""
-        rows: list[Row] = []
+    async def matching(self, wanted: Filter, after: int = 0) -> AsyncGenerator[Row, None]:
+        """Yield all selected rows above a number, newest first. Other tasks run meanwhile."""
         breath = time.perf_counter() + BREATH_SECONDS
         for row in self.ring.before(self.ring.last + 1):
             if row.number <= after:
-                break
+                return
             if self.matches(wanted, row):
-                rows.append(row)
+                yield row
             if time.perf_counter() > breath:
                 await trio.lowlevel.checkpoint()
                 breath = time.perf_counter() + BREATH_SECONDS
-        return rows
 
     async def find(
         self, wanted: Filter, position: int, most: int, after: int = 0

@@ -193,7 +193,10 @@ export class Rows {
    */
   hear(event) {
     const arrived = event.last - this.last;
-    if (arrived < 0) this.reset(); // another run
+    if (arrived < 0) {
+      this.cleared = 0; // another run
+      this.reset();
+    }
     this.first = Math.max(event.first, this.cleared + 1);
     this.last = event.last;
     this.messages = event.messages;

@@ -91,6 +91,8 @@ test("a cleared list shows only what comes then, until all is shown again", asyn
   assert.equal(asked[1].after, 10);
   list.hear(event(12, rows(11, 12)));
   assert.deepEqual([list.length, list.numberAt(0)], [2, 12]);
+  list.hear(event(1, rows(1, 1))); // another run
+  assert.equal(list.length, 1);
   await list.clear(0);
   assert.deepEqual([asked[2].after, list.length], [0, 10]);
 });
