@@ -67,7 +67,11 @@ APPROVALS_LIMIT: Final = 1000  # approved calls whose servers have asked somethi
 APPROVALS_BYTES: Final = 2**20
 QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
 
+# Words for verdicts, besides the names of their classes.
+AGREED: Final = "agreed"
+CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
+REFUSE: Final = "refuse"
 
 Work = Callable[[Call, Notify], Awaitable[Fields]]
 """Answers a call in the client's words."""
@@ -107,6 +111,7 @@ class Chain:
 class _Waiting(NamedTuple):
     """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already."""
 
+    step: Step
     first: Call
     call: Call
     done: frozenset[str]
@@ -116,7 +121,7 @@ class _Waiting(NamedTuple):
 class _Ended(Exception):
     """The exchange ends with this outcome, and no other interceptor sees it. `verdict`: in a word."""
 
-    def __init__(self, outcome: Outcome, verdict: str = "refuse") -> None:
+    def __init__(self, outcome: Outcome, verdict: str = REFUSE) -> None:
         super().__init__()
         self.outcome, self.verdict = outcome, verdict
 
@@ -267,7 +272,7 @@ class Interception:
         Raises _Ended when the exchange ends here.
         """
         settings, name = step.rule.settings, step.rule.name
-        began, word, changed = trio.current_time(), FAILED, None
+        began, word, changed = trio.current_time(), CANCELLED, None
         try:
             verdict = await self._verdict(walk, step, message)
             word = type(verdict).__name__.lower()
@@ -291,9 +296,13 @@ class Interception:
                 digests = ("", "")
                 if changed is not None:
                     digests = message.digest, _after(message, changed).digest
-                note = Intercepted(name, message.on, word, began, trio.current_time() - began, *digests)
-                self._tap.intercepted(EXCHANGE.get(), note)
+                self._note(name, message.on, word, began, digests)
         return changed
+
+    def _note(self, name: str, on: str, word: str, began: float, digests: tuple[str, str] = ("", "")) -> None:
+        if self._tap is not None:
+            verdict = Intercepted(name, on, word, began, trio.current_time() - began, *digests)
+            self._tap.intercepted(EXCHANGE.get(), verdict)
 
     async def _verdict(self, walk: _Walk, step: Step, message: Message) -> Verdict:
         """Return what an interceptor decides, after those that it wants asked. Raises _Ended to ask."""
@@ -311,7 +320,7 @@ class Interception:
                 return PASS
         if isinstance(verdict, Ask):
             if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
-                raise _Ended(self._park(walk, name, message.call, question), "ask")
+                raise _Ended(self._park(walk, step, message.call, question), "ask")
             if settings.unanswered == "refuse":
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
@@ -369,10 +378,11 @@ class Interception:
 
     # Consent of the client's user
 
-    def _park(self, walk: _Walk, name: str, call: Call, question: Fields) -> Fields:
+    def _park(self, walk: _Walk, step: Step, call: Call, question: Fields) -> Fields:
         now = trio.current_time()
         self._parked.sift(lambda waiting: waiting.until >= now)
-        waiting = _Waiting(walk.first, call, walk.done_after(name), now + PARK_SECONDS)
+        done = walk.done_after(step.rule.name)
+        waiting = _Waiting(step, walk.first, call, done, now + PARK_SECONDS)
         state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
         requests = {QUESTION: {"method": m.ELICIT, "params": question}}
         return {"resultType": raw("input_required"), "inputRequests": raw(requests), STATE: raw(state)}
@@ -390,8 +400,11 @@ class Interception:
         if waiting.until < trio.current_time():
             raise unknown_state()
         walk.first, walk.done, walk.approved = waiting.first, waiting.done, waiting.done
-        if not _has_consented(call):
-            raise _Ended(Refused(REFUSED, "Refused: the user did not agree", "consent"))
+        is_agreed, name = _has_consented(call), waiting.step.rule.name
+        self._note(name, REQUEST, AGREED if is_agreed else REFUSE, trio.current_time())
+        if not is_agreed:
+            message = walk.message(REQUEST, call)
+            raise _Ended(self._refusal(waiting.step, message, "the user did not agree"))
         return call.with_params(waiting.call.params)
 
     def _state_in(self, call: Call, result: Fields) -> str | None:

@@ -491,7 +491,7 @@ async def test_without_consent_nothing_reaches_the_server(down, action, autojump
             question = await client.receive()
             await client.send({"id": question["id"], "result": {"action": action}})
             error = (await client.answer(request_id))["error"]
-        assert error["code"] == REFUSED and "did not agree" in error["message"]
+        assert error == {"code": REFUSED, "message": "Refused by intercept[0]: the user did not agree"}
         assert not calls_at(server)
 
 
@@ -645,6 +645,17 @@ async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_cl
             "('intercept', 1, 'python')",
         ]
         assert world.mux.config is config and world.mux.merger.merging == config.merging
+
+
+async def test_audit_log_has_who_agreed(autojump_clock):
+    seen = Seen()
+    tap = Recorder([], [seen], trio.current_time)
+    async with open_world({"x": disk()}, **APPROVE, tap=tap) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        await client.request("tools/call", await ask_modern(client))
+    verdicts = [record.intercepted for record in seen.records]
+    common = {"name": "intercept[0]", "on": "request"}
+    assert verdicts == [[{**common, "verdict": "ask"}], [{**common, "verdict": "agreed"}]]
 
 
 # Observation
