@@ -215,6 +215,22 @@ def judge(assertion: Assertion, results: Results) -> Judgement:
     return Judgement(held=held, value=value, sentence=sentence)
 
 
+ENOUGH = 100  # requests, after which a condition may end a run
+
+
+def find_lost(assertions: Iterable[Assertion], results: Results) -> str | None:
+    """Return a sentence about an upper limit that a run has passed so far, None if there is none.
+
+    Other conditions, such as a least rate, may hold in the end.
+    """
+    for assertion in assertions:
+        if assertion.comparison in ("<", "<=") and results.overall().count >= ENOUGH:
+            judgement = judge(assertion, results)
+            if judgement.value is not None and not judgement.held:
+                return f"{assertion.text} does not hold: it is {assertion.text_of(judgement.value)}"
+    return None
+
+
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:
     """Every condition for every target."""
     return [judge(assertion, result) for result, assertion in product(results, assertions)]

@@ -54,6 +54,14 @@ class Run:
     work: Drive | Push | Search | None = field(default=None, init=False)
     tally: Tally | None = field(default=None, init=False)
     results: Results | None = field(default=None, init=False)
+    _about_it: About | None = field(default=None, init=False)  # once the load has begun
+
+    def so_far(self) -> Results | None:
+        """Return the results until now; None before anything is measured."""
+        now = trio.current_time()
+        if self.tally is None or self._about_it is None or now <= self.tally.begun:
+            return None
+        return self.tally.results(self._about_it, now, generator_of(0.0, 0.0))
 
     def stop(self, reason: str) -> None:
         """End the run now and keep what was measured."""
@@ -108,13 +116,14 @@ class Run:
     async def _measure(self, work: Drive | Push | Search, session: Session, tally: Tally) -> Results:
         when, started = datetime.now(UTC), trio.current_time()
         tally.start(started)
+        about = self._about_it = self._about(session, when)
         began, waited = self._cpu(), self._waited()
         if isinstance(work, Drive):
             self._announce_steps(tally)
         await work.run(started)
         cpu, waited = self._cpu() - began, self._waited() - waited
         return tally.results(
-            self._about(session, when),
+            about,
             work.ended,
             generator_of(cpu, trio.current_time() - started, waited, work.late, requests=tally.seen),
             fan_out=work.deliveries.results() if isinstance(work, Push) else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil, log2
 from random import Random
 
 import trio
@@ -16,7 +17,7 @@ from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.session import Session
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
-from mcpmux.format import rate_text, share_text
+from mcpmux.format import rate_text, share_text, time_text
 
 FIRST_RATE = 50.0  # by default; nearly every server bears it
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
@@ -27,6 +28,24 @@ REACHED = 0.95  # of the requests that were offered have to be answered within t
 ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
 PROBE_SECONDS = 5.0  # of one try by default
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
+
+
+EXAMPLE_RATE = 1000.0  # for the time that a search takes; twice as much is one rate more
+BISECTIONS = 4  # from a factor of 2 down to CLOSE
+
+
+def estimate(plan: Plan) -> str:
+    """Return a sentence about how long a search takes."""
+    first = plan.profile[0].first if plan.profile is not None else FIRST_RATE
+    doublings = max(1, ceil(log2(max(EXAMPLE_RATE / first, 1))) + 1)
+    seconds, rates, majority = plan.seconds or PROBE_SECONDS, doublings + BISECTIONS, TRIES // 2 + 1
+    least, most = (
+        tries * rates * (plan.warm_up + seconds + REST_SECONDS) / 60 for tries in (majority, TRIES)
+    )
+    return (
+        f"each rate is tried {majority} or {TRIES} times for {time_text(seconds)}: a search that ends at "
+        f"{rate_text(EXAMPLE_RATE)} takes {least:.1f} to {most:.1f} min"
+    )
 
 
 @define

@@ -33,6 +33,7 @@ from mcpmux.bench.assertion import (
     Judgement,
     check_parts,
     check_together,
+    find_lost,
     judge_all,
     judge_operations,
     parse_assertion,
@@ -63,7 +64,7 @@ from mcpmux.bench.results import (
 )
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
-from mcpmux.bench.search import Search
+from mcpmux.bench.search import Search, estimate
 from mcpmux.bench.tally import REDACTOR, Snapshot
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.channels.opener import ChannelOpener
@@ -217,6 +218,7 @@ def _show_table(table: Table) -> None:
 VIEW_SECONDS = 0.25  # between two updates of the live view
 MANY = 4  # targets whose names would fill the line
 BY_HAND = "interrupted"
+ABORT_SECONDS = 1.0  # between two looks at conditions that may end a run
 STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
 
@@ -232,6 +234,7 @@ class Bench:
     _upstreams: Sequence[Upstream]
     _plan: Plan
     _limits: Limits
+    _aborting: Sequence[Assertion] = ()  # conditions that end a run when they do not hold
     _runs: list[Run] = field(factory=list, init=False)  # under way
     _turn: int = field(default=0, init=False)  # their number, from 1
     results: list[Results] = field(factory=list)
@@ -297,11 +300,24 @@ class Bench:
 
     async def _measure(self, run: Run) -> None:
         try:
-            await run.measure()
+            async with trio.open_nursery() as nursery:
+                if self._aborting:
+                    nursery.start_soon(self._abort, run)
+                await run.measure()
+                nursery.cancel_scope.cancel()
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
             self.failures[run.upstream.name] = "; ".join(dict.fromkeys(map(str, leaves_of(group))))
+
+    async def _abort(self, run: Run) -> None:
+        """End a run when a condition is sure not to hold."""
+        while True:
+            await trio.sleep(ABORT_SECONDS)
+            results = run.so_far()
+            if results is not None and (reason := find_lost(self._aborting, results)) is not None:
+                run.stop(reason)
+                return
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -539,6 +555,7 @@ class Recorded(click.Command):
 @option("--push", type=OPERATION, help="Change a resource by it: how soon do all sessions hear?")
 @option("--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push.")
 @option("--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold.")
+@option("--abort-on-fail", is_flag=True, help="End as soon as an upper limit of an --assert is passed.")
 @option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
 @option("--json", type=FILE, help="Write all results as JSON; - is standard output.")
 @option("--csv", type=FILE, help="Write the numbers as CSV.")
@@ -614,7 +631,11 @@ def bench(
     old = read_old(options["compare"])
     files = {kind: options[kind] for kind in ("json", "csv", "html") if options[kind] is not None}
     check_writable(files.values())
-    bench = Bench(chosen, plan, limits)
+    if options["abort_on_fail"] and not options["assertions"]:
+        raise Mistake("--abort-on-fail: needs an --assert")
+    if plan.find_max:
+        tell(estimate(plan))
+    bench = Bench(chosen, plan, limits, options["assertions"] if options["abort_on_fail"] else ())
     run(bench.measure)
     written = click.get_current_context().meta[WRITTEN]
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"], written))
@@ -661,6 +682,7 @@ class Scenario:
     revision: Annotated[str, Choice(SUPPORTED)] | None = None
     seed: Annotated[int, Whole(-(10**15), 10**15)] | None = None
     find_max: tuple[Condition, ...] | None = None
+    abort_on_fail: Annotated[bool, Flag()] | None = None
     push: Annotated[Operation, TextValue(make=parse_operation)] | None = None
     resources: Places | None = None
     flows: tuple[Flow, ...] | None = None

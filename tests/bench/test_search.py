@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcpmux.bench.assertion import parse_assertion
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import generator_of
-from mcpmux.bench.search import CLOSE, TRIES, Knee, Search
+from mcpmux.bench.search import CLOSE, TRIES, Knee, Search, estimate
 from mcpmux.bench.tally import Tally
 from tests.bench.made import about
 from tests.bench.scripted_load import DelayedServer, ping_mix
@@ -108,3 +108,9 @@ async def test_search_of_a_server_that_dies_ends_with_what_is_known(autojump_clo
     await looking.run(trio.current_time())
     assert (looking.stopped or "").startswith("the server is gone")
     assert looking.knee.held == pytest.approx(40)
+
+
+def test_the_time_of_a_search_counts_its_rates_and_their_tries() -> None:
+    plan = Plan(find_max=(parse_assertion("p99<50ms"),), seconds=4.8, warm_up=1.0)
+    # 50, 100 … 1,600, and four rates between two of these; 4.8 s with a warm-up and a pause are 6.
+    assert estimate(plan).endswith("a search that ends at 1,000/s takes 2.0 to 3.0 min")

@@ -91,6 +91,7 @@ MISTAKES = {
     "sessions": ([URL, "--sessions", "9"], "9 sessions need as many requests in flight or clients"),
     "connections": (["ws://127.0.0.1:1", "--connections", "5"], "over websocket a session is a connection"),
     "only": ([URL, "--only", "docs"], "there is no such upstream"),
+    "nothing to abort for": ([URL, "--abort-on-fail"], "--abort-on-fail: needs an --assert"),
     "compare": ([URL, "--compare", "nowhere.json"], "--compare nowhere.json: No such file"),
     "scenario": ([URL, "--scenario", "nowhere.toml"], "nowhere.toml: cannot read the file"),
 }
@@ -138,6 +139,13 @@ def test_conditions_set_the_exit_code(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("bench", target, *QUICK, "--assert", "rate>10000000/s")
     assert result.exit_code == 1
     assert "does not hold" in result.stdout
+
+
+def test_a_condition_that_does_not_hold_can_end_the_run(invoke: Invoke, demo_url: str) -> None:
+    options = ["--do", "tool notes__nothing", "--duration", "1h", "--assert", "errors<1%", "--abort-on-fail"]
+    result = invoke("bench", demo_url, *options)
+    assert result.exit_code == 1
+    assert "ended before its time: errors<1% does not hold: it is 100" in result.stdout + result.stderr
 
 
 def test_upstreams_of_a_configuration_are_measured_each_for_itself(invoke: Invoke, tmp_path: Path) -> None:
