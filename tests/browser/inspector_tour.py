@@ -166,7 +166,7 @@ async def make_pictures(browser: Browser) -> None:
         for scheme, ending in (("light", ""), ("dark", "-dark")):
             await page.prefer(scheme)
             async for name in visit(page):
-                if name.startswith("exchange-"):
+                if name.startswith("exchange-") or name == "held":  # no exchange is held here
                     continue
                 path = FOLDER / f"screenshot-{name}{ending}.png"
                 await page.picture(path)

@@ -157,7 +157,7 @@ export class Detail extends Widget {
 function factsOf(row) {
   const [view, ...narrowed] = (row.view ?? "").split("?");
   return facts([
-    ["When", format.moment(row.at)],
+    ["When", format.moment(row.at, format.time)],
     row.status !== "note" && ["Took", format.duration(row.ms) || "no answer"],
     row.exchange && ["Exchange", String(row.exchange)],
     row.leg === "client" ? ["Client", row.client ? `${row.client} (${row.peer})` : row.peer] : ["Session", row.peer],

@@ -1,18 +1,18 @@
 // Numbers and times as people read them, as `format.py` writes them on a terminal.
 
 const SECOND = /** @type {const} */ ({ hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const clock = new Intl.DateTimeFormat(undefined, { ...SECOND, fractionalSecondDigits: 3 });
+const exact = new Intl.DateTimeFormat(undefined, { ...SECOND, fractionalSecondDigits: 3 });
 const seconds = new Intl.DateTimeFormat(undefined, SECOND);
 const whole = new Intl.NumberFormat(undefined);
 
-export const time = (at) => clock.format(at);
+export const time = (at) => exact.format(at);
 export const shortTime = (at) => seconds.format(at);
 export const count = (number) => whole.format(number);
 
-/** Return the day and the time, here. */
-export function moment(at) {
+/** Return the day and the time, here; `clock`: how exactly. */
+export function moment(at, clock = shortTime) {
   const day = new Date(at - 60_000 * new Date(at).getTimezoneOffset()).toISOString().slice(0, 10);
-  return `${day} ${shortTime(at)}`;
+  return `${day} ${clock(at)}`;
 }
 
 /** Return three significant digits; whole numbers of more digits stay whole. */
