@@ -55,7 +55,7 @@ def run_inside(command: Callable[[], Any]) -> Any:
 def error_for_user(error: BaseException) -> Exception:
     """Return the exception for `error` that click shows to the user."""
     causes = leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
-    if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+    if any(isinstance(cause, (KeyboardInterrupt, click.Abort)) for cause in causes):
         return click.exceptions.Exit(INTERRUPTED)
     if broken := [cause for cause in causes if isinstance(cause, BrokenPipeError)]:
         return broken[0]

@@ -5,8 +5,10 @@ Source: `client/elicitation`, `client/sampling`, 2026-07-28.
 
 from __future__ import annotations
 
+import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -37,13 +39,44 @@ def has_person() -> bool:
 async def answer_all(wishes: Mapping[str, Wish]) -> Fields:
     """Ask the person each question, one after the other. Return the responses by their keys."""
     return {
-        key: await trio.to_thread.run_sync(answer, wish, abandon_on_cancel=True)
+        key: await trio.to_thread.run_sync(answer, wish, abandon_on_cancel=not CAN_SELECT)
         for key, wish in wishes.items()
     }
 
 
+CAN_SELECT: Final = sys.platform != "win32"  # whether select waits for terminals
+LOOK_SECONDS: Final = 0.1  # between two looks whether the question is still to be answered
+
+
+@contextmanager
+def _cancellable_prompts() -> Iterator[None]:
+    """Let prompts of click in this thread end when the task that waits for it is cancelled.
+
+    Python aborts, with a dump, when a thread still reads from standard input at its end.
+    """
+
+    def read(prompt: str = "") -> str:
+        click.echo(prompt, nl=False, err=True)
+        while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
+            trio.from_thread.check_cancelled()
+        return input()
+
+    usual = click.termui.visible_prompt_func
+    if CAN_SELECT and sys.stdin.isatty():
+        click.termui.visible_prompt_func = read
+    try:
+        yield
+    finally:
+        click.termui.visible_prompt_func = usual
+
+
 def answer(wish: Wish) -> Raw:
     """Ask the person one question, and return the response. Blocks while the person thinks."""
+    with _cancellable_prompts():
+        return _answer(wish)
+
+
+def _answer(wish: Wish) -> Raw:
     params = {key: decode_any(value) for key, value in wish.params.items()}
     click.echo(err=True)
     if wish.method == m.ELICIT and params.get("mode") == "url":
@@ -83,9 +116,11 @@ def _fill_in(params: Mapping[str, Any]) -> dict[str, Any]:
     required = schema.get("required") if isinstance(schema, dict) else None
     fields = properties if isinstance(properties, dict) else {}
     needed = required if isinstance(required, list) else []
-    if (choice := _choose("Answer?")) != ANSWER:
+    if (choice := _choose("Answer?" if fields else "Do you agree?")) != ANSWER:
         return {"action": _ACTIONS[choice]}
     content = {}
+    if not fields:  # the question is one of consent
+        return {"action": "accept", "content": content}
     for name, field in fields.items():
         value = _ask_field(name, field if isinstance(field, dict) else {}, is_needed=name in needed)
         if value is not None:

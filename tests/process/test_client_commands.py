@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +73,8 @@ for line in sys.stdin:
         say({"id": number, "result": {}})
 """
 
+INTERRUPT = "Ctrl-C"
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 
 
@@ -97,7 +100,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def converse(arguments: list[str], replies: list[tuple[str, str]]) -> tuple[int, str, str]:
-    """Run a command at a terminal, and type each reply once its question is there.
+    """Run a command at a terminal, and type each reply once its question is there, or press Ctrl-C.
 
     Return the exit code, what the terminal shows, and stdout.
     """
@@ -116,7 +119,10 @@ def converse(arguments: list[str], replies: list[tuple[str, str]]) -> tuple[int,
                     continue
                 pytest.fail(f"{question!r} was not asked: {shown!r}")
             shown += "\0"  # the next question comes after this
-            os.write(master, f"{reply}\n".encode())
+            if reply == INTERRUPT:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(master, f"{reply}\n".encode())
         assert process.stdout is not None
         out = process.stdout.read().decode()
         code = process.wait(WAIT_SECONDS)
@@ -140,6 +146,12 @@ def test_a_person_fills_in_a_form_until_it_fits(era: str, request: pytest.Fixtur
     assert code == 0, shown
     assert "The server asks: How long?" in shown
     assert json.loads(out) == {"action": "accept", "content": {"nights": 2}}
+
+
+def test_a_person_who_interrupts_a_question_ends_the_command(target: str) -> None:
+    code, shown, out = converse(["call", target, "book"], [("Answer?", INTERRUPT)])
+    assert (code, out) == (130, "")
+    assert "Fatal" not in shown and "bug" not in shown
 
 
 def test_a_person_declines_a_form_and_a_visit(target: str) -> None:
