@@ -221,7 +221,7 @@ export class Exchanges extends Widget {
           rows=${() => rows.known.values()} onTyped=${() => this.setState({ busy: true })}
           onApply=${() => this.apply()} onLeave=${(event) => this.toList(event)} />
         <label class="own">
-          <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.apply()} />mcpmux's own
+          <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.apply()} />mcpmux's requests
         </label>
         <output id="count" class="count" for="filter">${this.countWords()}</output>
         <button id="timeline" class="button" aria-pressed=${hasTimeline} aria-controls="waterfall" aria-keyshortcuts="t"
@@ -262,7 +262,7 @@ export class Exchanges extends Widget {
 
   emptyWords() {
     if (this.rows.cleared && !this.rows.filter) return "Nothing has passed since then.";
-    if (!this.rows.filter) return "Nothing has passed yet. Whatever clients and upstreams say appears here.";
+    if (!this.rows.filter) return "Nothing has passed yet. The page Upstreams says how to connect a client.";
     return this.rows.complete ? "Nothing that is remembered fits the filter." : "Looking …";
   }
 }

@@ -1,7 +1,7 @@
 // Exchanges as a capture file, or as a server that answers from them: what the filter finds, or what is marked.
 
 import { get } from "./api.js";
-import { html } from "./html.js";
+import { Copyable, html } from "./html.js";
 import { Component } from "./vendor/preact.js";
 
 /** `filter`, `own`: of the exchanges that are shown. `admin`: see api.js. */
@@ -40,7 +40,7 @@ export class Saving extends Component {
     const answers = `answers ${requests} request${requests === 1 ? "" : "s"} of ${filter || "all exchanges"}`;
     return html`
       <li key=${number}>
-        <code translate="no">${url}</code>
+        <${Copyable} text=${url} />
         <span>${answers}${notServed ? `, not ${notServed}` : ""}</span>
         <button class="button" onclick=${() => this.attempt(`/api/mocks/${number}/stop`)}>Stop mock ${number}</button>
       </li>`;

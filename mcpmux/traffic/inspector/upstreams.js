@@ -61,7 +61,7 @@ export class Upstreams extends Polled {
   card(upstream, { upstreams: measured, seconds }) {
     const { name, state, trouble, output, retry_seconds: retry } = upstream;
     const { count = 0, errors = 0, p50, p95 } = measured.find((each) => each.upstream === name) ?? {};
-    const advice = adviceFor(upstream);
+    const [advice, due] = [adviceFor(upstream), retry !== null && state !== "ready"];
     return html`
       <article key=${name} class="card" data-state=${state}>
         <header>
@@ -70,9 +70,8 @@ export class Upstreams extends Polled {
         <p class="target" translate="no">${upstream.command ?? upstream.target}</p>
         ${(trouble || advice) && html`
           <p class="trouble">
-            ${trouble}${" "}
-            ${retry !== null && state !== "ready" && html`<b>Next try in ${format.duration(1000 * retry)}. </b>`}
-            ${advice}
+            ${trouble}
+            <span>${due && html`<b>Next try in ${format.duration(1000 * retry)}. </b>`}${advice}</span>
           </p>`}
         ${facts([
           ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
