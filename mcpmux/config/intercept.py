@@ -30,18 +30,25 @@ REQUEST: Final = "request"
 RESULT: Final = "result"
 NOTIFICATION: Final = "notification"
 
-APPROVE, HOLD, REDACT, LIMIT_SIZE, DELAY, FAIL = "approve", "hold", "redact", "limit_size", "delay", "fail"
+APPROVE: Final = "approve"
+HOLD: Final = "hold"
+REDACT: Final = "redact"
+LIMIT_SIZE: Final = "limit_size"
+DELAY: Final = "delay"
+FAIL: Final = "fail"
 BUILT_IN: Final = (APPROVE, HOLD, REDACT, LIMIT_SIZE, DELAY, FAIL)
 _KINDS: Final = ("python", "webhook", "server", "builtin")
 _REQUEST_ONLY: Final = frozenset({APPROVE, DELAY, FAIL})
 _NEVER_PASSED: Final = frozenset({APPROVE, HOLD, REDACT})
 
-FUNCTION = Text(
+FUNCTION: Final = Text(
     "a Python function as MODULE:FUNCTION, or the name of one of the program's",
     r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*(?::[A-Za-z_][A-Za-z0-9_]*)?",
 )
-METHOD_GLOB = Text('a method such as "tools/call", in which * stands for any text', r"[A-Za-z0-9_./*-]+")
-VIEW_GLOB = Text("the name of a view, in which * stands for any text", r"[a-z0-9.*-]*")
+METHOD_GLOB: Final = Text(
+    'a method such as "tools/call", in which * stands for any text', r"[A-Za-z0-9_./*-]+"
+)
+VIEW_GLOB: Final = Text("the name of a view, in which * stands for any text", r"[a-z0-9.*-]*")
 
 
 @frozen(kw_only=True)

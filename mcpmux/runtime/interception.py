@@ -145,8 +145,11 @@ class _Walk:
 
     def steps(self, stage: str) -> list[Step]:
         """Return the interceptors of a stage that are for this exchange."""
-        steps, hints = self.chain.by_stage.get(stage, ()), self.hints or {}
-        return [step for step in steps if step.rule.fits(self.first, self.name, self.own, hints)]
+        steps = self.chain.by_stage.get(stage)
+        if steps is None:
+            return []
+        first, name, own, hints = self.first, self.name, self.own, self.hints or {}
+        return [step for step in steps if step.rule.is_broad or step.rule.fits(first, name, own, hints)]
 
     def message(self, on: str, call: Call, outcome: Outcome | None = None) -> Message:
         return Message(on, call, self.name, self.own, self.hints, outcome)
@@ -154,7 +157,8 @@ class _Walk:
     def done_after(self, name: str) -> frozenset[str]:
         """Return the names of those that have judged the request once `name` has."""
         names = [step.rule.name for step in self.steps(REQUEST)]
-        return self.done.union(names[: names.index(name) + 1])
+        count = names.index(name) + 1
+        return self.done.union(names[:count])
 
 
 class Interception:
@@ -212,7 +216,8 @@ class Interception:
         """
         walk = _Walk(chain, upstream, own, call)
         if chain.needs_tools:
-            await self._learn(walk, call)
+            if upstream is not None and known_listing(upstream, m.TOOLS_LIST) is None:
+                await self._learn(walk, call)
             hints = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
             walk.hints = hints.get(own or "") or hints_of(None)
         outcome: Outcome
@@ -272,9 +277,17 @@ class Interception:
         Raises _Ended when the exchange ends here.
         """
         settings, name = step.rule.settings, step.rule.name
-        began, word, changed = trio.current_time(), CANCELLED, None
+        began = trio.current_time() if self._tap is not None else 0.0
+        word, changed = CANCELLED, None
         try:
-            verdict = await self._verdict(walk, step, message)
+            if step.interceptor.waits:
+                await in_task()
+                with trio.fail_after(settings.patience):
+                    verdict = await step.interceptor.judge(message)
+            else:
+                verdict = await step.interceptor.judge(message)
+            if isinstance(verdict, (Ask, Hold)):
+                verdict = await self._asked(walk, step, message, verdict)
             word = type(verdict).__name__.lower()
             if isinstance(verdict, Refuse):
                 raise _Ended(self._refusal(step, message, verdict.reason))
@@ -304,40 +317,32 @@ class Interception:
             verdict = Intercepted(name, on, word, began, trio.current_time() - began, *digests)
             self._tap.intercepted(EXCHANGE.get(), verdict)
 
-    async def _verdict(self, walk: _Walk, step: Step, message: Message) -> Verdict:
-        """Return what an interceptor decides, after those that it wants asked. Raises _Ended to ask."""
+    async def _asked(self, walk: _Walk, step: Step, message: Message, verdict: Ask | Hold) -> Verdict:
+        """Return what a person decides. Raises _Ended to ask the client's user."""
         settings, name = step.rule.settings, step.rule.name
-        if step.interceptor.waits:
-            await in_task()
-            with trio.fail_after(settings.patience):
-                verdict = await step.interceptor.judge(message)
-        else:
-            verdict = await step.interceptor.judge(message)
-        if isinstance(verdict, (Ask, Hold)):
-            if message.on == NOTIFICATION:
-                raise BadVerdict("a notification can only be dropped")
-            if name in walk.approved:
-                return PASS
+        if message.on == NOTIFICATION:
+            raise BadVerdict("a notification can only be dropped")
+        if name in walk.approved:
+            return PASS
         if isinstance(verdict, Ask):
             if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
                 raise _Ended(self._park(walk, step, message.call, question), "ask")
             if settings.unanswered == "refuse":
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
-        if isinstance(verdict, Hold):
-            await self._learn(walk, message.call)
-            verdict = await self._holding.hold(
-                EXCHANGE.get(),
-                name,
-                verdict.reason,
-                message,
-                settings.answer_timeout,
-                settings.at_timeout,
-                partial(self._tried, walk, message),
-            )
-            if message.on == REQUEST:
-                walk.approved |= {name}
-        return verdict
+        await self._learn(walk, message.call)
+        decision = await self._holding.hold(
+            EXCHANGE.get(),
+            name,
+            verdict.reason,
+            message,
+            settings.answer_timeout,
+            settings.at_timeout,
+            partial(self._tried, walk, message),
+        )
+        if message.on == REQUEST:
+            walk.approved |= {name}
+        return decision
 
     def _tried(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
         """Return what a change makes of a message. Raises BadVerdict. The tool must have been learned."""
