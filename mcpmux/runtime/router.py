@@ -427,24 +427,23 @@ class Router:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
         # Nothing is judged or renamed: the reference stays as the client spelled it.
         if only is not None and judge.is_open and judge.overrides is None:
-            work = partial(self._ask, self._registry.for_call(only, call))
-            if self.interception is not None:
-                return await self._stepped(only, target_in(call.params), call, notify, work)
-            return await work(call, notify)
+            upstream = self._registry.for_call(only, call)
+            if self.interception is None:
+                return await self._ask(upstream, call, notify)
+            own = target_in(call.params)
+            return await self._stepped(only, own, call, notify, partial(self._ask, upstream))
         ref, key, named = judge.read_ref(call)
         if key == "uri":
             owner, own, _ = await self.resolver.resolve_uri(named, call, m.COMPLETE)
         else:
             owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
-        upstream = self._registry.for_call(owner, call)
+        upstream, own_ref = self._registry.for_call(owner, call), raw({**ref, key: raw(own)})
+        if self.interception is None:
+            return await self._ask_about(upstream, own_ref, call, notify)
+        return await self._stepped(owner, own, call, notify, partial(self._ask_about, upstream, own_ref))
 
-        async def ask(call: Call, notify: Notify) -> Fields:
-            call = call.with_params({**call.params, "ref": raw({**ref, key: raw(own)})})
-            return await self._ask(upstream, call, notify)
-
-        if self.interception is not None:
-            return await self._stepped(owner, own, call, notify, ask)
-        return await ask(call, notify)
+    def _ask_about(self, upstream: Upstream, ref: Raw, call: Call, notify: Notify) -> Awaitable[Fields]:
+        return self._ask(upstream, call.with_params({**call.params, "ref": ref}), notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.resolver.namespace
@@ -462,10 +461,10 @@ class Router:
         rule = judge.refused_by(owner, m.TOOLS_CALL, tool)
         if rule is not None:
             raise as_refused(no_task(), rule)
+        if self.interception is None:
+            return await self._ask_about_task(upstream, own, call, notify)
         work = partial(self._ask_about_task, upstream, own)
-        if self.interception is not None:
-            return await self._stepped(owner, tool, call, notify, work)
-        return await work(call, notify)
+        return await self._stepped(owner, tool, call, notify, work)
 
     def _ask_about_task(self, upstream: Upstream, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         namespace, owner = self.resolver.namespace, upstream.name
