@@ -52,12 +52,16 @@ class MuxDesk:
             if isinstance(decided, Ask | Hold):
                 return Decision(NO_DECISION)
             held.decide(decided)
-        except BadVerdict as mistake:
+        except (BadVerdict, ValueError) as mistake:
             return Decision(str(mistake))
         return Decision()
 
     async def _state(self, held: Held) -> HeldState:
         message, schema = held.message, None
+        try:
+            shown = message.as_json()
+        except ValueError:  # what it contains can be passed on, but not be shown
+            shown = {"on": message.on, "method": message.method, "params": {}}
         upstream = self._mux.upstreams.get(message.upstream or "")
         if message.method == m.TOOLS_CALL and message.on == REQUEST and upstream is not None:
             schema = upstream.listings[m.TOOLS_LIST].schema(message.own or "") or None
@@ -66,7 +70,7 @@ class MuxDesk:
             await self._row_of(held.exchange),
             held.by,
             held.reason,
-            message.as_json(),
+            shown,
             max(0.0, round(held.until - trio.current_time(), 1)),
             held.at_timeout,
             schema,

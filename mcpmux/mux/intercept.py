@@ -308,7 +308,11 @@ def change_outcome(message: Message, change: Change, schema: Schema) -> Outcome:
     if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
         raise BadVerdict("it changes the task in `_meta`")
     if result.get("resultType", "complete") != "complete":
-        if decoded(old.get("inputRequests"), dict).keys() != result.get("inputRequests", {}).keys():
+        requests = result.get("inputRequests", {})
+        if (
+            not isinstance(requests, dict)
+            or requests.keys() != decoded(old.get("inputRequests"), dict).keys()
+        ):
             raise BadVerdict("it changes which questions are asked")
         return changed
     if method in _HOLDING and not {"task", "taskId"} & old.keys():

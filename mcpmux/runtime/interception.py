@@ -27,7 +27,7 @@ import trio
 
 from mcpmux.channels.questions import PARK_SECONDS, ParkedCalls
 from mcpmux.channels.tap import EXCHANGE, Intercepted, Tap
-from mcpmux.config.intercept import NOTIFICATION, REQUEST, RESULT
+from mcpmux.config.intercept import NOTIFICATION, REQUEST, RESULT, Intercept
 from mcpmux.errors import McpmuxError, Refused, RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.intercept import (
@@ -109,12 +109,15 @@ class Chain:
 
 
 class _Waiting(NamedTuple):
-    """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already."""
+    """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already.
+
+    By their settings: after a change of the configuration another interceptor may have the name of one.
+    """
 
     step: Step
     first: Call
     call: Call
-    done: frozenset[str]
+    done: tuple[Intercept, ...]
     until: float
 
 
@@ -129,7 +132,7 @@ class _Ended(Exception):
 class _Walk:
     """One exchange on its way through the interceptors.
 
-    `first`: the call as the client sent it. `done`: names of those that need not judge the request again.
+    `first`: the call as the client sent it. `done`: settings of those that need not judge the request again.
     `approved`: of those whose question was answered. `name`: of the upstream. `own`: see
     `Interception.exchange`.
     """
@@ -140,8 +143,8 @@ class _Walk:
         self.chain, self.upstream, self.own, self.first = chain, upstream, own, call
         self.name = upstream.name if upstream is not None else None
         self.hints: Mapping[str, bool] | None = None
-        self.done: frozenset[str] = frozenset()
-        self.approved: frozenset[str] = frozenset()
+        self.done: tuple[Intercept, ...] = ()
+        self.approved: tuple[Intercept, ...] = ()
 
     def steps(self, stage: str) -> list[Step]:
         """Return the interceptors of a stage that are for this exchange."""
@@ -154,11 +157,11 @@ class _Walk:
     def message(self, on: str, call: Call, outcome: Outcome | None = None) -> Message:
         return Message(on, call, self.name, self.own, self.hints, outcome)
 
-    def done_after(self, name: str) -> frozenset[str]:
-        """Return the names of those that have judged the request once `name` has."""
-        names = [step.rule.name for step in self.steps(REQUEST)]
-        count = names.index(name) + 1
-        return self.done.union(names[:count])
+    def done_after(self, last: Step) -> tuple[Intercept, ...]:
+        """Return the settings of those that have judged the request once `last` has."""
+        steps = self.steps(REQUEST)
+        count = steps.index(last) + 1
+        return (*self.done, *(step.rule.settings for step in steps[:count]))
 
 
 class Interception:
@@ -178,7 +181,7 @@ class Interception:
         self._access, self._round_trips, self._holding, self._tap = access, round_trips, holding, tap
         self._chains: dict[tuple[str, str | None], Chain | None] = {}
         self._parked: ParkedCalls[_Waiting] = ParkedCalls() if former is None else former._parked
-        self._approvals: Lru[bytes, frozenset[str]] = (
+        self._approvals: Lru[bytes, tuple[Intercept, ...]] = (
             Lru(APPROVALS_LIMIT, APPROVALS_BYTES) if former is None else former._approvals
         )
 
@@ -244,7 +247,7 @@ class Interception:
     async def _request(self, walk: _Walk, call: Call) -> tuple[Call, Fields | None]:
         """Return the call for the server, or the answer in its place. Raises _Ended."""
         for step in walk.steps(REQUEST):
-            if step.rule.name not in walk.done:
+            if not walk.done or step.rule.settings not in walk.done:
                 changed = await self._judged(walk, step, walk.message(REQUEST, call))
                 if isinstance(changed, dict):
                     return call, changed
@@ -322,7 +325,7 @@ class Interception:
         settings, name = step.rule.settings, step.rule.name
         if message.on == NOTIFICATION:
             raise BadVerdict("a notification can only be dropped")
-        if name in walk.approved:
+        if settings in walk.approved:
             return PASS
         if isinstance(verdict, Ask):
             if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
@@ -341,7 +344,7 @@ class Interception:
             partial(self._tried, walk, message),
         )
         if message.on == REQUEST:
-            walk.approved |= {name}
+            walk.approved += (settings,)
         return decision
 
     def _tried(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
@@ -386,8 +389,7 @@ class Interception:
     def _park(self, walk: _Walk, step: Step, call: Call, question: Fields) -> Fields:
         now = trio.current_time()
         self._parked.sift(lambda waiting: waiting.until >= now)
-        done = walk.done_after(step.rule.name)
-        waiting = _Waiting(step, walk.first, call, done, now + PARK_SECONDS)
+        waiting = _Waiting(step, walk.first, call, walk.done_after(step), now + PARK_SECONDS)
         state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
         requests = {QUESTION: {"method": m.ELICIT, "params": question}}
         return {"resultType": raw("input_required"), "inputRequests": raw(requests), STATE: raw(state)}
@@ -399,7 +401,7 @@ class Interception:
         state = call.text(STATE)
         if state not in self._parked:
             key = self._approval_key(call, state)
-            walk.approved = self._approvals.pop(key) or frozenset()
+            walk.approved = self._approvals.pop(key) or ()
             return call
         waiting = self._parked.take(call)
         if waiting.until < trio.current_time():

@@ -151,6 +151,7 @@ def test_states_cursors_tasks_and_questions_of_a_result_stay():
         {**same, "requestState": "t"},
         {**same, "resultType": "complete", "content": []},
         {**same, "inputRequests": {}},
+        {**same, "inputRequests": []},
     ):
         with pytest.raises(BadVerdict):
             change_outcome(message, Change(result=other), None)

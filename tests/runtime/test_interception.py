@@ -634,6 +634,17 @@ async def test_interceptors_change_while_mcpmux_runs(autojump_clock):
         assert len(calls_at(server)) == 2
 
 
+async def test_consent_is_not_for_another_interceptor_in_the_same_place(autojump_clock):
+    server = disk()
+    async with open_world({"x": server}, **APPROVE) as world:
+        client = await world.open_client(MODERN, CAPABILITIES)
+        again = await ask_modern(client)
+        world.mux.apply(with_interceptors(world, Intercept(builtin="fail", names=("delete",))))
+        error = await client.refusal("tools/call", again)
+        assert error["message"] == "Refused by intercept[0]: it fails on purpose"
+        assert not calls_at(server)
+
+
 async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_clock):
     async with open_world({"x": disk()}) as world:
         config = world.mux.config
