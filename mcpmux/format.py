@@ -25,7 +25,7 @@ def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def time_text(seconds: float | None) -> str:
-    """A duration."""
+    """Return a duration."""
     return NOTHING if seconds is None else _in_units(seconds, _TIMES)
 
 
@@ -35,7 +35,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """A share as percent. Only 0 is shown as 0 %, and only 1 as 100 %."""
+    """Return a share as percent. Only 0 is shown as 0 %, and only 1 as 100 %."""
     if share is None:
         return NOTHING
     if 0 < share < 1e-5:
@@ -46,7 +46,7 @@ def share_text(share: float | None) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A size in the units of the configuration."""
+    """Return a size in the units of the configuration."""
     return _in_units(count, _SIZES) if count >= 1023.5 else f"{count:.0f} B"
 
 
@@ -61,7 +61,7 @@ def counts_text(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """The last `width` values as bars from 0 to their most; a space where there is none."""
+    """Return the last `width` values as bars from 0 to their most; a space where there is none."""
     shown = values[-width:]
     most = max((value for value in shown if value is not None), default=0.0) or 1.0
     return "".join(" " if value is None else _BARS[min(int(value / most * 8), 7)] for value in shown)

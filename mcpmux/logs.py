@@ -28,7 +28,7 @@ NESTING = 4  # levels of lists in a value; what is deeper becomes text
 
 
 def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
-    """A value with `change` applied to every text in it. Other objects become text first."""
+    """Return a value with `change` applied to every text in it. Other objects become text first."""
     if isinstance(value, str):
         return change(value)
     if value is None or isinstance(value, bool | int | float):

@@ -95,11 +95,11 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
         return float(match[1]) if match else None
 
     def holds(self, value: float) -> bool:
-        """Whether a value meets it. The value is in the units of `limit`."""
+        """Return whether a value meets it. The value is in the units of `limit`."""
         return COMPARISONS[self.comparison](value, self.limit)
 
     def text_of(self, value: float) -> str:
-        """A value in the units of `limit`, for people."""
+        """Return a value in the units of `limit`, for people."""
         return UNITS[self.kind][1](value)
 
 
@@ -232,7 +232,7 @@ def find_lost(assertions: Iterable[Assertion], results: Results) -> str | None:
 
 
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:
-    """Every condition for every target."""
+    """Return a judgement of every condition for every target."""
     return [judge(assertion, result) for result, assertion in product(results, assertions)]
 
 

@@ -137,7 +137,7 @@ class Drive(Work):
         return (started + moment for moment in arrivals(profile, random))
 
     def _finish(self) -> int:
-        """The time is over: record as unfinished what still waits, and what was due and not sent."""
+        """Record as unfinished, when the time is over, what still waits, and what was due and not sent."""
         now = trio.current_time()
         unfinished = self.in_flight
         for worker in self._workers:

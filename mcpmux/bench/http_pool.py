@@ -75,7 +75,7 @@ class Connector:
     _address: str | None = None
 
     async def open(self) -> HttpConnection:
-        """One more. Raises ConnectFailed."""
+        """Open one more. Raises ConnectFailed."""
         async with self._opening:
             byte_stream = await connect(self._address or self.origin.host, self.origin.port)
         with suppress(OSError):  # the server may have closed it by now
@@ -234,7 +234,7 @@ class HttpPool:
         self._idle.append(await self.connector.open())
 
     async def exchange(self, chain: Chain) -> Fields:
-        """The answer to the last ask of a chain, unless another is pending. Raises McpmuxError."""
+        """Return the answer to the last ask of a chain, unless another is pending. Raises McpmuxError."""
         while True:
             connection = self._take_idle() or await self.connector.open()
             try:

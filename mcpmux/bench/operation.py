@@ -84,7 +84,7 @@ class Operation(NamedTuple):
 
 
 def parse_operation(text: str) -> Operation:
-    """The operation that the words describe. Raises InvalidValue."""
+    """Return the operation that the words describe. Raises InvalidValue."""
     verb, _, rest = text.strip().partition(" ")
     subject, _, more = (part.strip() for part in rest.strip().partition(" "))
     if (verb == "ping" and not subject) or (verb in OF_URIS and not more):
@@ -151,7 +151,7 @@ def bind(operation: Operation, uris: Sequence[str]) -> Make:
 
 
 def matches(glob: str, uri: str) -> bool:
-    """Whether a glob, in which `*` is any text, matches the whole URI, with its prefix or without.
+    """Return whether a glob, in which `*` is any text, matches the whole URI, with its prefix or without.
 
     So one text is about the same resource at a server and at the mcpmux in front of it.
     """
@@ -198,7 +198,7 @@ class Template:
     """A JSON object with placeholders. `needs_uri`: whether `{{uri}}` is among them."""
 
     def __init__(self, value: dict[str, Any]) -> None:
-        """A bare placeholder is a text that begins with _BARE. Raises InvalidValue."""
+        """Read an object. A bare placeholder in it is a text that begins with _BARE. Raises InvalidValue."""
         self.needs_uri = False
         self._first, *pieces = _PLACE.split(_json(value))
         self._rest: list[tuple[Fill, bool, str]] = []  # and whether it is in a text, and what follows it
@@ -209,7 +209,7 @@ class Template:
         self._constant = None if self._rest else decode_fields(raw(value))
 
     def fill(self, number: int, random: Random, draw_uri: Draw[str]) -> Fields:
-        """The members of the object for one request."""
+        """Return the members of the object for one request."""
         if self._constant is not None:
             return self._constant
         text = self._first
@@ -241,7 +241,7 @@ def _json(value: Any) -> str:
 
 
 def parse_arguments(text: str) -> Template:
-    """The template in a JSON object; an empty text is an empty object. Raises InvalidValue."""
+    """Return the template in a JSON object; an empty text is an empty object. Raises InvalidValue."""
     try:
         value = decode_any(_TEXT_OR_PLACE.sub(_quote, text).encode() or b"{}")
     except ValueError as error:
@@ -256,7 +256,7 @@ def _quote(found: re.Match[str]) -> str:
 
 
 def expand(template: str, values: Fields) -> str:
-    """A URI of a template, each `{name}` (RFC 6570, level 1, and `{+name}`) replaced by its value."""
+    """Return a URI of a template, each `{name}` (RFC 6570, level 1, and `{+name}`) replaced by its value."""
 
     def text_of_value(found: re.Match[str]) -> str:
         value = values.get(found[1], raw(""))

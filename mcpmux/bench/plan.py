@@ -76,7 +76,7 @@ class Plan:
                 raise InvalidValue(text)
 
     def _mistakes(self) -> Iterator[tuple[object, str]]:
-        """Whether parts do not go together, and what to do about it."""
+        """Yield whether parts do not go together, and what to do about it."""
         rate, profile, push = self.rate or "", self.profile or (), self.push
         clients, captured = self.clients is not None, self.captured is not None
         yield rate and clients, "a rate and a number of clients exclude each other: arrivals need no clients"
@@ -202,7 +202,7 @@ def default_flows(push: Operation | None, facts: ServerFacts, uris: tuple[str, .
 
 
 def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The first `count` resources that the `subscribe` of the flows is about. Raises InvalidValue."""
+    """Return the first `count` resources that the `subscribe` of the flows is about. Raises InvalidValue."""
     globs = [step.subject or "*" for flow in flows for step in flow.steps]
     matching = [uri for uri in uris if any(matches(glob, uri) for glob in globs)]
     if len(matching) < count:
@@ -211,7 +211,7 @@ def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tup
 
 
 def is_remote(upstream: Upstream) -> bool:
-    """Whether load on it may leave this machine: names other than `localhost` are not looked up."""
+    """Return whether load on it may leave this machine: names other than `localhost` are not looked up."""
     target = upstream.target
     if isinstance(target, Stdio | Unix | Missing):
         return False

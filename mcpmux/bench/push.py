@@ -46,7 +46,7 @@ class Push(Work):
         self.deliveries = Deliveries(len(self._sessions) - 1, len(self._uris))
 
     def hear(self, subscriber: int, notification: Notification) -> None:
-        """A subscriber has received a notification."""
+        """Take a notification that a subscriber has received."""
         uri = text_of(members_of(notification.params).get("uri"))
         if notification.method == m.RESOURCE_UPDATED and uri is not None:
             self.deliveries.hear(subscriber, uri, trio.current_time())
@@ -129,7 +129,7 @@ class Deliveries:
     _open: dict[str, tuple[float, set[int]]] = field(factory=dict)  # since when, and who has heard of it
 
     def change(self, uri: str, now: float) -> None:
-        """A resource is about to be changed."""
+        """Note that a resource is about to be changed."""
         self._changes += 1
         self._open[uri] = now, set()
 
@@ -139,7 +139,7 @@ class Deliveries:
         del self._open[uri]
 
     def hear(self, subscriber: int, uri: str, now: float) -> None:
-        """A subscriber has heard of a resource."""
+        """Note that a subscriber knows of a change of a resource."""
         if uri not in self._open:
             return
         changed, receivers = self._open[uri]
@@ -150,11 +150,11 @@ class Deliveries:
             self._delay.record(now - changed)
 
     def complete(self, uri: str) -> bool:
-        """Whether everybody has heard of the last change of a resource."""
+        """Return whether all subscribers know of the last change of a resource."""
         return uri in self._open and len(self._open[uri][1]) >= self._subscribers
 
     def results(self) -> FanOut:
-        """The counts and delays."""
+        """Return the counts and delays."""
         return FanOut(
             subscribers=self._subscribers,
             resources=self._resources,

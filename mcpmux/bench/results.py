@@ -198,7 +198,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     examples: dict[str, str] = {}
 
     def overall(self) -> OperationResult:
-        """All operations as one."""
+        """Return all operations as one."""
         none = NO_TIMES
         nothing = OperationResult(
             count=0, errors={}, sent_bytes=0, received_bytes=0, latency=none, service=none, series=self.series
@@ -211,7 +211,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _sum(parts: Sequence[S], *names: str) -> S:
-    """The first of `parts`, but with the sums over all of them in the fields with these `names`."""
+    """Return the first of `parts`, but with the sums over all of them in the fields with these `names`."""
     columns = {name: [getattr(part, name) for part in parts] for name in names}
     return replace(parts[0], **{name: _sum_values(values) for name, values in columns.items()})
 
@@ -260,7 +260,7 @@ def generator_of(
 
 
 def by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
-    """The runs of each target, in the order measured."""
+    """Return the runs of each target, in the order measured."""
     runs: dict[str, list[Results]] = {}
     for result in results:
         runs.setdefault(result.about.name, []).append(result)
@@ -268,7 +268,7 @@ def by_name(results: Iterable[Results]) -> dict[str, list[Results]]:
 
 
 def pooled(results: Iterable[Results]) -> list[Results]:
-    """One result for each target."""
+    """Return one result for each target."""
     return [pool(runs) for runs in by_name(results).values()]
 
 
@@ -331,12 +331,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_report(report: Report) -> bytes:
-    """The report as JSON on one line."""
+    """Return the report as JSON on one line."""
     return msgspec.json.encode(report) + b"\n"
 
 
 def decode_report(data: bytes, source: str) -> Report:
-    """The report in a file. `source`: how to name it in errors. Raises BadResults."""
+    """Return the report in a file. `source`: how to name it in errors. Raises BadResults."""
     try:
         document = msgspec.json.decode(data, type=dict[str, Any])
     except UNREADABLE as error:

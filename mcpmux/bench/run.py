@@ -71,7 +71,7 @@ class Run:
             self._opening.cancel(reason=reason)
 
     async def measure(self) -> Results | None:
-        """The results; None when it was stopped before anything was measured.
+        """Return the results; None when it was stopped before anything was measured.
 
         Raises McpmuxError when it cannot be reached, ConfigError when it lacks what was asked for.
         """

@@ -60,7 +60,7 @@ Profile = tuple[Ramp, ...]
 
 
 def parse_rate(text: str, seconds: float) -> Profile:
-    """The profile in `text`; steps without any duration share `seconds`. Raises InvalidValue."""
+    """Return the profile in `text`; steps without any duration share `seconds`. Raises InvalidValue."""
     ramps: list[Ramp] = []
     following: float | None = None
     steps = text.split(",")

@@ -93,7 +93,7 @@ class Knee:
         return None if self.failed <= low * (1 + CLOSE) else float(f"{(low * self.failed) ** 0.5:.3g}")
 
     def describe(self) -> str:
-        """The answer, in a sentence."""
+        """Return the answer, in a sentence."""
         early = "" if self.next is None else "; the search ended early"
         if self.held is None and self.failed is None:
             return f"no rate was tried often enough to say whether it holds{early}"

@@ -104,7 +104,7 @@ class Session:
     _holding: trio.CancelScope | None = None
 
     async def exchange(self, call: Call, notify: Notify = ignore_event) -> Fields:
-        """One call. Raises McpmuxError."""
+        """Make one call. Raises McpmuxError."""
         if self._connection is None:
             raise TransportClosed(self.last_words or LOST)
         return await self._connection.exchange(call, notify)
@@ -186,7 +186,7 @@ class Session:
             await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, params, {}))
 
     async def list_uris(self) -> tuple[str, ...]:
-        """Every resource that the server lists. Raises McpmuxError."""
+        """Return every resource that the server lists. Raises McpmuxError."""
         uris: list[str] = []
 
         def note(_call: Call, result: Fields) -> None:

@@ -57,7 +57,7 @@ class Sums:
     __slots__ = ("count", "errors", "latency", "received_bytes", "sent_bytes", "service")
 
     def __init__(self, parts: Iterable[Sums] = ()) -> None:
-        """All `parts` together."""
+        """Add up all `parts`."""
         self.count = self.sent_bytes = self.received_bytes = 0
         self.errors: dict[str, int] = {}  # by kind
         self.latency = self.service = Histogram()

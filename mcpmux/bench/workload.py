@@ -58,7 +58,7 @@ class Flow:
 
 
 def parse_flow(text: str) -> Flow:
-    """A flow of one step: `8 read`; without a number its weight is 1. Raises InvalidValue."""
+    """Return a flow of one step: `8 read`; without a number its weight is 1. Raises InvalidValue."""
     match = _WEIGHT.fullmatch(text.strip())
     weight, rest = (float(match[1]), match[2]) if match else (1.0, text)
     if weight <= 0:
@@ -83,13 +83,13 @@ class Turns:
         self._number = 0
 
     def next(self) -> tuple[list[Ask], float]:
-        """The asks of the next turn of a client, and the pause between them."""
+        """Return the asks of the next turn of a client, and the pause between them."""
         self._number += 1
         flow = self._choose()
         return [make(self._number, self._random) for make in flow.makers], flow.pause
 
     def next_ask(self) -> Ask:
-        """The first ask of the next turn."""
+        """Return the first ask of the next turn."""
         self._number += 1
         return self._choose().makers[0](self._number, self._random)
 
@@ -161,14 +161,14 @@ class CapturedLoad:
 
 
 def in_turn(load: CapturedLoad) -> Turns:
-    """The requests of a captured load, one after another; after the last one the first."""
+    """Return the requests of a captured load, one after another; after the last one the first."""
     flows = [BoundFlow((always(ask),), 0.0) for ask in load.asks]
     places = chain.from_iterable(repeat(load.order))
     return Turns(flows, map(flows.__getitem__, places).__next__, Random(0))
 
 
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
-    """The requests of all dialogues in the order of the capture; tools are called `with_tools` only."""
+    """Return the requests of all dialogues in the order of the capture; calls of tools only `with_tools`."""
     turns = sorted(
         (turn for dialogue in dialogues for turn in dialogue.requests()), key=lambda turn: turn.position
     )

@@ -221,4 +221,4 @@ async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
 
 
 async def ignore_event(_event: Event) -> None:
-    """The `Notify` of an exchange whose notifications are of no use."""
+    """Drop a notification: the `Notify` of an exchange whose notifications are of no use."""

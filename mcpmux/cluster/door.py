@@ -195,7 +195,7 @@ class Door(AnswersForOthers):
         return Outcome.LOST  # as the client sees it
 
     async def _locate(self, owner: str, session_id: str | None) -> Neighbour | None:
-        """The other replica that has what is named; None if it is to be answered here.
+        """Return the other replica that has what is named; None if it is to be answered here.
 
         Raises StoreAway, Busy.
         """
@@ -284,7 +284,7 @@ class HandedCalls(AnswersForOthers):
 
 
 def _message_in(request: HttpRequest) -> Message | None:
-    """The JSON-RPC message in a POST; None for anything else."""
+    """Return the JSON-RPC message in a POST; None for anything else."""
     if request.method != "POST":
         return None
     try:

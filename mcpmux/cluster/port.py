@@ -146,7 +146,7 @@ class ReplicaPort:
         await reply.send(403, (("Content-Type", "text/plain"), (REFUSED, "1")), reason.encode())
 
     def _letter_in(self, request: HttpRequest) -> Letter | str:
-        """The letter in a request, or why it is refused."""
+        """Return the letter in a request, or why it is refused."""
         if request.method != "POST" or request.path != PATH:
             return "this port is for replicas of mcpmux"
         # Before the letter is decoded: only bytes that a holder of the key has written reach the decoder.

@@ -166,7 +166,7 @@ OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[Client[bytes]]]
 
 @asynccontextmanager
 async def open_redis_store(config: Cluster, pause: float = PAUSE) -> AsyncIterator[RedisStore]:
-    """The store of a configuration that has its `url`. `pause`: seconds between attempts to reach it.
+    """Yield the store of a configuration that has its `url`. `pause`: seconds between attempts to reach it.
 
     Raises ConfigError for settings that are wrong, such as files of TLS. Leaving it or cancelling it closes
     all connections.
@@ -354,7 +354,7 @@ class RedisStore:
             self._lose(opened, error)
 
     def _lose(self, opened: _Opened, error: Exception) -> None:
-        """The tasks of a client broke."""
+        """Note that the tasks of a client broke."""
         if opened is self._opened:
             self._opened = None
             self._note(error)
@@ -366,7 +366,7 @@ class RedisStore:
         return StoreAway(self.away)
 
     async def _ask(self, question: Callable[[Client[bytes]], Awaitable[T]]) -> T:
-        """An answer of the store. Raises StoreAway."""
+        """Return an answer of the store. Raises StoreAway."""
         if self._calls >= CALLS:
             raise StoreAway(f"the store at {self._where} has {CALLS} calls to answer already")
         self._calls += 1
@@ -621,7 +621,7 @@ def _text_of(place: Place) -> str:
 
 
 def _without_brace(name: str) -> str:
-    """The name, without what would end a hash tag early."""
+    """Return the name, without what would end a hash tag early."""
     return name.replace("%", "%25").replace("}", "%7D") if "}" in name or "%" in name else name
 
 
@@ -630,7 +630,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what is behind it."""
+    """Yield the error and what is behind it."""
     while error is not None:
         yield error
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__

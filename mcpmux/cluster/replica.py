@@ -140,7 +140,7 @@ class Replica:
         hub.on_list_change = self.herald.list_changed
 
     def sessions_of(self, listener: int) -> StoredSessions:
-        """The sessions of the listener with that number. `join` has to follow."""
+        """Return the sessions of the listener with that number. `join` has to follow."""
         sessions = StoredSessions(
             listener, self._store, self._seal, self.members, self._service, self._seconds
         )

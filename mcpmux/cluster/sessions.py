@@ -191,7 +191,7 @@ class EventWriter:
         return len(self._waiting)
 
     def put(self, name: str, sealed: bytes, most: int) -> None:
-        """An event of the session of that name, of which the newest `most` are kept. Never waits."""
+        """Keep an event of the session of that name, of which the newest `most` are kept. Never waits."""
         self._waiting.append((name, sealed, most))
         self._bytes += len(sealed) + EVENT_BYTES
         self._put += 1

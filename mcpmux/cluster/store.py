@@ -114,7 +114,7 @@ class Store(Protocol):
         """Keep a session for `seconds`. Return False, without any change, when another replica owns it."""
 
     async def find(self, name: str) -> StoredSession | None:
-        """A session, None when there is none."""
+        """Return a session, None when there is none."""
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
         """Give a session of `before` to `owner`. Return False when `before` does not own it (any more)."""
@@ -129,7 +129,7 @@ class Store(Protocol):
         """Add to the events of a session, of which the newest `most` are kept, for so long."""
 
     async def events(self, name: str) -> Sequence[bytes]:
-        """The events of a session that are kept, the oldest first."""
+        """Return the events of a session that are kept, the oldest first."""
 
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         """Take a token out of each bucket, or out of none.
@@ -239,11 +239,11 @@ class _Expiring(Generic[V]):
         return gone
 
     def sorted(self) -> list[tuple[str, V]]:
-        """All that was not dropped, by name."""
+        """Return all that was not dropped, by name."""
         return [(name, value) for name, (value, _) in sorted(self._entries.items())]
 
     def left(self, now: float) -> list[tuple[str, V, float]]:
-        """All that is in force, by name, with the time that is left."""
+        """Return all that is in force, by name, with the time that is left."""
         entries = sorted(self._entries.items())
         return [(name, value, ends - now) for name, (value, ends) in entries if ends > now]
 

@@ -44,7 +44,7 @@ class Survey(msgspec.Struct, frozen=True):
     warnings: list[str] = []
 
     def __str__(self) -> str:
-        """The facts in one line."""
+        """Return the facts in one line."""
         if self.store is None:
             return "the store does not answer"
         if not self.replicas:
@@ -73,7 +73,7 @@ async def survey(store: Store, seal: ClusterSeal) -> Survey:
 
 
 def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[str]]:
-    """The replicas that have our key, by name, and what is wrong with the others."""
+    """Return the replicas that have our key, by name, and what is wrong with the others."""
     seen: list[SeenReplica] = []
     strangers = unread = 0
     for lease in roll.leases:

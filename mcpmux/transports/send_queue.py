@@ -100,7 +100,7 @@ class SendQueue:
             self.stop()
 
     def reading(self) -> trio.CancelScope:
-        """A scope to receive in. When sending breaks, it ends LAST_WORDS_SECONDS later."""
+        """Return a scope to receive in. When sending breaks, it ends LAST_WORDS_SECONDS later."""
         self._reading = trio.CancelScope(deadline=self._read_deadline)
         return self._reading
 

@@ -334,7 +334,7 @@ class HandshakeRefused(ConnectFailed):
 async def open_websocket(
     url: str, headers: HeaderFields, tls: ClientTls, max_message_bytes: int, patience: float
 ) -> AsyncIterator[WebSocketStream]:
-    """A message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
+    """Yield a message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings.
     """
@@ -452,7 +452,7 @@ async def open_websocket_client(
     guard: AdmitClient | None = None,
     hold: Callable[[], Holding | None] = lambda: None,
 ) -> AsyncIterator[WebSocketStream | None]:
-    """The messages of a client that got through the door, and by `guard`; else None. Closes `stream`.
+    """Yield the messages of a client that got through the door, and by `guard`; else None. Closes `stream`.
 
     `hold`: makes what counts what it has sent, once it got through.
     """

@@ -58,7 +58,7 @@ def test_nobody_there_is_no_crash_loop():
 
 
 @given(ENDS)
-def test_waits_are_bounded_and_deaths_are_those_of_the_window_or_the_loop(ends):
+def test_waits_are_bounded_and_deaths_are_those_that_count(ends):
     comeback, now, deaths = Comeback(), 0.0, []
     for died, held, chance in ends:
         now += held

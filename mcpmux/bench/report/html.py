@@ -45,7 +45,7 @@ class Markup(str):
 
 
 def element(tag: str, *inside: str, **attributes: str | float) -> Markup:
-    """An element with texts and Markup inside. A number in an attribute has one digit after the point."""
+    """Return an element with texts and Markup inside. A number in an attribute has one decimal digit."""
     words = ""
     for key, value in attributes.items():
         if value != "":
@@ -58,7 +58,7 @@ def element(tag: str, *inside: str, **attributes: str | float) -> Markup:
 def html_of(
     report: Report, comparisons: Sequence[Comparison] = (), judgements: Sequence[Judgement] = ()
 ) -> str:
-    """The whole page."""
+    """Return the whole page."""
     targets = by_name(report.results)
     whole = [pool(runs) for runs in targets.values()]
     title = f"MCP load benchmark: {', '.join(result.about.name for result in whole)}"
@@ -93,7 +93,7 @@ def html_of(
 
 
 def _tiles(one: Results) -> Markup:
-    """The numbers that are read first."""
+    """Return the tiles with the numbers that are read first."""
     whole = one.overall()
     times = zip(("p50", "p99", "p99.9"), whole.latency.percentiles((50, 99, 99.9)), strict=True)
     tiles = [
@@ -196,7 +196,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
 
     def at(self, value: float) -> float:
-        """The place of a value; what is outside is put on the nearest end."""
+        """Return the place of a value; what is outside is put on the nearest end."""
         low, high = self.ticks[0][0], self.ticks[-1][0]
         value = min(max(value, low), high)
         if self.log:
@@ -419,11 +419,11 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
 
 
 def tick_text(seconds: float) -> str:
-    """A duration at an axis: 1 ms, not 1.00 ms."""
+    """Return a duration at an axis: 1 ms, not 1.00 ms."""
     number, _, unit = time_text(seconds).partition(" ")
     return f"{float(number.replace(',', '')):g} {unit}"
 
 
 def number_text(value: float) -> str:
-    """A number at an axis: 1,500, not 1,500.0."""
+    """Return a number at an axis: 1,500, not 1,500.0."""
     return f"{round(value, 9):,g}" if value < 1e6 else f"{value:,.0f}"

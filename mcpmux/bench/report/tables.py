@@ -113,7 +113,7 @@ def notes_on(results: Sequence[Results]) -> list[str]:
 
 
 def differs(latency: Distribution, service: Distribution) -> bool:
-    """Whether counting from the actual send makes a visible difference."""
+    """Return whether counting from the actual send makes a visible difference."""
     pairs = zip(latency.percentiles(PERCENTS), service.percentiles(PERCENTS), strict=True)
     return any(one is not None and other is not None and one > other * 1.02 for one, other in pairs)
 
@@ -167,7 +167,7 @@ def _rate(one: Results, part: OperationResult) -> str:
 
 
 def _runs(title: str, runs: Sequence[Results]) -> Table:
-    """Each run, and their spread: half the distance from least to most, relative to the mean."""
+    """Return each run, and their spread: half the distance from least to most, relative to the mean."""
     wholes = [run.overall() for run in runs]
     rates = [run.rate(whole) if run.seconds else None for run, whole in zip(runs, wholes, strict=True)]
     times = [whole.latency.percentiles((50, 99, 100)) for whole in wholes]
@@ -254,7 +254,7 @@ Line = tuple[str, str, float | int | None, str]
 
 
 def csv_of(report: Report) -> str:
-    """The whole report with a heading line, as RFC 4180 has it."""
+    """Return the whole report with a heading line, as RFC 4180 has it."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(COLUMNS)

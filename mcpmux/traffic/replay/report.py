@@ -314,14 +314,14 @@ def _by_status(counts: Counter[str]) -> dict[str, int]:
 
 
 def _placed(path: Path, value: Any) -> Any:
-    """A message with nothing but the value, at its place."""
+    """Return a message with nothing but the value, at its place."""
     for step in reversed(path):
         value = {step: value} if isinstance(step, str) else [*[None] * min(step, PLACES_LIMIT), value]
     return value
 
 
 def _at(path: Path, message: Any) -> Any:
-    """The value at its place, or what replaced something above it."""
+    """Return the value at its place, or what replaced something above it."""
     for step in path:
         if isinstance(message, dict) and isinstance(step, str):
             message = message.get(step)
