@@ -154,6 +154,20 @@ def test_a_person_who_interrupts_a_question_ends_the_command(target: str) -> Non
     assert "Fatal" not in shown and "bug" not in shown
 
 
+@pytest.mark.parametrize(("reply", "code"), [("y", 0), ("n", 1)])
+def test_a_person_agrees_to_a_call_at_the_terminal(
+    reply: str, code: int, target: str, tmp_path: Path
+) -> None:
+    file, (command, script) = tmp_path / "mcpmux.toml", target.split()
+    file.write_text(
+        f'[upstreams.inn]\ncommand = "{command}"\nargs = ["{script}"]\n[[intercept]]\nbuiltin = "approve"\n'
+    )
+    ended, shown, out = converse(["call", str(file), "inn__add", "a:=1"], [("Answer?", reply)])
+    assert ended == code, shown
+    assert 'Allow tools/call inn__add with {"a":1}?' in shown
+    assert ('{"a": 1}' in out) == (reply == "y")
+
+
 def test_a_person_declines_a_form_and_a_visit(target: str) -> None:
     code, _, out = converse(["call", target, "book"], [("Answer?", "n")])
     assert (code, json.loads(out)) == (0, {"action": "decline"})
