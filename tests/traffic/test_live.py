@@ -448,6 +448,16 @@ def test_durations_are_counted_where_they_belong():
     assert stats.slots[1].p50 is None
 
 
+def test_a_row_that_was_dropped_meanwhile_is_shown_without_its_texts():
+    traffic = Traffic(rows=1)
+    traffic.exchange(answer={"error": {"code": 1, "message": "no"}})
+    (row,) = rows(traffic)
+    traffic.exchange()
+    assert traffic.ring.first == 2
+    shown = traffic.view.summary(row)
+    assert (shown.row, shown.arguments, shown.words) == (1, "", "")
+
+
 def test_durations_are_counted_by_name_the_longest_first():
     calls = [
         TimedCall(1, "", "tools/call", 5.0, False, "docs__find", 1),

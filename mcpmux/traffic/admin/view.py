@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
@@ -145,18 +145,19 @@ class LiveView:
                 for stored in reversed(row.messages)
                 if failed and stored.observed.kind in ANSWERS and stored.observed.answers == row.first.number
             ]
-            brief = self._read_short(row.messages[0], arguments_text), ""
-            if answers:
-                brief = brief[0], self._read_short(answers[0], failure_text)
+            # None of them is there when the ring has dropped the row in the meantime.
+            arguments = self._read_short(row.messages[:1], arguments_text)
+            brief = arguments, self._read_short(answers[:1], failure_text)
             self._briefs[key] = brief
         return brief
 
-    def _read_short(self, stored: StoredMessage, read: Callable[[Any], str]) -> str:
-        if len(stored.observed.data) > LARGE:
-            return ""
-        message = self.record(stored).message
-        text = " ".join(read(msgspec.json.decode(message)).split()) if message is not None else ""
-        return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+    def _read_short(self, messages: Sequence[StoredMessage], read: Callable[[Any], str]) -> str:
+        """Return what `read` makes of a message, on one line and cut; "" without one, or of a large one."""
+        for stored in messages:
+            message = self.record(stored).message if len(stored.observed.data) <= LARGE else None
+            text = " ".join(read(msgspec.json.decode(message)).split()) if message is not None else ""
+            return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+        return ""
 
     def _summary(self, row: Row) -> ShownRow:
         method, target = self.texts(row)
