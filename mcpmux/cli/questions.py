@@ -118,9 +118,9 @@ def _fill_in(params: Mapping[str, Any]) -> dict[str, Any]:
     needed = required if isinstance(required, list) else []
     if (choice := _choose("Answer?" if fields else "Do you agree?")) != ANSWER:
         return {"action": _ACTIONS[choice]}
-    content = {}
     if not fields:  # the question is one of consent
-        return {"action": "accept", "content": content}
+        return {"action": "accept", "content": {}}
+    content = {}
     for name, field in fields.items():
         value = _ask_field(name, field if isinstance(field, dict) else {}, is_needed=name in needed)
         if value is not None:
