@@ -245,7 +245,7 @@ def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_
     target, words = split_config(target, words)
     if target is None:
         raise ConfigError([NO_TARGET])
-    kinds = [kind for kind in KINDS if kind in words] or list(KINDS)
+    kinds = list(dict.fromkeys(word for word in words if word in KINDS)) or list(KINDS)
     globs = [parse_glob(word) for word in words if word not in KINDS]
     lists, left_out = run(fetch_lists, load_target(target, credentials), kinds)
     if globs:
