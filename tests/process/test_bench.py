@@ -195,6 +195,7 @@ def test_a_server_on_a_plain_socket_is_measured(
     file = tmp_path / "results.json"
     with Running("serve", "--upstream", f"notes={demo_command('notes')}", "--listen", address) as mux:
         url = mux.line().strip()
+        mux.line("stderr", containing="1 of 1 upstreams are ready")  # on a busy machine it starts slowly
         options = ["--sessions", "2", "--revision", revision, "--check", "hash", "--json", str(file)]
         result = invoke("bench", url, *QUICK, *options, "--do", "read", "--do", "list tools")
         assert result.exit_code == 0, result.stderr + result.stdout
