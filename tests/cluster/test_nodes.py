@@ -267,8 +267,11 @@ async def test_a_change_by_a_killed_process_is_seen_by_reads_at_others(open_memb
 
             nursery.start_soon(change)
             await server.begun.wait()
-            assert [await read() for _ in range(3)] == ["0"] * 3
-            assert other.server.reads == 1  # it is remembered
+            while True:
+                count = other.server.reads
+                assert [await read() for _ in range(3)] == ["0"] * 3
+                if other.server.reads <= count + 1:  # it is remembered; on a busy machine a lease may end
+                    break
             server.may.set()
             await server.has.wait()
             await members["a"].kill()
