@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -105,9 +105,13 @@ def converse(arguments: list[str], replies: list[tuple[str, str]]) -> tuple[int,
     Return the exit code, what the terminal shows, and stdout.
     """
     master, slave = os.openpty()
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=slave, stderr=slave, stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
+    with (
+        subprocess.Popen(
+            [*COMMAND, *arguments], stdin=slave, stderr=slave, stdout=subprocess.PIPE, start_new_session=True
+        ) as process,
+        ExitStack() as failed,
+    ):
+        failed.callback(process.kill)  # else its end would be waited for without a limit
         os.close(slave)
         shown, ends = "", time.monotonic() + WAIT_SECONDS
         for question, reply in replies:
@@ -126,6 +130,7 @@ def converse(arguments: list[str], replies: list[tuple[str, str]]) -> tuple[int,
         assert process.stdout is not None
         out = process.stdout.read().decode()
         code = process.wait(WAIT_SECONDS)
+        failed.pop_all()
     os.close(master)
     return code, shown, out
 
@@ -162,7 +167,7 @@ def test_a_person_agrees_to_a_call_at_the_terminal(
     file.write_text(
         f'[upstreams.inn]\ncommand = "{command}"\nargs = ["{script}"]\n[[intercept]]\nbuiltin = "approve"\n'
     )
-    ended, shown, out = converse(["call", str(file), "inn__add", "a:=1"], [("Answer?", reply)])
+    ended, shown, out = converse(["call", str(file), "inn__add", "a:=1"], [("Do you agree?", reply)])
     assert ended == code, shown
     assert 'Allow tools/call inn__add with {"a":1}?' in shown
     assert ('{"a": 1}' in out) == (reply == "y")
