@@ -12,19 +12,19 @@ from mcpmux.config import Intercept
 from mcpmux.config.intercept import HOLD, REQUEST
 from mcpmux.errors import RpcError
 from mcpmux.interceptors.builtin import HoldBack
-from mcpmux.mux.intercept import Ask, BadVerdict, Hold, Message, Rule, read_verdict
+from mcpmux.mux.intercept import Ask, BadVerdict, Hold, InterceptedMessage, InterceptorRule, read_verdict
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import encode, error_body
 from mcpmux.runtime.holding import Held
 from mcpmux.runtime.interception import Step
 from mcpmux.traffic.admin.calls import RowOf
-from mcpmux.traffic.admin.held import Decision, HeldState, HoldOrder
+from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
 from mcpmux.traffic.reading.filters import NAMES, parse_filter
 from mcpmux.traffic.record import VERSION, Record
 
 BY: Final = "the admin page"  # no configured interceptor can have this name
-GONE: Final = Decision("it is not held any more", is_gone=True)
+GONE: Final = HoldDecision("it is not held any more", is_gone=True)
 NO_DECISION: Final = "expected pass, refuse or change: who else is there to ask?"
 
 
@@ -42,7 +42,7 @@ class MuxDesk:
             self.order = order
         return [await self._state(held) for held in list(self._mux.holding.held.values())]
 
-    async def decide(self, key: str, verdict: Any) -> Decision:
+    async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
         held = self._mux.holding.held.get(int(key)) if key.isdecimal() and len(key) < 16 else None
         if held is None:
@@ -50,11 +50,11 @@ class MuxDesk:
         try:
             decided = read_verdict(verdict)
             if isinstance(decided, Ask | Hold):
-                return Decision(NO_DECISION)
+                return HoldDecision(NO_DECISION)
             held.decide(decided)
         except (BadVerdict, ValueError) as mistake:
-            return Decision(str(mistake))
-        return Decision()
+            return HoldDecision(str(mistake))
+        return HoldDecision()
 
     async def _state(self, held: Held) -> HeldState:
         message, schema = held.message, None
@@ -86,10 +86,10 @@ def _step_of(order: HoldOrder) -> Step:
         answer_timeout=order.seconds,
         at_timeout=order.at_timeout,
     )
-    return Step(Rule(settings, BY), HoldBack(lambda message: chosen.matches(record_of(message))))
+    return Step(InterceptorRule(settings, BY), HoldBack(lambda message: chosen.matches(record_of(message))))
 
 
-def record_of(message: Message) -> Record:
+def record_of(message: InterceptedMessage) -> Record:
     """Return a message as a capture has it on the client's leg, as far as a filter can ask about it."""
     outcome = message.outcome
     kind, body = "request", encode({"method": message.method, "params": message.params})

@@ -18,7 +18,7 @@ from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
 from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function
 from mcpmux.interceptors.mcp_server import McpServer
-from mcpmux.mux.intercept import Ask, Hold, Message, Pass, Refuse, Rule
+from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse
 from mcpmux.mux.naming import Naming, is_among
 from mcpmux.mux.pattern import parse_glob
 from mcpmux.mux.view import hints_of
@@ -53,7 +53,10 @@ def make_steps(config: Config, naming: Naming, find: FindUpstream, functions: Fu
     """
     check_interceptors(config, functions)
     return [
-        Step(Rule(settings, f"intercept[{number}]", naming), _make(settings, config, find, functions))
+        Step(
+            InterceptorRule(settings, f"intercept[{number}]", naming),
+            _make(settings, config, find, functions),
+        )
         for number, settings in enumerate(config.intercept)
     ]
 
@@ -105,7 +108,7 @@ async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:
     return words
 
 
-def _made_up(settings: Intercept, config: Config) -> Message:
+def _made_up(settings: Intercept, config: Config) -> InterceptedMessage:
     """Return a message of an exchange that everything fits, as far as its table names it."""
     globs = list(map(parse_glob, settings.upstreams))
     upstream = next(name for name in (*config.enabled, None) if name is None or is_among(globs, name))
@@ -115,4 +118,4 @@ def _made_up(settings: Intercept, config: Config) -> Message:
     named = {"uri": raw(name)} if method == m.RESOURCES_READ else {"name": raw(name), "arguments": raw({})}
     stage = settings.stages[0]
     outcome = {"content": raw([{"type": "text", "text": "example"}])} if stage == RESULT else None
-    return Message(stage, Call(method, named, {}), upstream, name, hints, outcome)
+    return InterceptedMessage(stage, Call(method, named, {}), upstream, name, hints, outcome)

@@ -36,7 +36,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl, Shown
-from mcpmux.runtime.holding import Holding
+from mcpmux.runtime.holding import HeldExchanges
 from mcpmux.runtime.interception import Interception, Step
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
@@ -124,7 +124,7 @@ class Mux:
             self.marks,
         )
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
-        self.holding = Holding()
+        self.holding = HeldExchanges()
         self._functions = functions
         self._holds: Step | None = None  # what a person at the admin page wants held
         self._steps: Sequence[Step] = ()

@@ -24,7 +24,7 @@ from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.traffic.admin.configured_views import NAMES, ViewCount, ViewsState, describe_views
+from mcpmux.traffic.admin.configured_views import SHOWN_NAMES, ViewCount, ViewsState, describe_views
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.upstreams.lists import walk
 from mcpmux.upstreams.upstream import Upstream
@@ -146,7 +146,7 @@ class MuxViews:
     def _count(self, seen: list[Seen], missing: dict[str, str]) -> ViewCount:
         kinds = Counter(item.kind for item in seen)
         names = {
-            kind: sorted(self._redactor.clean(item.name) for item in seen if item.kind == kind)[:NAMES]
+            kind: sorted(self._redactor.clean(item.name) for item in seen if item.kind == kind)[:SHOWN_NAMES]
             for kind in kinds
         }
         return ViewCount(**kinds, tokens=sum(item.tokens for item in seen), missing=missing, names=names)

@@ -38,7 +38,7 @@ from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import SAFE_VARIABLES, transport_of
-from mcpmux.config.report import closest
+from mcpmux.config.report import hint_at
 from mcpmux.errors import ConfigError, RpcError
 from mcpmux.mux.merge import DELIVERED, merge_capabilities
 from mcpmux.mux.rewrite import Namespace
@@ -241,9 +241,7 @@ def check(
     all_names = [upstream.name for upstream in loaded.upstreams]
     for name in names:
         if name not in all_names:
-            close = closest(name, all_names)
-            hint = f"; did you mean `{close}`?" if close else ""
-            raise Mistake(f"NAME: there is no upstream `{name}`{hint}")
+            raise Mistake(f"NAME: there is no upstream `{name}`{hint_at(name, all_names)}")
     findings, extensions, warnings, tried = run(examine_all, loaded, names)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:

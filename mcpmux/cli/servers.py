@@ -21,7 +21,7 @@ from mcpmux.config.argument import split_command
 from mcpmux.config.expansion import display_url
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
-from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.report import InvalidValue, hint_at
 from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError, Problem, RemoteProtocolError, TransportError
 from mcpmux.files import read_named_file, read_text, replace_text
@@ -192,8 +192,7 @@ def remove_command(name: str, file: Path) -> None:
     place = find_place(document, format_)
     key = find_key(document, place, name)
     if key is None:
-        close = closest(name, get(document, place) or ())
-        hint = f"; did you mean `{close}`?" if close else ""
+        hint = hint_at(name, get(document, place) or ())
         raise Mistake(f"{file}: there is no server `{name}`{hint}")
     change(file, old_text, format_, lambda text: remove(text, format_, (*place, key)))
     click.echo(f"{name}: removed from {file}")

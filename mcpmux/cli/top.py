@@ -90,7 +90,7 @@ UPSTREAMS: Columns = {
 }
 """Of each row that `measured` returns."""
 
-NAMES: Columns = {
+NAME_COLUMNS: Columns = {
     "NAME": lambda row: row["name"],
     "METHOD": lambda row: row["method"],
     "RATE": _number("rate", rate_text),
@@ -101,12 +101,15 @@ NAMES: Columns = {
 }
 """Of each of the `names` of `/api/stats`, with its `rate`."""
 
-NUMBERS = frozenset((*UPSTREAMS, *NAMES)) - {"NAME", "STATE", "METHOD", "DETAILS"}
+NUMBERS = frozenset((*UPSTREAMS, *NAME_COLUMNS)) - {"NAME", "STATE", "METHOD", "DETAILS"}
 
 SORTS = {"RATE": "rate", "P50": "p50", "P95": "p95", "ERRORS": "errors", "IN FLIGHT": "in_flight"}
 """Headings by which rows can be sorted -> the member."""
 
-TABLES: Mapping[str, tuple[Columns, str]] = {"upstream": (UPSTREAMS, "DETAILS"), "name": (NAMES, "METHOD")}
+TABLES: Mapping[str, tuple[Columns, str]] = {
+    "upstream": (UPSTREAMS, "DETAILS"),
+    "name": (NAME_COLUMNS, "METHOD"),
+}
 """The columns of each upper table, and the one that takes the room that is left."""
 
 

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from mcpmux.config.auth import PRINCIPALS, RULE_NAME, TARGETS, UPSTREAMS
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.report import InvalidValue, hint_at
 from mcpmux.config.scalars import (
     HTTP_URL,
     KEY_TEXT,
@@ -36,7 +36,7 @@ REDACT: Final = "redact"
 LIMIT_SIZE: Final = "limit_size"
 DELAY: Final = "delay"
 FAIL: Final = "fail"
-BUILT_IN: Final = (APPROVE, HOLD, REDACT, LIMIT_SIZE, DELAY, FAIL)
+BUILTINS: Final = (APPROVE, HOLD, REDACT, LIMIT_SIZE, DELAY, FAIL)
 _KINDS: Final = ("python", "webhook", "server", "builtin")
 _REQUEST_ONLY: Final = frozenset({APPROVE, DELAY, FAIL})
 _NEVER_PASSED: Final = frozenset({APPROVE, HOLD, REDACT})
@@ -67,7 +67,7 @@ class Intercept:
     """Key that signs what the webhook gets (HMAC-SHA256)."""
     server: Annotated[str, UPSTREAM_NAME] | None = None
     """Name of an upstream that hosts interceptors by the draft of MCP. Experimental: the draft may change."""
-    builtin: Annotated[str, Choice(BUILT_IN)] | None = None
+    builtin: Annotated[str, Choice(BUILTINS)] | None = None
     """`approve` asks the client first. `hold` waits for a person at the admin page. `redact` replaces what
     `[redaction]` finds. `limit_size` refuses more than `max_bytes`. `delay` and `fail` test host apps.
     """
@@ -161,6 +161,5 @@ def find_lost_servers(
     """Yield (number, sentence) for each interceptor at an upstream that is not configured."""
     for number, intercept in enumerate(intercepts):
         if intercept is not None and intercept.server is not None and intercept.server not in upstreams:
-            close = closest(intercept.server, upstreams)
-            hint = "" if close is None else f"; did you mean `{close}`?"
+            hint = hint_at(intercept.server, upstreams)
             yield number, f"no upstream has the name `{intercept.server}`{hint}"

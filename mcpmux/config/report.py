@@ -57,6 +57,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     return next(iter(get_close_matches(word[:CANDIDATE_CHARACTERS], words, n=1, cutoff=alike)), None)
 
 
+def hint_at(word: str | None, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word, with the most similar known one; "" without any."""
+    close = closest(word or "", known)
+    return "" if close is None else f"; did you mean `{close}`?"
+
+
 def suggest(key: str, known: Iterable[str]) -> str:
     """Return the message about an unknown `key`: the most similar known key, or else all known keys."""
     known = sorted(known)

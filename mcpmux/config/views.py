@@ -6,7 +6,7 @@ A view selects and does not permit: an item that `[[access]]` denies is in no vi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
 from mcpmux.config.listener import CARD, Listeners
-from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.report import InvalidValue, hint_at
 from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, find_no_number, read_only
 from mcpmux.errors import KeyPath, Problem
 
@@ -187,7 +187,7 @@ def find_mistakes(
             for number, item in enumerate(items):
                 glob = item.upstream or "*"  # the name in an override has no *
                 if not any(fnmatchcase(upstream, glob) for upstream in upstreams):
-                    text = f"there is no upstream of this name{_hint(item.upstream, upstreams)}"
+                    text = f"there is no upstream of this name{hint_at(item.upstream, upstreams)}"
                     yield Problem(("views", name, key, number, "upstream"), text)
         pairs = [(override.upstream, override) for override in view.overrides]
         yield from (problem.under("views", name) for problem in find_clashing(pairs))
@@ -196,12 +196,7 @@ def find_mistakes(
     names |= {("unix", number, "view"): listener.view for number, listener in enumerate(listeners.unix)}
     for place, chosen in names.items():
         if chosen is not None and chosen not in views:
-            yield Problem(("listeners", *place), f"there is no view of this name{_hint(chosen, views)}")
-
-
-def _hint(name: str | None, known: Iterable[str]) -> str:
-    close = closest(name or "", known)
-    return "" if close is None else f"; did you mean `{close}`?"
+            yield Problem(("listeners", *place), f"there is no view of this name{hint_at(chosen, views)}")
 
 
 def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[Problem]:

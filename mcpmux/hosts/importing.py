@@ -110,7 +110,7 @@ def gather(all_found: Iterable[Found]) -> list[Gathered]:
     ]
 
 
-def kind_of(table: Mapping[str, Any]) -> str:
+def likeness_of(table: Mapping[str, Any]) -> str:
     """Return a text that is the same for tables of one server, however their secrets are kept.
 
     Time limits and other settings of mcpmux do not count.
@@ -121,9 +121,9 @@ def kind_of(table: Mapping[str, Any]) -> str:
 
 def find_present(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[str]:
     """Return the names, in the files of host apps, of the servers that a configuration has, as `find_new`."""
-    kinds = {kind_of(table) for table in tables.values()}
+    kinds = {likeness_of(table) for table in tables.values()}
     return [
-        source.name for server in servers if _kind_of_server(server) in kinds for source in server.sources
+        source.name for server in servers if _likeness_of_server(server) in kinds for source in server.sources
     ]
 
 
@@ -134,8 +134,8 @@ def upstreams_in(document: Mapping[str, Any]) -> dict[str, Table]:
     return {name: dict(table) for name, table in tables if isinstance(table, Mapping)}
 
 
-def _kind_of_server(server: Gathered) -> str:
-    return kind_of(Vault(None).clear(server.name, server.table))
+def _likeness_of_server(server: Gathered) -> str:
+    return likeness_of(Vault(None).clear(server.name, server.table))
 
 
 def find_new(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[Gathered]:
@@ -143,10 +143,10 @@ def find_new(servers: Iterable[Gathered], tables: Mapping[str, Table]) -> list[G
 
     `tables`: its upstreams, by name.
     """
-    counts = Counter(kind_of(table) for table in tables.values())
+    counts = Counter(likeness_of(table) for table in tables.values())
     new_servers = []
     for server in servers:
-        if counts[kind := _kind_of_server(server)]:
+        if counts[kind := _likeness_of_server(server)]:
             counts[kind] -= 1
         else:
             new_servers.append(server)

@@ -8,7 +8,7 @@ import trio
 
 from mcpmux.config import Redaction
 from mcpmux.errors import RpcError
-from mcpmux.mux.intercept import PASS, Ask, Change, Hold, Message, Refuse, Verdict
+from mcpmux.mux.intercept import PASS, Ask, Change, Hold, InterceptedMessage, Refuse, Verdict
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import decode_any, encode, error_body, raw
 from mcpmux.traffic.record import cut
@@ -25,7 +25,7 @@ class Approve:
 
     waits = False
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the question."""
         what = f"Allow {message.method}"
         if (target := target_in(message.params)) is not None:
@@ -40,10 +40,10 @@ class HoldBack:
 
     waits = False
 
-    def __init__(self, is_wanted: Callable[[Message], bool] = lambda _message: True) -> None:
+    def __init__(self, is_wanted: Callable[[InterceptedMessage], bool] = lambda _message: True) -> None:
         self._is_wanted = is_wanted
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Hold or Pass."""
         return Hold() if self._is_wanted(message) else PASS
 
@@ -56,7 +56,7 @@ class Redact:
     def __init__(self, rules: Redaction) -> None:
         self._rules = RuleSet(rules)
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return a change to the message without what is secret. Raises ValueError for malformed JSON."""
         outcome = message.outcome
         if outcome is None:
@@ -78,7 +78,7 @@ class LimitSize:
     def __init__(self, most: int) -> None:
         self._most = most
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Refuse or Pass."""
         what = "params" if message.outcome is None else "answer"
         is_large = message.size > self._most
@@ -93,7 +93,7 @@ class Delay:
     def __init__(self, seconds: float, probability: float, random: Random) -> None:
         self._seconds, self._probability, self._random = seconds, probability, random
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Pass, perhaps after a pause."""
         if self._random() < self._probability:
             await trio.sleep(self._seconds)
@@ -108,6 +108,6 @@ class Fail:
     def __init__(self, probability: float, random: Random) -> None:
         self._probability, self._random = probability, random
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Refuse or Pass."""
         return Refuse("it fails on purpose") if self._random() < self._probability else PASS

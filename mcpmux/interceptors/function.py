@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, TypeAlias, cast
 
 from mcpmux.config.report import InvalidValue
-from mcpmux.mux.intercept import Message, Verdict, read_verdict
+from mcpmux.mux.intercept import InterceptedMessage, Verdict, read_verdict
 
 Function: TypeAlias = Callable[[dict[str, Any]], Any]
 
@@ -46,7 +46,7 @@ class FunctionInterceptor:
         self._function = function
         self.waits = inspect.iscoroutinefunction(function)
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the function's verdict. Raises BadVerdict, and what the function raises."""
         verdict = self._function(message.as_json())
         return read_verdict(await verdict if self.waits else verdict)

@@ -32,7 +32,7 @@ from mcpmux.mux.intercept import (
     REASON_CHARACTERS,
     BadVerdict,
     Change,
-    Message,
+    InterceptedMessage,
     Refuse,
     Verdict,
     plain,
@@ -44,10 +44,10 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.record import cut
 from mcpmux.upstreams.upstream import Upstream
 
-LIST: Final = "interceptors/list"
-INVOKE: Final = "interceptor/invoke"
-KNOWN_SECONDS: Final = 60.0  # until the list is asked for again: nothing announces a change of it
-MOST: Final = 50  # interceptors of one server
+LIST_INTERCEPTORS: Final = "interceptors/list"
+INVOKE_INTERCEPTOR: Final = "interceptor/invoke"
+LISTED_SECONDS: Final = 60.0  # until the list is asked for again: nothing announces a change of it
+MOST_LISTED: Final = 50  # interceptors of one server
 
 Json = dict[str, Any]
 Invoke = Callable[[Json, Json], Awaitable[Json]]
@@ -64,14 +64,14 @@ class McpServer:
         self._listed: list[Json] = []
         self._until = -math.inf
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return what all interceptors of the server decide together. Raises BadVerdict and RpcError."""
         upstream = self._find(message.call)
         if trio.current_time() >= self._until:
-            listed = plain(await self._ask(upstream, message, LIST, {})).get("interceptors")
+            listed = plain(await self._ask(upstream, message, LIST_INTERCEPTORS, {})).get("interceptors")
             if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
                 raise BadVerdict(f"{upstream.name} lists no interceptors")
-            self._listed, self._until = listed[:MOST], trio.current_time() + KNOWN_SECONDS
+            self._listed, self._until = listed[:MOST_LISTED], trio.current_time() + LISTED_SECONDS
         phase = "request" if message.on == REQUEST else "response"
         entries = [entry for entry in self._listed if is_for(entry, message.method, phase)]
         mutators = sorted(
@@ -94,7 +94,7 @@ class McpServer:
         return PASS if changed is payload else _change_to(message, changed)
 
     async def _invoke(
-        self, upstream: Upstream, message: Message, phase: str, entry: Json, payload: Json
+        self, upstream: Upstream, message: InterceptedMessage, phase: str, entry: Json, payload: Json
     ) -> Json:
         """Return an interceptor's answer, {} if it failed and may. Raises RpcError."""
         principal = message.call.principal.name
@@ -103,13 +103,17 @@ class McpServer:
         about = {"name": entry.get("name"), "event": message.method, "phase": phase, "payload": payload}
         context = {"principal": who, "timestamp": now}
         try:
-            return plain(await self._ask(upstream, message, INVOKE, {**about, "context": context}))
+            return plain(
+                await self._ask(upstream, message, INVOKE_INTERCEPTOR, {**about, "context": context})
+            )
         except (RpcError, ValueError):
             if entry.get("failOpen") is True or entry.get("mode") == "audit":
                 return {}
             raise
 
-    async def _ask(self, upstream: Upstream, message: Message, method: str, params: Json) -> Fields:
+    async def _ask(
+        self, upstream: Upstream, message: InterceptedMessage, method: str, params: Json
+    ) -> Fields:
         call = message.call.on_behalf(method, {key: raw(value) for key, value in params.items()})
         meta = {key: value for key, value in call.meta.items() if key != PROGRESS_TOKEN}
         return await upstream.exchange(call.with_meta(meta), ignore_event)
@@ -173,7 +177,7 @@ def priority_of(entry: Json, phase: str) -> float:
     return hint if isinstance(hint, int | float) else 0
 
 
-def _payload_of(message: Message) -> Json:
+def _payload_of(message: InterceptedMessage) -> Json:
     seen = message.as_json()
     if message.on == REQUEST:
         return {"method": seen["method"], "params": seen["params"]}
@@ -181,7 +185,7 @@ def _payload_of(message: Message) -> Json:
     return payload
 
 
-def _change_to(message: Message, payload: Json) -> Change:
+def _change_to(message: InterceptedMessage, payload: Json) -> Change:
     member = (
         "params" if message.on == REQUEST else "error" if isinstance(message.outcome, RpcError) else "result"
     )

@@ -22,7 +22,7 @@ import trio
 from mcpmux.auth.discovery import METADATA, PUBLIC, kind_of, resolve
 from mcpmux.config import Secret
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.mux.intercept import PASS, Message, Verdict, read_verdict
+from mcpmux.mux.intercept import PASS, InterceptedMessage, Verdict, read_verdict
 from mcpmux.protocol.envelope import decode_any, encode
 from mcpmux.transports.http.message import HeaderFields
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
@@ -43,7 +43,7 @@ class Webhook:
         self._secret, self._wall = secret, wall
         self._limiter = trio.CapacityLimiter(AT_ONCE_LIMIT)
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the webhook's verdict. Raises BadVerdict, RemoteProtocolError and TransportError."""
         body = encode(message.as_json())
         async with self._limiter:

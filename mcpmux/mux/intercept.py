@@ -55,7 +55,7 @@ from mcpmux.protocol.envelope import data_of, decode_any, encode, error_body, ra
 from mcpmux.protocol.input_requests import RELATED_TASK
 from mcpmux.protocol.raw_json import Fields, Raw
 
-Outcome: TypeAlias = Fields | RpcError
+ResultOrError: TypeAlias = Fields | RpcError
 
 FIXED: Final = {
     REQUEST: frozenset({"name", "uri", "ref", "cursor", "task", "taskId", "requestState", META}),
@@ -146,7 +146,7 @@ def _text(members: Mapping[str, Any], key: str) -> str:
     return text
 
 
-class Message:
+class InterceptedMessage:
     """A message for interceptors. `own`: the upstream's name for what is used. `outcome`: of the request."""
 
     __slots__ = ("call", "hints", "method", "on", "outcome", "own", "params", "upstream")
@@ -158,7 +158,7 @@ class Message:
         upstream: str | None,
         own: str | None,
         hints: Mapping[str, bool] | None,
-        outcome: Outcome | None = None,
+        outcome: ResultOrError | None = None,
     ) -> None:
         self.on, self.call, self.upstream, self.own, self.hints = on, call, upstream, own, hints
         self.outcome = outcome
@@ -210,7 +210,7 @@ def plain(fields: Fields) -> dict[str, Any]:
 # Selection
 
 
-class Rule:
+class InterceptorRule:
     """The exchanges that one interceptor is for."""
 
     def __init__(self, settings: Intercept, place: str, naming: Naming = AS_THEY_ARE) -> None:
@@ -296,7 +296,7 @@ def change_call(call: Call, params: Mapping[str, Any], schema: Schema) -> Call:
     return call.with_params(changed)
 
 
-def change_outcome(message: Message, change: Change, schema: Schema) -> Outcome:
+def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) -> ResultOrError:
     """Return the answer that a change makes. `schema`: of a tool's structured content. Raises BadVerdict."""
     method = message.method
     if change.error is not None:
@@ -347,7 +347,7 @@ def decoded(value: Raw | None, kind: type | None = None) -> Any:
     return plain_value if kind is None or isinstance(plain_value, kind) else kind()
 
 
-def _changed_error(before: Outcome | None, error: Mapping[str, Any]) -> RpcError:
+def _changed_error(before: ResultOrError | None, error: Mapping[str, Any]) -> RpcError:
     if not isinstance(before, RpcError):
         raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
     if error.get("code") != before.code or not isinstance(error.get("message"), str):

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from mcpmux.config import Upstream
-from mcpmux.config.report import closest
+from mcpmux.config.report import hint_at
 from mcpmux.config.views import PROMPTS, TOOLS, Override, Parameter, View
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.rewrite import Namespace
@@ -125,9 +125,7 @@ class Overrides:
             about = f"an override of {kind} of {upstream}"
             for own, override in by_name.items():
                 if own not in listed:
-                    close = closest(own, listed)
-                    hint = f"; did you mean `{close}`?" if close else ""
-                    yield f"{about}: none is called {own}{hint}"
+                    yield f"{about}: none is called {own}{hint_at(own, listed)}"
                 elif override.rename in listed and override.rename not in by_name:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 

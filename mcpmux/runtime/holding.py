@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.mux.intercept import PASS, Message, Refuse, Verdict
+from mcpmux.mux.intercept import PASS, InterceptedMessage, Refuse, Verdict
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -36,7 +36,7 @@ class Held:
         exchange: int,
         by: str,
         reason: str,
-        message: Message,
+        message: InterceptedMessage,
         until: float,
         at_timeout: str,
         try_on: TryOn,
@@ -63,7 +63,7 @@ class Held:
         return self._verdict
 
 
-class Holding:
+class HeldExchanges:
     """All held exchanges of this process, by number, the oldest first."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Holding:
         exchange: int,
         by: str,
         reason: str,
-        message: Message,
+        message: InterceptedMessage,
         seconds: float,
         at_timeout: str,
         try_on: TryOn,

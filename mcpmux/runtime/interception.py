@@ -8,7 +8,7 @@ fails, is late, or changes what it must not, has no effect, and ends the exchang
 | asked | what happens |
 | --- | --- |
 | the client's user | the call ends with `input_required`, as when a server asks, and comes again |
-| a person at the admin page | the exchange waits in `Holding` |
+| a person at the admin page | the exchange waits in `HeldExchanges` |
 
 A call that comes again goes on with the parameters that its user was asked about, not with those that it has.
 A server may ask something itself, so that the client repeats a call that was approved. The approval is
@@ -36,10 +36,10 @@ from mcpmux.mux.intercept import (
     BadVerdict,
     Change,
     Hold,
-    Message,
-    Outcome,
+    InterceptedMessage,
+    InterceptorRule,
     Refuse,
-    Rule,
+    ResultOrError,
     Verdict,
     change_call,
     change_outcome,
@@ -54,7 +54,7 @@ from mcpmux.protocol.envelope import decode_fields, encode, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE, offers, read_response
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.holding import Holding
+from mcpmux.runtime.holding import HeldExchanges
 from mcpmux.runtime.round_trips import RoundTrips
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.lists import known_listing, learn_listing
@@ -73,7 +73,7 @@ CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
 REFUSE: Final = "refuse"
 
-Work = Callable[[Call, Notify], Awaitable[Fields]]
+AnswerCall = Callable[[Call, Notify], Awaitable[Fields]]
 """Answers a call in the client's words."""
 
 
@@ -82,14 +82,14 @@ class Interceptor(Protocol):
 
     waits: bool
 
-    async def judge(self, message: Message) -> Verdict:
+    async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the verdict. Any exception is a failure."""
 
 
 class Step(NamedTuple):
     """One interceptor, and the exchanges that it is for."""
 
-    rule: Rule
+    rule: InterceptorRule
     interceptor: Interceptor
 
 
@@ -124,7 +124,7 @@ class _Waiting(NamedTuple):
 class _Ended(Exception):
     """The exchange ends with this outcome, and no other interceptor sees it. `verdict`: in a word."""
 
-    def __init__(self, outcome: Outcome, verdict: str = REFUSE) -> None:
+    def __init__(self, outcome: ResultOrError, verdict: str = REFUSE) -> None:
         super().__init__()
         self.outcome, self.verdict = outcome, verdict
 
@@ -154,8 +154,8 @@ class _Walk:
         first, name, own, hints = self.first, self.name, self.own, self.hints or {}
         return [step for step in steps if step.rule.is_broad or step.rule.fits(first, name, own, hints)]
 
-    def message(self, on: str, call: Call, outcome: Outcome | None = None) -> Message:
-        return Message(on, call, self.name, self.own, self.hints, outcome)
+    def message(self, on: str, call: Call, outcome: ResultOrError | None = None) -> InterceptedMessage:
+        return InterceptedMessage(on, call, self.name, self.own, self.hints, outcome)
 
     def done_after(self, last: Step) -> tuple[Intercept, ...]:
         """Return the settings of those that have judged the request once `last` has."""
@@ -172,7 +172,7 @@ class Interception:
         steps: Sequence[Step],
         access: AccessControl,
         round_trips: RoundTrips,
-        holding: Holding,
+        holding: HeldExchanges,
         tap: Tap | None,
         former: Interception | None = None,
     ) -> None:
@@ -211,7 +211,13 @@ class Interception:
             self._parked.pop(state)
 
     async def exchange(
-        self, chain: Chain, upstream: Upstream | None, own: str | None, call: Call, notify: Notify, work: Work
+        self,
+        chain: Chain,
+        upstream: Upstream | None,
+        own: str | None,
+        call: Call,
+        notify: Notify,
+        work: AnswerCall,
     ) -> Fields:
         """Answer a call by `work`, as far as the interceptors let it. Raises RpcError.
 
@@ -223,7 +229,7 @@ class Interception:
                 await self._learn(walk, call)
             hints = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
             walk.hints = hints.get(own or "") or hints_of(None)
-        outcome: Outcome
+        outcome: ResultOrError
         try:
             call, answered = await self._request(walk, self._taken_back(walk, call))
             try:
@@ -274,7 +280,9 @@ class Interception:
 
     # One verdict
 
-    async def _judged(self, walk: _Walk, step: Step, message: Message) -> Call | Outcome | None:
+    async def _judged(
+        self, walk: _Walk, step: Step, message: InterceptedMessage
+    ) -> Call | ResultOrError | None:
         """Return what a verdict makes of a message: the call or answer that goes on, None for the same.
 
         Raises _Ended when the exchange ends here.
@@ -320,7 +328,9 @@ class Interception:
             verdict = Intercepted(name, on, word, began, trio.current_time() - began, *digests)
             self._tap.intercepted(EXCHANGE.get(), verdict)
 
-    async def _asked(self, walk: _Walk, step: Step, message: Message, verdict: Ask | Hold) -> Verdict:
+    async def _asked(
+        self, walk: _Walk, step: Step, message: InterceptedMessage, verdict: Ask | Hold
+    ) -> Verdict:
         """Return what a person decides. Raises _Ended to ask the client's user."""
         settings, name = step.rule.settings, step.rule.name
         if message.on == NOTIFICATION:
@@ -347,7 +357,9 @@ class Interception:
             walk.approved += (settings,)
         return decision
 
-    def _tried(self, walk: _Walk, message: Message, verdict: Verdict) -> Call | Outcome | None:
+    def _tried(
+        self, walk: _Walk, message: InterceptedMessage, verdict: Verdict
+    ) -> Call | ResultOrError | None:
         """Return what a change makes of a message. Raises BadVerdict. The tool must have been learned."""
         if not isinstance(verdict, Change):
             return None
@@ -369,7 +381,7 @@ class Interception:
             schema = upstream.listings[m.TOOLS_LIST].schema(own, "outputSchema") or None
         return change_outcome(message, verdict, schema)
 
-    def _refusal(self, step: Step, message: Message, reason: str) -> Outcome:
+    def _refusal(self, step: Step, message: InterceptedMessage, reason: str) -> ResultOrError:
         name, text = step.rule.name, f"Refused by {step.rule.name}: {reason}"
         if step.rule.settings.refuse_as == "tool_error" and message.call.method == m.TOOLS_CALL:
             content = [{"type": "text", "text": text}]
@@ -444,7 +456,7 @@ def _has_consented(call: Call) -> bool:
     return not isinstance(response, RpcError) and text_of(response.get("action")) == "accept"
 
 
-def _after(message: Message, changed: Call | Outcome) -> Message:
+def _after(message: InterceptedMessage, changed: Call | ResultOrError) -> InterceptedMessage:
     if isinstance(changed, Call):
-        return Message(message.on, changed, None, None, None)
-    return Message(message.on, message.call, None, None, None, changed)
+        return InterceptedMessage(message.on, changed, None, None, None)
+    return InterceptedMessage(message.on, message.call, None, None, None, changed)

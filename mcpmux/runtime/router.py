@@ -29,7 +29,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
-from mcpmux.runtime.interception import Interception, Work
+from mcpmux.runtime.interception import AnswerCall, Interception
 from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, mention
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -144,7 +144,7 @@ class Router:
         return route(call, notify)
 
     def _stepped(
-        self, upstream: str, own: str | None, call: Call, notify: Notify, work: Work
+        self, upstream: str, own: str | None, call: Call, notify: Notify, work: AnswerCall
     ) -> Awaitable[Fields]:
         """Answer a call by `work`, between the interceptors that it is for. `own`: see `Interception`."""
         assert self.interception is not None

@@ -16,12 +16,12 @@ import trio
 from mcpmux.config import Secret
 from mcpmux.errors import McpmuxError
 from mcpmux.interceptors.webhook import ANSWER_BYTES, Webhook
-from mcpmux.mux.intercept import PASS, Message, Refuse
+from mcpmux.mux.intercept import PASS, InterceptedMessage, Refuse
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 
 KEY = "a key of sixteen characters"
-MESSAGE = Message("request", Call("tools/call", {"name": raw("t")}, {}), "docs", "t", None)
+MESSAGE = InterceptedMessage("request", Call("tools/call", {"name": raw("t")}, {}), "docs", "t", None)
 
 Answer = Callable[[trio.SocketStream], Awaitable[None]]
 

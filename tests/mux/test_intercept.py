@@ -18,9 +18,9 @@ from mcpmux.mux.intercept import (
     BadVerdict,
     Change,
     Hold,
-    Message,
+    InterceptedMessage,
+    InterceptorRule,
     Refuse,
-    Rule,
     change_call,
     change_outcome,
     plain,
@@ -60,9 +60,9 @@ def call(method: str = "tools/call", **params: Any) -> Call:
     return Call(method, fields(params), {})
 
 
-def result_of(method: str, **result: Any) -> Message:
+def result_of(method: str, **result: Any) -> InterceptedMessage:
     outcome = {"resultType": raw("complete"), **fields(result)}
-    return Message("result", call(method, name="docs__t"), "docs", "t", {}, outcome)
+    return InterceptedMessage("result", call(method, name="docs__t"), "docs", "t", {}, outcome)
 
 
 @given(objects, objects)
@@ -87,7 +87,7 @@ def test_what_decides_where_a_call_goes_never_changes(arguments, member, value):
 
 @given(objects)
 def test_a_message_is_decoded_anew_for_each_interceptor(arguments):
-    message = Message("request", call(name="t", arguments=arguments), "docs", "t", {})
+    message = InterceptedMessage("request", call(name="t", arguments=arguments), "docs", "t", {})
     first, second = message.as_json(), message.as_json()
     assert first == second
     first["params"]["arguments"]["other"] = 1
@@ -144,7 +144,7 @@ def test_a_changed_result_has_what_the_protocol_asks_for(method):
 def test_states_cursors_tasks_and_questions_of_a_result_stay():
     questions = {"inputRequests": {"a": {"method": "roots/list"}}, "requestState": "s"}
     outcome = fields({"resultType": "input_required", **questions})
-    message = Message("result", call(name="t"), "docs", "t", {}, outcome)
+    message = InterceptedMessage("result", call(name="t"), "docs", "t", {}, outcome)
     same = {"resultType": "input_required", **questions}
     assert as_bytes(change_outcome(message, Change(result=same), None)) == as_bytes(outcome)  # type: ignore[arg-type]
     for other in (
@@ -165,7 +165,7 @@ def test_states_cursors_tasks_and_questions_of_a_result_stay():
 
 
 def test_an_error_keeps_its_code_and_no_result_becomes_one():
-    message = Message("result", call(name="t"), "docs", "t", {}, RpcError(-1, "secret", {"a": 1}))
+    message = InterceptedMessage("result", call(name="t"), "docs", "t", {}, RpcError(-1, "secret", {"a": 1}))
     changed = change_outcome(message, Change(error={"code": -1, "message": "m"}), None)
     assert isinstance(changed, RpcError) and (changed.message, changed.data) == ("m", None)
     for bad in ({"code": -2, "message": "m"}, {"code": -1}):
@@ -178,8 +178,8 @@ def test_an_error_keeps_its_code_and_no_result_becomes_one():
 # For which exchanges
 
 
-def rule(**settings: Any) -> Rule:
-    return Rule(Intercept(builtin="redact", **settings), "intercept[0]", NAMING)
+def rule(**settings: Any) -> InterceptorRule:
+    return InterceptorRule(Intercept(builtin="redact", **settings), "intercept[0]", NAMING)
 
 
 def test_a_rule_that_names_nothing_is_for_everything():

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from mcpmux.channels.tap import Leg
 from mcpmux.config import Intercept
 from mcpmux.traffic.outcome import TOOL_ERROR
-from mcpmux.traffic.telemetry.metrics import NAMES_FAILED, Names
+from mcpmux.traffic.telemetry.metrics import NAMES_FAILED, LabelNames
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
@@ -367,7 +367,7 @@ async def test_names_that_a_client_invents_do_not_grow_a_metric_without_bound(au
 
 
 def test_a_tool_that_failed_first_and_then_succeeded_is_told_for_good():
-    names = Names(most=1, failed=1)
+    names = LabelNames(most=1, failed=1)
     assert names.allow("a", TOOL_ERROR)
     assert not names.allow("b", TOOL_ERROR)
     assert names.allow("a", None)

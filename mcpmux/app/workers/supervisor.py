@@ -42,7 +42,7 @@ from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
-from mcpmux.traffic.admin.held import Decision, HeldState, HoldOrder
+from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
 from mcpmux.traffic.admin.listening import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange
@@ -277,12 +277,12 @@ class Supervisor:
             for state in states
         ]
 
-    async def decide(self, key: str, verdict: Any) -> Decision:
+    async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
         number, _, own = key.partition("-")
         workers = [worker for worker in self.pool.serving if str(worker.number) == number]
         answers = await self.pool.ask("decide", workers, own, verdict)
-        return next(iter(answers.values()), Decision(NO_WORKER, is_gone=True))
+        return next(iter(answers.values()), HoldDecision(NO_WORKER, is_gone=True))
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts

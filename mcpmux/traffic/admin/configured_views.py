@@ -18,7 +18,7 @@ from mcpmux.config.listener import HttpListener, Listeners
 from mcpmux.config.views import SEARCH, Selector, View
 from mcpmux.traffic.admin.route import HttpExchange, Route
 
-NAMES = 200  # of each kind that are shown of a view
+SHOWN_NAMES = 200  # of each kind that are shown of a view
 
 _HINTS = {
     "readOnlyHint": ("change something", "change nothing"),

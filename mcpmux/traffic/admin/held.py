@@ -50,7 +50,7 @@ class HoldOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_timeout: Literal["pass", "refuse"] = "pass"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class HoldDecision(msgspec.Struct, frozen=True):
     """Why a verdict was not carried out, "" if it was. `is_gone`: the exchange is not held any more."""
 
     problem: str = ""
@@ -67,7 +67,7 @@ class Desk(Protocol):
     async def follow(self, order: HoldOrder) -> list[HeldState]:
         """Put an order into force, and return what is held. Raises FilterError."""
 
-    async def decide(self, key: str, verdict: Any) -> Decision:
+    async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """Let an exchange go on by a verdict."""
 
 

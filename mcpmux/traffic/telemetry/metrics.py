@@ -66,7 +66,7 @@ def _count(histogram: list[float], seconds: float) -> None:
     histogram[-1] += seconds
 
 
-class Names:
+class LabelNames:
     """Names of tools and prompts that have separate metrics: a bounded number.
 
     A server that accepts any name, or answers any with a tool error, would let a client invent as many as it
@@ -110,7 +110,7 @@ class Metrics:
         self.exchanges_total: dict[Labels, int] = {}
         self.exchange_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchange_duration_by_name_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
-        self._names = {method: Names() for method in NAMED}
+        self._names = {method: LabelNames() for method in NAMED}
         self.upstream_requests_total: dict[Labels, int] = {}
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchanges_in_flight: dict[Labels, int] = {}

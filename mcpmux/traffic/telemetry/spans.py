@@ -41,7 +41,7 @@ from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.outcome import TOOL_ERROR, is_tool_error
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.metrics import METHODS, Names
+from mcpmux.traffic.telemetry.metrics import METHODS, LabelNames
 
 Attributes = dict[str, str | int]  # of a span
 
@@ -86,7 +86,7 @@ class Spans:
     def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: Lru[int, Id] = Lru(ARRIVED_LIMIT, ARRIVED_BYTES)
-        self._names = {otel.SpanKind.SERVER: Names(), otel.SpanKind.CLIENT: Names()}
+        self._names = {otel.SpanKind.SERVER: LabelNames(), otel.SpanKind.CLIENT: LabelNames()}
         self._durations = {
             kind: self._meter.create_histogram(
                 f"mcp.{kind.name.lower()}.operation.duration",
@@ -287,7 +287,7 @@ _MEASURED = frozenset(
 )
 
 
-def measured(attributes: Attributes, error: str | None, names: Names) -> Attributes:
+def measured(attributes: Attributes, error: str | None, names: LabelNames) -> Attributes:
     """Return those attributes of a span that a metric may have, too: the ones with few values."""
     measured = {key: value for key, value in attributes.items() if key in _MEASURED}
     method = attributes["mcp.method.name"]

@@ -24,10 +24,10 @@ from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_connection import (
+    EncodeRefusal,
     GiveBack,
     Grants,
     Handler,
-    Refuse,
     ServerConnection,
     ServerState,
 )
@@ -47,7 +47,7 @@ async def serve_http(
     listeners: Sequence[Listener[trio.SocketStream]],
     handler: Handler,
     *,
-    refuse: Refuse,
+    refuse: EncodeRefusal,
     stopping: trio.Event,
     limits: Limits | None = None,
     tls: CurrentContext | None = None,

@@ -57,7 +57,7 @@ GiveBack = Callable[[int], Awaitable[None]]
 """Takes the descriptor of a connection, which the caller closes."""
 
 Grants = Callable[[str], HeaderFields]
-Refuse = Callable[[int, str, str], tuple[HeaderFields, bytes]]
+EncodeRefusal = Callable[[int, str, str], tuple[HeaderFields, bytes]]
 
 LINGER_SECONDS: Final = 2.0  # for which a refused client may go on sending before it is cut off
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
@@ -74,7 +74,7 @@ class ServerState:
     """
 
     handler: Handler
-    refuse: Refuse
+    refuse: EncodeRefusal
     limits: Limits
     now: float
     date_field: bytes
