@@ -52,7 +52,8 @@ from mcpmux.upstreams.rate_counter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
 from mcpmux.upstreams.response_cache import CacheStore
 from mcpmux.upstreams.subscriber import Replicas, Subscriber
-from mcpmux.upstreams.upstream import OpenChannel, Upstream
+from mcpmux.upstreams.supervision import OpenChannel
+from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
@@ -335,7 +336,7 @@ class Mux:
         """Undo `drain`, if the upstream was drained."""
         if self._held.pop(name, None) is not None:
             for session in self._sessions_with(name):
-                session.release()
+                session.hold(None)
             self._tell([self.upstreams[name]])
 
     def _sessions_with(self, name: str) -> list[Upstream]:

@@ -31,7 +31,7 @@ from mcpmux.config import Config
 from mcpmux.errors import AddressInUse, ConfigError
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.wall import leaves_of
-from mcpmux.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.supervision import OpenChannel
 
 if TYPE_CHECKING:
     from mcpmux.app.sharing import SharedMux
@@ -196,7 +196,7 @@ async def log_ready(mux: Mux) -> None:
     upstreams = list(mux.upstreams.values())
     async with trio.open_nursery() as nursery:
         for upstream in upstreams:
-            nursery.start_soon(upstream.settled)
+            nursery.start_soon(upstream.supervision.settled)
     ready = sum(upstream.state == "ready" for upstream in upstreams)
     more = {"note": "Ctrl-C stops mcpmux"} if sys.stderr.isatty() else {}
     log.info(f"{ready} of {len(upstreams)} upstreams are ready", **more)

@@ -168,7 +168,7 @@ async def _find_now(mux: Mux) -> list[str]:
 
     async def look(upstream: Upstream, kinds: Collection[str]) -> None:
         with trio.move_on_after(upstream.config.list_timeout):
-            await upstream.settled()
+            await upstream.supervision.settled()
             try:
                 listed = await list_names(upstream, kinds)
             except RpcError:

@@ -126,9 +126,10 @@ class MuxViews:
             reason = ""
             with trio.move_on_after(COUNT_SECONDS) as scope:
                 try:
-                    await upstream.settled()
+                    await upstream.supervision.settled()
                     seen[client.view].extend(await look_at(client, access, {upstream.name: upstream}))
-                    reason = "" if upstream.facts is not None else upstream.trouble_in_full or upstream.state
+                    if upstream.facts is None:
+                        reason = upstream.status.trouble_in_full or upstream.state
                 except RpcError as error:
                     reason = error.message
             if scope.cancelled_caught:

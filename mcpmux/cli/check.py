@@ -329,10 +329,10 @@ async def examine(
     upstream: Upstream, selection: Selection | None, findings: dict[str, Finding], listed: dict[str, Listed]
 ) -> None:
     """Find out about one upstream, and what it lists. `selection`: what its table selects."""
-    await upstream.settled()
-    facts = upstream.facts
+    await upstream.supervision.settled()
+    facts, status = upstream.facts, upstream.status
     if facts is None:
-        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble_in_full)
+        findings[upstream.name] = describe(upstream.config, status.state, error=status.trouble_in_full)
         return
     counts: dict[str, int] = {}
     problems: list[dict[str, str]] = []
@@ -348,7 +348,7 @@ async def examine(
         problems = [*listed[upstream.name].problems, *await find_undeclared(upstream)]
     except RpcError as failure:
         error = failure.in_full
-    seconds = upstream.connect_seconds
+    seconds = upstream.status.connect_seconds
     findings[upstream.name] = describe(
         upstream.config,
         upstream.state,

@@ -108,7 +108,7 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
     """
     async with open_mux(config if has_access else attrs.evolve(config, access=())) as mux:
         for upstream in mux.upstreams.values():
-            await upstream.settled()
+            await upstream.supervision.settled()
         troubles = absent(mux)
         if len(troubles) == len(mux.upstreams):
             hints = [hint for upstream in config.upstreams if (hint := _hint_at(upstream.target))]

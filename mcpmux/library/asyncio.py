@@ -26,7 +26,7 @@ from mcpmux import library
 from mcpmux.app.interceptors import NO_FUNCTIONS, Functions
 from mcpmux.errors import LocalProtocolError
 from mcpmux.library.mux import Source
-from mcpmux.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.supervision import OpenChannel
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -33,7 +33,7 @@ from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs, tell_notes
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import Principal, is_name
-from mcpmux.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.supervision import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 """A configuration: built, the path of a file, or the contents of such a file, our own or a host app's."""
@@ -155,7 +155,7 @@ def in_one_thread() -> Iterator[None]:
 
 def absent(mux: app.Mux) -> dict[str, str]:
     """Return the upstreams that cannot be used at the moment, by name, with the reason."""
-    return {name: up.trouble_in_full for name, up in mux.upstreams.items() if up.state != "ready"}
+    return {name: up.status.trouble_in_full for name, up in mux.upstreams.items() if up.state != "ready"}
 
 
 def load(source: Source) -> Config:

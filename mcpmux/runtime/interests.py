@@ -48,7 +48,7 @@ class Interests:
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):
             try:
-                await upstream.expect("resources", "subscribe")
+                await upstream.supervision.expect("resources", "subscribe")
                 # The rules may have changed meanwhile. No await from here to the hub's tables, so that
                 # `rules_changed` sees the subscription.
                 rule = self._access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
@@ -75,7 +75,8 @@ class Interests:
             if new and not agreed:  # an earlier subscription of the client stays
                 self._hub.unsubscribe(outbox, upstream.key, own)
         if not agreed:
-            raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
+            late = f"did not agree to tell about changes of {own} in time"
+            raise upstream.status.error(UPSTREAM_TIMEOUT, late)
 
     def go_on_listening(
         self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool

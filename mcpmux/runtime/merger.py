@@ -260,13 +260,13 @@ class Merger:
             if upstream.connection is None:
                 await in_task()
                 with limited(deadline):
-                    await upstream.appear()
+                    await upstream.supervision.appear()
             cached = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
         except RpcError as error:
             walk.take_failure(position, error.message)
         except Overdue:
-            upstream.failed()
-            walk.take_failure(position, upstream.late(call.method, seconds).message)
+            upstream.health.failed()
+            walk.take_failure(position, upstream.status.late(call.method, seconds).message)
         else:
             page = sifted(walk, position, cached.page)
             items, names = page.items, page.texts

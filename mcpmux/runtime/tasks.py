@@ -420,9 +420,9 @@ async def _settle(upstream: Upstream, call: Call) -> Deadline:
     deadline = Deadline(seconds, 0.0, upstream.config.max_request_timeout)
     try:
         with deadline.limit():
-            await upstream.settled()
+            await upstream.supervision.settled()
     except Overdue:
-        raise upstream.late(call.method, seconds) from None
+        raise upstream.status.late(call.method, seconds) from None
     return deadline
 
 

@@ -62,7 +62,7 @@ async def find_page(
                 return _NOTHING
             raise
         except (KeyError, ValueError):
-            raise upstream.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list") from None
+            raise upstream.status.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list") from None
         hints: Fields = {}
         for key in HINTS:
             if key in result:
@@ -76,7 +76,7 @@ async def find_page(
     if upstream.connection is None:
         await in_task()
         with limited(deadline):
-            await upstream.settled()
+            await upstream.supervision.settled()
     connection, memory = upstream.connection, upstream.memory
     offered = connection is None or connection.facts.offers(kind.capability)  # unknown without a connection
     # Without a memory a combined page must not be cached (`until` None): no change would drop it.
@@ -160,8 +160,8 @@ async def walk_in_time(upstream: Upstream, list_method: str, call: Call, *, anew
     seconds = upstream.config.list_timeout
     with trio.move_on_after(seconds):
         return await walk(upstream, call.on_behalf(list_method, {}), anew=anew)
-    upstream.failed()
-    raise upstream.late(list_method, seconds)
+    upstream.health.failed()
+    raise upstream.status.late(list_method, seconds)
 
 
 def known_listing(upstream: Upstream, list_method: str) -> Listing | None:

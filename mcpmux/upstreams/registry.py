@@ -133,7 +133,8 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 self._retire(name)
         for name, upstream in shared.items():
             if former.get(name) is not upstream and self._nursery is not None:
-                upstream.left_out()  # clients have lists without it: they are notified once it is connected
+                # Clients have lists without it: they are notified once it is connected.
+                upstream.supervision.left_out()
                 self._start(upstream)
             self._by_key[name] = upstream
 
@@ -161,13 +162,13 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             with upstream.scope:
                 # Two processes of one server at a time might disturb each other, as by a lock on a file.
                 if before is not upstream and isinstance(before.config.target, Stdio):
-                    await before.ended.wait()
+                    await before.supervision.ended.wait()
                 if key != era_session_key(name):
-                    await upstream.run()
+                    await upstream.supervision.run()
                 else:
-                    await upstream.run_while_it_lasts()
-                    reason = upstream.trouble
-                    why = upstream.trouble_in_full
+                    await upstream.supervision.run_while_it_lasts()
+                    reason = upstream.status.trouble
+                    why = upstream.status.trouble_in_full
                     log.info("legacy clients are served in 2026-07-28", upstream=key, reason=why)
         finally:
             upstream.end(reason)
@@ -292,12 +293,12 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 
     async def _settle(self, upstream: Upstream, legacy: bool) -> None:
         with suppress(RpcError):  # late: clients are served without it, and notified when it comes
-            await upstream.appear()
+            await upstream.supervision.appear()
         if legacy:
             self._for_legacy(upstream)
             if (session := self._of_era.get(upstream.name)) is not None:
                 with suppress(RpcError):
-                    await session.appear()
+                    await session.supervision.appear()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
         """Return (name, facts) of each upstream for a client of that era; UNKNOWN without a connection."""
@@ -342,8 +343,6 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 async def _end_when_idle(upstream: Upstream) -> None:
     with trio.move_on_after(RETIRE_SECONDS):
         await upstream.idle()
-    if upstream.in_flight:
-        log.warning(
-            "exchanges are cut off, their upstream has gone", upstream=upstream.key, number=upstream.in_flight
-        )
+    if number := upstream.status.in_flight:
+        log.warning("exchanges are cut off, their upstream has gone", upstream=upstream.key, number=number)
     upstream.scope.cancel(reason="it was removed or restarted")

@@ -52,6 +52,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
+from mcpmux.upstreams.status import UpstreamStatus
 
 # Reads in a row that could not be shared, after which a server's reads bypass the cache for a while. The way
 # through the cache takes 6 us or more of the 53 of a whole exchange (interpreted).
@@ -70,14 +71,15 @@ EVERYBODY: Final[tuple[Audience]] = (None,)
 
 
 class AskedUpstream(Protocol):
-    """The upstream to ask. `patience`: seconds for an exchange; `late`: the error after those."""
+    """The upstream to ask. `patience`: seconds for an exchange."""
 
     name: str
     watch: Watch | None
 
-    def patience(self, method: str) -> float: ...
+    @property
+    def status(self) -> UpstreamStatus: ...
 
-    def late(self, method: str, seconds: float) -> RpcError: ...
+    def patience(self, method: str) -> float: ...
 
 
 class Counts(msgspec.Struct):
@@ -231,7 +233,7 @@ class ResponseCache:
         try:
             cached = await self.page(call, cursor, fetch, Deadline(seconds, 0.0, seconds))
         except Overdue:
-            raise upstream.late(call.method, seconds) from None
+            raise upstream.status.late(call.method, seconds) from None
         return dict(cached.page.result)
 
     def read(
@@ -277,7 +279,7 @@ class ResponseCache:
             if answered:
                 patience.deadline = math.inf  # the server answers, so the own exchange gets its full time
             return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
-        raise upstream.late(call.method, seconds)
+        raise upstream.status.late(call.method, seconds)
 
     async def _lead_read(
         self, key: CacheKey, generation: int, call: Call, ask: AskServer, notify: Notify

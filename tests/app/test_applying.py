@@ -169,7 +169,7 @@ async def test_a_program_comes_up_again_only_when_the_one_before_has_ended(autoj
     async with open_world({"slow": gated(gate)}, settings={"slow": {"prefix": "slow"}}) as world:
         program = attrs.evolve(upstream("slow"), target=Stdio(command="first"))
         become(world, program)
-        await world.mux.upstreams["slow"].settled()
+        await world.mux.upstreams["slow"].supervision.settled()
         client = world.client()
         await client.start("tools/call", {"name": "slow__wait"})
         await gate.asked.wait()

@@ -298,7 +298,7 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, m
             await reply.send(status if message["method"] == "GET" else 200, ())
 
     async with open_web(script) as (web, mux):
-        await mux.upstreams["web"].settled()
+        await mux.upstreams["web"].supervision.settled()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert web.methods().count("GET") == 1
 
@@ -312,7 +312,7 @@ async def test_a_stream_that_always_ends_is_not_requested_forever(monkeypatch):
             await reply.open(200, SSE, b": nothing\n\n")
 
     async with open_web(script, health_interval=0) as (web, mux):
-        await mux.upstreams["web"].settled()
+        await mux.upstreams["web"].supervision.settled()
         while web.methods().count("GET") < 2:
             await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked(0.05)

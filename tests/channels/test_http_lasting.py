@@ -192,7 +192,7 @@ async def test_endpoint_that_ends_before_its_connections_leaves_no_slot_taken(he
             nursery.cancel_scope.cancel()
         upstream = client.world.mux.upstreams["x"]
         with trio.fail_after(PATIENCE):
-            while (upstream.in_flight, upstream.running) != (0, 0):  # noqa: ASYNC110 - there is no event for it
+            while (upstream.status.in_flight, upstream.limiter.running) != (0, 0):  # noqa: ASYNC110 - no event tells
                 await trio.sleep(0.01)
 
 

@@ -188,7 +188,7 @@ async def test_an_update_of_a_subscribed_resource_is_heard():
     server = Subscribable(LEGACY)
     async with open_stage(server) as (_, mux):
         outbox = mux.hub.join(frozenset())
-        await mux.upstreams["x"].settled()
+        await mux.upstreams["x"].supervision.settled()
         await mux.router.interests.subscribe(outbox, "memo:1", SUBSCRIBE)
         while server.subscribed != {"memo:1"}:
             await trio.lowlevel.checkpoint()
@@ -284,7 +284,7 @@ async def test_a_refused_message_fails_its_call_and_no_other(status):
         while len(face.streams) > 1:  # noqa: ASYNC110  # the scripted server answers on its newest stream
             await trio.sleep(0.01)
         assert await read_text(mux) == "hello"
-        assert mux.upstreams["x"].connects == 1
+        assert mux.upstreams["x"].status.connects == 1
 
 
 async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):

@@ -100,7 +100,7 @@ class World:
         for session in self.mux.upstreams.sessions():
             uris = self.mux.hub.subscriptions.wanted(session.key)
             if session.state != "ready":
-                faults[session.key] = f"{session.state}: {session.trouble}"
+                faults[session.key] = f"{session.state}: {session.status.trouble}"
             elif session.subscriber.asked != uris:
                 faults[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {uris}"
             elif _is_deaf(session.connection):
@@ -127,8 +127,8 @@ class World:
         for session in mux.upstreams.sessions():
             counts[f"{session.key} wanted"] = len(mux.hub.subscriptions.wanted(session.key))
             counts[f"{session.key} asked"] = len(session.subscriber.asked)
-            counts[f"{session.key} in flight"] = session.in_flight
-            counts[f"{session.key} running"] = session.running
+            counts[f"{session.key} in flight"] = session.status.in_flight
+            counts[f"{session.key} running"] = session.limiter.running
             counts[f"{session.key} waiting"] = session.limiter.waiting
         return {what: count for what, count in counts.items() if count}
 
@@ -167,7 +167,7 @@ async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
         serving = Serving(config.limits, mux.service, stopping, urls.append)
         await nursery.start(serve_listener, HttpListener(host="127.0.0.1", port=0), serving)
         for upstream in mux.upstreams.values():
-            await upstream.settled()
+            await upstream.supervision.settled()
         yield World(mux, int(urls[0].rpartition(":")[2].partition("/")[0]), nursery, others)
         stopping.set()
         nursery.cancel_scope.cancel()

@@ -70,7 +70,7 @@ async def open_stage(revision: str, caching: Caching | None = None) -> AsyncIter
         async with app.open_mux(config) as mux:
             stage = Stage(server, face, mux)
             with trio.fail_after(PATIENCE):
-                await mux.upstreams["x"].settled()
+                await mux.upstreams["x"].supervision.settled()
                 await stage.subscribe()
             yield stage
 

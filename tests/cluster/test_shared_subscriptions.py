@@ -89,7 +89,7 @@ async def open_docs(
             await docs.start(name, **settings)
         await replicas.know_each_other()
         for replica in replicas.all.values():
-            await replica.mux.upstreams["docs"].settled()
+            await replica.mux.upstreams["docs"].supervision.settled()
         yield replicas, docs
 
 

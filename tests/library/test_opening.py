@@ -21,7 +21,7 @@ from mcpmux.errors import ConfigError, LocalProtocolError, RpcError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
 from mcpmux.traffic.record import decode_record
-from mcpmux.upstreams.upstream import STARTUP_PART, STARTUP_SECONDS
+from mcpmux.upstreams.supervision import STARTUP_PART, STARTUP_SECONDS
 from tests.library.servers import Worker, config_of, open_local
 from tests.runtime.world import World, upstream
 

@@ -20,7 +20,7 @@ from mcpmux.channels import opener
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.mux.breaker import DEATHS
 from mcpmux.transports.process import StopLadder, open_process
-from mcpmux.upstreams import status
+from mcpmux.upstreams import health
 from tests.process.running import ended, is_gone
 from tests.runtime.web_world import exchange
 
@@ -62,8 +62,8 @@ def write_server(folder: Path) -> Path:
 
 
 async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(status, "ANSWER_SECONDS", 2.0)
-    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
 
     def hasty(*args, **options):
@@ -76,15 +76,15 @@ async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypa
         async with app.open_mux(config) as mux:
             upstream = mux.upstreams["x"]
             first = await pid_of_server(mux)
-            while not upstream.speaks_up:  # noqa: ASYNC110  # no event tells of it
+            while not upstream.health.speaks_up:  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
             os.kill(first, signal.SIGSTOP)
-            while upstream.connects < 2:  # noqa: ASYNC110  # no event tells of it
+            while upstream.status.connects < 2:  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
             second = await pid_of_server(mux)
             assert second != first
             assert is_gone(first)
-            assert upstream.restarts == 1
+            assert upstream.status.restarts == 1
     assert is_gone(second)
 
 
@@ -145,7 +145,7 @@ async def test_a_server_that_ends_after_each_call_starts_when_needed(tmp_path, r
         with trio.fail_after(30):
             while (upstream.state, upstream.connection) != ("ready", None):  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
-        assert upstream.connects == len(set(pids)) == DEATHS + 2
+        assert upstream.status.connects == len(set(pids)) == DEATHS + 2
         assert not outbox.waiting
         mux.hub.leave(outbox)
 

@@ -74,9 +74,11 @@ async def test_every_bad_server_is_named_and_the_good_one_answers():
         with trio.fail_after(60):
             async with app.open_mux(Config(upstreams=tuple(upstreams))) as mux:
                 for name in servers:
-                    await mux.upstreams[name].settled()
+                    await mux.upstreams[name].supervision.settled()
                 assert (await exchange(mux, "resources/read", {"uri": "good+a:1"}))["contents"] == []
-                troubles = {name: mux.upstreams[name].trouble_in_full for name in servers if name != "good"}
+                troubles = {
+                    name: mux.upstreams[name].status.trouble_in_full for name in servers if name != "good"
+                }
                 listed = await exchange(mux, "resources/list", {})
                 assert (await exchange(mux, "resources/read", {"uri": "good+a:1"}))["contents"] == []
     wrong = {name: trouble for name, trouble in troubles.items() if not re.search(servers[name][1], trouble)}

@@ -261,7 +261,7 @@ def check_server(server: Server) -> None:
 
 def check_nothing_is_held(world: World) -> None:
     upstream = world.mux.upstreams["x"]
-    assert (upstream.in_flight, upstream.limiter.running, upstream.limiter.waiting) == (0, 0, 0)
+    assert (upstream.status.in_flight, upstream.limiter.running, upstream.limiter.waiting) == (0, 0, 0)
     assert upstream.connection is not None
     channel = upstream.connection.channel
     assert channel.deadlines.watched == set()

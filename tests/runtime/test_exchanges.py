@@ -112,7 +112,7 @@ def tasks() -> int:
 def held(world: World) -> tuple[int, int]:
     """Return how many exchanges and slots of the upstream are taken."""
     upstream = world.mux.upstreams["x"]
-    return upstream.in_flight, upstream.running
+    return upstream.status.in_flight, upstream.limiter.running
 
 
 @asynccontextmanager

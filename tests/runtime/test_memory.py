@@ -6,12 +6,12 @@ from collections.abc import Awaitable
 
 from mcpmux.channels.tap import Watch
 from mcpmux.config import Tcp, Upstream
-from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.upstreams.response_cache import DOUBTS, PASSED, CacheStore, ResponseCache
+from mcpmux.upstreams.status import UpstreamStatus
 
 READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
 
@@ -26,7 +26,8 @@ class _Asked:
     def patience(self, method: str) -> float:
         raise AssertionError
 
-    def late(self, method: str, seconds: float) -> RpcError:
+    @property
+    def status(self) -> UpstreamStatus:
         raise AssertionError
 
 

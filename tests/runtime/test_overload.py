@@ -13,7 +13,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.upstreams import status
+from mcpmux.upstreams import health
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.web import JSON, TOOLS, Web, initialize
 from tests.runtime.web_world import exchange, open_web
@@ -125,7 +125,7 @@ async def test_a_read_is_repeated_once_when_the_server_wants(era, refusal, monke
         assert await read(mux) is None
         assert script.calls == 2
         assert trio.current_time() - began >= int(dict(refusal[1]).get("Retry-After", 0))
-        assert not mux.upstreams["web"].breaker.doubtful
+        assert not mux.upstreams["web"].status.breaker.doubtful
         script.refusals = [refusal, refusal]
         assert (await read(mux)).data["upstream"] == "web"
         assert script.calls == 4
@@ -169,7 +169,7 @@ async def test_a_failing_server_gets_no_calls_until_a_probe_succeeds(era, monkey
     async with open_web(script, era="newest") as (_web, mux):
         upstream = mux.upstreams["web"]
         assert await read(mux) is None
-        upstream.breaker.answered()  # takes over the shorter pause
+        upstream.status.breaker.answered()  # takes over the shorter pause
         script.alive = False
         for _ in range(FAILURES):
             assert (await read(mux)).code == -31001
@@ -183,7 +183,7 @@ async def test_a_failing_server_gets_no_calls_until_a_probe_succeeds(era, monkey
         while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it
             await trio.sleep(0.01)
         assert await read(mux) is None
-        assert upstream.connects == 1
+        assert upstream.status.connects == 1
 
 
 def error_body(code: int, message: str) -> bytes:
@@ -335,8 +335,8 @@ async def test_an_idle_session_that_was_forgotten_is_replaced_by_a_health_check(
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
     """Packets without an answer: the connection is open here, and no byte comes."""
-    monkeypatch.setattr(status, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     script = Troubled(MODERN)
 
@@ -355,4 +355,4 @@ async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch
         while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it
             await trio.sleep(0.01)
         assert await read(mux) is None
-        assert upstream.connects == 2
+        assert upstream.status.connects == 2

@@ -100,7 +100,7 @@ async def test_streams_over_http_are_counted_until_they_end():
 @pytest.mark.parametrize("kind", KINDS)
 async def test_sessions_on_other_streams_are_counted_until_their_stream_ends(kind: str, tmp_path: Path):
     async with open_stream_world(kind, Server(LEGACY), tmp_path, ONE) as world:
-        await world.mux.upstreams["x"].settled()
+        await world.mux.upstreams["x"].supervision.settled()
         await world.client(LEGACY)
         other = QuietClient(await world.connect())
         with pytest.raises(RpcFailure) as refused:

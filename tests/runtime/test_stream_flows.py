@@ -29,8 +29,8 @@ async def call(client: ScriptedClient, name: str, **arguments: Any) -> Json:
 
 async def ready(world: StreamWorld) -> None:
     """Wait until the upstream is there."""
-    await world.mux.upstreams["x"].settled()
-    assert world.mux.upstreams["x"].state == "ready", world.mux.upstreams["x"].trouble
+    await world.mux.upstreams["x"].supervision.settled()
+    assert world.mux.upstreams["x"].state == "ready", world.mux.upstreams["x"].status.trouble
 
 
 @pytest.mark.parametrize("kind", KINDS)

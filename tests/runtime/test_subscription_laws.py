@@ -361,7 +361,7 @@ async def act_out(script: list[tuple[Any, ...]], slowness: float) -> None:
     servers = {name: Picky(revision, Grant(seconds=slowness)) for name, revision in UPSTREAMS.items()}
     async with open_world(servers) as world, trio.open_nursery() as nursery:
         for upstream in world.mux.upstreams.values():
-            await upstream.settled()
+            await upstream.supervision.settled()
         stage = Stage(world, nursery)
         for verb, *arguments in script:
             await verb(stage, *arguments)

@@ -76,7 +76,7 @@ async def open_behind_http(server: ScriptedServer) -> AsyncIterator[tuple[World,
                 trio.open_nursery() as world.nursery,
             ):
                 assert isinstance(face, Witnessed)
-                await world.mux.upstreams["x"].settled()
+                await world.mux.upstreams["x"].supervision.settled()
                 await trio.testing.wait_all_tasks_blocked(0.05)  # until its appearance is announced
                 yield world, witness, face
                 world.nursery.cancel_scope.cancel()

@@ -58,8 +58,8 @@ async def test_a_page_of_a_server_is_for_the_operator_alone(answer: tuple[int, A
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "t"})
             upstream = mux.upstreams["web"]
-            await upstream.settled()
-            listed, trouble = json.dumps(await listing(mux)), upstream.trouble_in_full
+            await upstream.supervision.settled()
+            listed, trouble = json.dumps(await listing(mux)), upstream.status.trouble_in_full
     shown, recorded = told_to_client(caught.value), f"{logs} {trouble}"
     for text in (shown, listed):
         assert "planted" not in text
@@ -158,11 +158,11 @@ async def check_trouble(target: Any, cause: str) -> None:
     with capture_logs() as logs, trio.fail_after(60):
         async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
             upstream = mux.upstreams["x"]
-            await upstream.settled()
+            await upstream.supervision.settled()
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "x__t"})
             listed = json.dumps(await listing(mux))
-            recorded = f"{upstream.trouble_in_full} {caught.value.in_full}"
+            recorded = f"{upstream.status.trouble_in_full} {caught.value.in_full}"
     for text in (told_to_client(caught.value), listed):
         assert cause in text
         assert MORE in text
@@ -178,7 +178,7 @@ async def test_the_output_of_a_process_and_its_command_are_shown_redacted() -> N
     target = Stdio(sys.executable, ("-c", code, "--token", "abcdefgh12345"), env={"KEY": Secret(SECRET)})
     with trio.fail_after(60):
         async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
-            await mux.upstreams["x"].settled()
+            await mux.upstreams["x"].supervision.settled()
             redactor = Redactor(Redaction())
             (state,) = await UpstreamView(mux.upstreams, mux.hub, redactor).read_all()
     first, last = state.output[-2:]

@@ -433,7 +433,7 @@ async def test_subscriptions_are_told_with_their_listeners():
         relay, upstream = here.world.mux.hub, here.world.mux.upstreams["docs"]
         outbox = relay.join(frozenset())
         with trio.fail_after(WAIT_SECONDS):
-            await upstream.settled()
+            await upstream.supervision.settled()
             relay.subscriptions.add(outbox, "docs", "file:///a")
             await upstream.subscriber.ensure("file:///a", WAIT_SECONDS)
         (docs,) = (await get(here, "/api/upstreams"))["upstreams"]

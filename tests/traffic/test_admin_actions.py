@@ -28,7 +28,7 @@ async def states(here: Listening) -> dict[str, str]:
 
 async def ready(here: Listening) -> None:
     for server in here.world.mux.upstreams.values():
-        await server.settled()
+        await server.supervision.settled()
 
 
 async def test_an_upstream_is_disabled_enabled_drained_and_restarted():
@@ -167,7 +167,7 @@ async def test_every_upstream_says_since_when_and_how_often():
         with trio.fail_after(60):
             while True:
                 await trio.sleep(0.01)
-                if here.world.mux.upstreams["docs"].connects == 2:
+                if here.world.mux.upstreams["docs"].status.connects == 2:
                     break
         _, _, body = await ask(here, "/api/upstreams", token=here.token)
         assert json.loads(body)["upstreams"][0]["restarts"] == 1

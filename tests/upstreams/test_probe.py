@@ -148,7 +148,7 @@ def choosy(revision: str | None, refusal: Json) -> ScriptedServer:
 async def test_a_refusing_stdio_server_is_offered_an_older_revision(refusal, autojump_clock):
     server = choosy("2024-11-05", refusal)
     async with open_world({"a": server}) as world:
-        await world.mux.upstreams["a"].settled()
+        await world.mux.upstreams["a"].supervision.settled()
         facts = world.mux.upstreams["a"].facts
         assert facts is not None and facts.revision == "2024-11-05"
         assert world.connects == {"a": 1}
@@ -158,9 +158,9 @@ async def test_a_refusing_stdio_server_is_offered_an_older_revision(refusal, aut
 async def test_a_server_that_refuses_all_revisions_is_asked_for_each_once(refusal, autojump_clock):
     server = choosy(None, refusal)
     async with open_world({"a": server}) as world:
-        await world.mux.upstreams["a"].settled()
+        await world.mux.upstreams["a"].supervision.settled()
         upstream = world.mux.upstreams["a"]
-        assert upstream.trouble == f"it refused to initialize: {refusal['message']}"
+        assert upstream.status.trouble == f"it refused to initialize: {refusal['message']}"
         revisions = list(LEGACY[::-1]) if refusal is WITHOUT_LIST else [LEGACY[-1]]
         assert asked_revisions(server.seen) == revisions
 
@@ -172,7 +172,7 @@ async def test_a_pinned_revision_is_the_only_one_that_is_asked_for(revision, aut
     servers["c"] = ScriptedServer(NEWEST, tools=[])
     async with open_world(servers, settings=settings) as world:
         for upstream in world.mux.upstreams.values():
-            await upstream.settled()
+            await upstream.supervision.settled()
         facts = world.mux.upstreams["a"].facts
         assert facts is not None and facts.revision == revision
         assert set(asked_revisions(servers["b"].seen)) == {revision}
@@ -185,8 +185,8 @@ async def test_a_server_that_does_not_speak_the_pinned_revision_is_told(autojump
     servers = {"a": ScriptedServer("2025-11-25", tools=[]), "b": ScriptedServer("2025-11-25", tools=[])}
     async with open_world(servers, settings=settings) as world:
         for upstream in world.mux.upstreams.values():
-            await upstream.settled()
-        assert [upstream.trouble for upstream in world.mux.upstreams.values()] == [
+            await upstream.supervision.settled()
+        assert [upstream.status.trouble for upstream in world.mux.upstreams.values()] == [
             f"it does not speak revision {revision}; it answered with 2025-11-25"
             for revision in ("2025-03-26", NEWEST)
         ]

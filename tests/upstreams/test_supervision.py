@@ -10,7 +10,7 @@ import trio.testing
 
 from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
-from mcpmux.upstreams.status import ANSWER_SECONDS, SILENCES
+from mcpmux.upstreams.health import ANSWER_SECONDS, SILENCES
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
@@ -81,7 +81,7 @@ async def test_a_server_that_keeps_dying_is_in_a_crash_loop(up, autojump_clock):
         upstream = world.mux.upstreams["x"]
         await trio.sleep(30)
         assert upstream.state == "crash-loop"
-        assert "crash loop" in upstream.trouble
+        assert "crash loop" in upstream.status.trouble
         assert world.connects["x"] <= DEATHS + 1
         error = await call_tool(world, 0)
         assert error["code"] == -31001
@@ -102,7 +102,7 @@ async def test_a_server_that_keeps_dying_is_in_a_crash_loop(up, autojump_clock):
 
 async def test_clients_hear_of_every_change_of_a_server_that_comes_and_goes(autojump_clock):
     async with open_world({"x": Moody(MODERN), "docs": other()}) as world:
-        await world.mux.upstreams["x"].settled()
+        await world.mux.upstreams["x"].supervision.settled()
         client = world.client()
         await client.start("subscriptions/listen", {"notifications": LISTENS})
         await client.drain()
@@ -131,7 +131,7 @@ async def test_an_idle_server_that_answers_nothing_any_more_is_started_again(up,
         world.servers["x"] = Moody(up)
         await trio.sleep(30 + SILENCES * ANSWER_SECONDS + 10)
         assert world.connects["x"] == 2
-        assert "health check" in (upstream.last_error or "")
+        assert "health check" in (upstream.status.last_error or "")
         assert await call_tool(world) is None
 
 
@@ -180,7 +180,7 @@ async def test_calls_that_nobody_answers_open_the_breaker_and_a_probe_closes_it(
         assert (await call_tool(world, 20))["code"] == -31002
         await fail_calls(world)
         await trio.sleep(ANSWER_SECONDS + 1)
-        assert (upstream.state, upstream.breaker.state.value) == ("failing", "open")
+        assert (upstream.state, upstream.status.breaker.state.value) == ("failing", "open")
         error = await call_tool(world, 0)
         assert error["code"] == -31001
         assert "Upstream 'x' does not answer any more" in error["message"]
@@ -214,13 +214,13 @@ async def test_slow_calls_never_shut_off_a_live_server(up, autojump_clock):
     server.dumb = frozenset({"tools/call"})
     async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
         upstream = world.mux.upstreams["x"]
-        await upstream.settled()
-        ready_since = upstream.since
+        await upstream.supervision.settled()
+        ready_since = upstream.status.since
         for _ in range(3):
             await fail_calls(world)
             assert len((await world.client().request("resources/list"))["resources"]) == 1
         assert (upstream.state, world.connects["x"]) == ("ready", 1)
-        assert upstream.since == ready_since
+        assert upstream.status.since == ready_since
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -232,14 +232,14 @@ async def test_errors_of_the_server_itself_are_answers(up, autojump_clock):
     async with open_world({"x": server, "docs": other()}) as world:
         for _ in range(3 * FAILURES):
             assert (await call_tool(world))["code"] == -32603
-        assert not world.mux.upstreams["x"].breaker.doubtful
+        assert not world.mux.upstreams["x"].status.breaker.doubtful
 
 
 async def test_lists_that_come_too_late_count_as_failures(autojump_clock):
     server = Moody(MODERN)
     settings = {"x": {"list_timeout": 9.0}}  # so that no list ends when the server has been silent for 30 s
     async with open_world({"x": server, "docs": other()}, settings=settings) as world:
-        await world.mux.upstreams["x"].settled()
+        await world.mux.upstreams["x"].supervision.settled()
         server.dumb = None
         for _ in range(FAILURES):
             await world.client().request("resources/list")

@@ -90,7 +90,7 @@ class SharedUpstream:
 
     async def _serve(self, mux: Mux, stream: Stream, crowded: str) -> None:
         server = mux.upstreams[self.name]
-        await server.settled()
+        await server.supervision.settled()
         connection = server.connection
         async with trio.open_nursery() as nursery:
             if connection is not None:
@@ -120,7 +120,7 @@ class _Service:
 
     def _require_server(self) -> None:
         if self._server.connection is None:
-            raise RpcError(UPSTREAM_UNAVAILABLE, self._server.trouble)
+            raise RpcError(UPSTREAM_UNAVAILABLE, self._server.status.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         self._require_server()

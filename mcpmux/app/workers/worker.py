@@ -41,7 +41,7 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of
-from mcpmux.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.supervision import OpenChannel
 
 log = structlog.get_logger()
 

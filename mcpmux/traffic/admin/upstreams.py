@@ -117,7 +117,8 @@ class UpstreamView:
         return ListeningView(self._hub, self._registry, self._redactor, self._epoch).read_all()
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
-        facts = upstream.facts
+        facts, status = upstream.facts, upstream.status
+        retry = status.retry_seconds
         info = members_of(facts.info) if facts is not None else {}
         title = text_of(info.get("title")) or text_of(info.get("name"))
         return UpstreamState(
@@ -125,12 +126,12 @@ class UpstreamView:
             prefix=upstream.config.prefix,
             target=upstream.config.target.display,
             command=self._command(upstream.config.target),
-            output=list(map(self._redactor.clean, upstream.output)),
+            output=list(map(self._redactor.clean, status.output)),
             **self._common(upstream),
-            restarts=upstream.restarts,
-            in_flight=sum(session.in_flight for session in sessions),
-            retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
-            last_error=self._redactor.redact_name(upstream.last_error),
+            restarts=status.restarts,
+            in_flight=sum(session.status.in_flight for session in sessions),
+            retry_seconds=None if retry is None else round(retry, 1),
+            last_error=self._redactor.redact_name(status.last_error),
             server=self._redactor.redact_name(title),
             version=self._redactor.redact_name(text_of(info.get("version"))),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
@@ -147,12 +148,13 @@ class UpstreamView:
         return self._redactor.clean(make_hide(secrets_of(target))(words))
 
     def _common(self, session: Upstream) -> dict[str, Any]:
-        since = second_of(int(self._epoch + session.since))
+        status, facts = session.status, session.facts
+        since = second_of(int(self._epoch + status.since))
         return {
-            "state": session.state,
+            "state": status.state,
             "since": f"{since}Z",
-            "revision": session.facts.revision if session.facts is not None else None,
-            "trouble": self._redactor.clean(session.trouble_in_full) if session.connection is None else None,
+            "revision": facts.revision if facts is not None else None,
+            "trouble": self._redactor.clean(status.trouble_in_full) if facts is None else None,
         }
 
     def _session(self, session: Upstream) -> SessionState:
@@ -167,12 +169,13 @@ class UpstreamView:
             }
             for uri in uris[:URIS]
         ]
+        seconds = session.status.connect_seconds
         return SessionState(
             key=session.key,
             kind=kind,
             **self._common(session),
-            in_flight=session.in_flight,
-            connect_ms=round(session.connect_seconds * 1000, 1) if session.connect_seconds else None,
+            in_flight=session.status.in_flight,
+            connect_ms=round(seconds * 1000, 1) if seconds else None,
             subscriptions=subscriptions,
             more_subscriptions=max(0, len(uris) - URIS),
         )

@@ -186,9 +186,9 @@ def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
 ) -> list[Family]:
     """Return the gauges of upstreams and clients, and of the cache in `store`."""
-    up = {name: float(status.state == "ready") for name, status in registry.items()}
-    connects = {name: status.connects for name, status in registry.items()}
-    reconnects = {name: max(0, count - 1) for name, count in connects.items()}
+    up = {name: float(upstream.state == "ready") for name, upstream in registry.items()}
+    connects = {name: upstream.status.connects for name, upstream in registry.items()}
+    reconnects = {name: upstream.status.restarts for name, upstream in registry.items()}
     sessions = Counter(dict.fromkeys(registry, 0))
     listened = sessions.copy()
     for session in registry.connected():
