@@ -379,7 +379,8 @@ class DuplexChannel(Channel):
             exchange = self._incoming.get(request_id) if request_id is not None else None
             if exchange is not None:
                 exchange.cancel("the peer cancelled the request")
-            else:
+            # On one stream a server ends a listen so (`basic/patterns/cancellation`, 2026-07-28).
+            elif not self.pending_requests.end_listen(request_id):
                 self.questions.withdraw(request_id)
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)

@@ -22,7 +22,7 @@ from mcpmux.errors import McpmuxError, Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
 from mcpmux.protocol.codes import INTERNAL_ERROR
-from mcpmux.protocol.envelope import ErrorReply, Reply, Request, decode_fields
+from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Reply, Request, decode_fields
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.transports.waiting import Deadline
 
@@ -178,6 +178,17 @@ class PendingRequests:
         if pending is None:
             return False
         pending.settle(error)
+        return True
+
+    def end_listen(self, request_id: Id | None) -> bool:
+        """End a listen that its server has ended by `notifications/cancelled`; return False if there is none.
+
+        Only a listen: a server may cancel no other request of ours.
+        """
+        pending = self._find(request_id)
+        if pending is None or pending.call.method != m.LISTEN:
+            return False
+        pending.settle(Reply(pending.id, EMPTY_OBJECT, {}))
         return True
 
     def was_used(self, token: Id | None) -> bool:

@@ -133,9 +133,9 @@ async def test_an_unsubscribe_that_waits_its_turn_does_not_undo_a_later_wish(aut
         assert server.subscribes[waiting] == 1
 
 
-@pytest.mark.parametrize("gracefully", [True, False])
+@pytest.mark.parametrize("end_by", ["result", "error", "notifications/cancelled"])
 @pytest.mark.parametrize("down", ERAS)
-async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down, gracefully, autojump_clock):
+async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down, end_by, autojump_clock):
     ending = trio.Event()
 
     async def end(server: Subscribable, method: str, params: Json, message: Json) -> Json | None:
@@ -144,8 +144,11 @@ async def test_a_listen_that_the_server_ends_is_opened_again_and_caught_up(down,
         honoured = {"_meta": {SUBSCRIPTION_ID: message["id"]}, "notifications": params["notifications"]}
         await server.send({"method": "notifications/subscriptions/acknowledged", "params": honoured})
         await ending.wait()
-        if not gracefully:
+        if end_by == "error":
             raise RpcFailure(-32603, "Crashed")
+        if end_by == "notifications/cancelled":
+            await server.send({"method": end_by, "params": {"requestId": message["id"]}})
+            await trio.sleep_forever()
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: message["id"]}}
 
     server = Moody(MODERN, end)
