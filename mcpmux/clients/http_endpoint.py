@@ -402,6 +402,8 @@ class HttpEndpoint:
                 return self._recover(self._recoveries, request, reply)
         if request.method == "POST":
             return self._post(request, reply)
+        if (refusal := _version_refused(request)) is not None:
+            return reply.send(400, JSON, encode_error(None, refusal))
         # Only a legacy session has streams that a client opens by GET.
         if request.method == "GET" and SESSION_HEADER in request.headers:
             return self._get(request, reply)
@@ -512,7 +514,7 @@ class HttpEndpoint:
             call = Call.of(message.method, params, principal=request.principal)
             version = request.headers.get(VERSION_HEADER)
             if VERSION not in call.meta and (version is None or not is_modern(version)):
-                return self._take_legacy(message, call, request, reply, version, streams=streams)
+                return self._take_legacy(message, call, request, reply, streams=streams)
             # Headers that differ from the body are refused: a proxy may have decided by the headers.
             check_request(request.headers, call)
             if self._tools.bytes and (tools := self._tools.get(call.principal.key)) is not None:
@@ -536,13 +538,11 @@ class HttpEndpoint:
         call: Call,
         request: HttpRequest,
         reply: HttpReply,
-        version: str | None,
         *,
         streams: bool,
     ) -> Handling:
-        # "Protocol Version Header", 2025-06-18: 400 for a version that is not supported.
-        if version is not None and version not in SUPPORTED:
-            raise unsupported_version(version)
+        if (refusal := _version_refused(request)) is not None:
+            raise refusal
         if message.method == m.INITIALIZE:
             return self._initialize(message, request, reply)
         return self._session_of(request).post(message, call, reply, streams=streams)
@@ -602,6 +602,9 @@ class HttpEndpoint:
         return self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
+        if (refusal := _version_refused(request)) is not None:
+            await reply.send(400, JSON, encode_error(None, refusal))
+            return
         if SESSION_HEADER in request.headers:
             try:
                 session = self._session_of(request)
@@ -660,6 +663,12 @@ class HttpEndpoint:
         # The same principal, but the new token may have other scopes: they count from now on.
         legacy.principal = legacy.outbox.principal = principal
         return session
+
+
+def _version_refused(request: HttpRequest) -> RpcError | None:
+    """Return the error for a version that is not supported, to any request ("Protocol Version Header")."""
+    version = request.headers.get(VERSION_HEADER)
+    return unsupported_version(version) if version is not None and version not in SUPPORTED else None
 
 
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:

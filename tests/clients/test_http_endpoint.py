@@ -34,6 +34,10 @@ async def test_a_legacy_session_lives_from_initialize_to_delete():
         assert (await client.send(request("ping"), session)).last["result"] == {}
         listed = await client.send(request("resources/list"), session)
         assert len(listed.last["result"]["resources"]) == 4
+        unknown = {**session, "MCP-Protocol-Version": "1900-01-01"}
+        for body, verb in ((initialized, "POST"), (b"", "GET"), (b"", "DELETE")):
+            refused = await client.send(body, unknown, verb)
+            assert (refused.status, refused.last["error"]["code"]) == (400, -32022)
         assert (await client.send(b"", session, "DELETE")).status == 204
         gone = await client.send(request("ping"), session)
         assert gone.status == 404
