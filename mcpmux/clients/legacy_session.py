@@ -28,7 +28,7 @@ from mcpmux.protocol.call import (
     Notify,
     is_heard,
 )
-from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     Notification,
@@ -65,6 +65,9 @@ OnAgreed = Callable[[], Awaitable[None]]
 """Called when a session has agreed to something more, before its client gets the answer."""
 
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
+
+ROUNDS_LIMIT: Final = 1000  # of questions in one call; an agent that samples in each step has hundreds
+AGAIN_SECONDS: Final = 0.5  # before a call is repeated without answers, as such a server is busy
 
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 """Notifications of clients about this session, or a request in it: not for upstreams."""
@@ -217,9 +220,15 @@ class LegacySession:
         # The level is read for each message: `logging/setLevel` counts for calls under way, too.
         notify = with_logs_of(lambda: self._client.log_level, notify)
         try:
-            result = await self._router.exchange(call, notify)
+            result, rounds = await self._router.exchange(call, notify), 0
             while (wishes := wishes_in(result)) is not None:
+                rounds += 1
+                if rounds > ROUNDS_LIMIT:
+                    problem = f"the upstream has asked for input {ROUNDS_LIMIT} times and does not end"
+                    raise RpcError(INTERNAL_ERROR, problem)
                 await in_task()
+                if not wishes:  # it just wants the call again: no answer takes time then
+                    await trio.sleep(AGAIN_SECONDS)
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, notify)
             if TASK in call.params:  # the call has made a task, which belongs to the session from now on

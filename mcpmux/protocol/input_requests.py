@@ -118,6 +118,8 @@ def wishes_in(result: Fields) -> dict[str, Wish] | None:
         for key, value in decode_fields(result.get("inputRequests")).items():
             request = decode_fields(value)
             wishes[key] = Wish(text_of(request.get("method")) or "", decode_fields(request.get("params")))
+        if not wishes and STATE not in result:
+            raise ValueError("there must be one of both")
     except ValueError:
         raise RpcError(INTERNAL_ERROR, "the upstream asked for input in a way that makes no sense") from None
     return wishes

@@ -130,6 +130,23 @@ async def test_a_clients_refusal_ends_the_call_to_a_modern_server(autojump_clock
         assert answer["error"] == {"code": -1, "message": "no"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "calls", "words"), [({"requestState": "s"}, 1001, "does not end"), ({}, 1, "makes no sense")]
+)
+async def test_a_server_that_asks_nothing_again_and_again_is_given_up(asked, calls, words, autojump_clock):
+    async def answer(_server: Any, _params: Json, _message: Json) -> Json:
+        return {"resultType": "input_required", **asked}
+
+    server = ScriptedServer(tools=[TOOL], handlers={"tools/call": answer})
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        began = trio.current_time()
+        await client.start("tools/call", {"name": "x__t"})
+        assert words in (await client.receive_raw())["error"]["message"]
+        assert trio.current_time() - began >= (calls - 1) * 0.5
+        assert [message["method"] for message in server.seen].count("tools/call") == calls
+
+
 async def test_an_answer_of_a_client_that_cannot_be_read_ends_the_question(autojump_clock):
     async with open_world({"x": Curious(LEGACY, ASKING), "y": ScriptedServer()}) as world:
         client = await client_of(world, LEGACY)
