@@ -307,7 +307,10 @@ class Merger:
             except InvalidCursor as error:
                 raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
         result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)
-        result["cacheScope"] = raw(freshness.scope)
+        # All pages of a list must have one scope ("Interaction with Pagination"), and the scope of a page to
+        # come is not known yet. Besides, a cursor is for its principal only.
+        is_whole = not walk.wanted and "cursor" not in call.params
+        result["cacheScope"] = raw(freshness.scope if is_whole else "private")
         return mention(result, self._registry, walk.failures) if walk.failures else result
 
 

@@ -16,7 +16,7 @@ from mcpmux.config import AccessRule, Caching
 from mcpmux.protocol.principal import ANYONE, Principal
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import LEGACY, MODERN, Json
-from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.world import World, open_world
 
@@ -501,6 +501,17 @@ async def test_a_fresh_list_is_kept_page_by_page(autojump_clock):
         await trio.sleep(6)
         assert await client.walk("resources/list", "resources") == first
         assert docs.asked["resources/list"] == 4
+
+
+async def test_all_pages_of_a_merged_list_have_one_scope(autojump_clock):
+    secret, docs = Library(), Library()
+    secret.list_hints, docs.list_hints = CACHE, {"ttlMs": 8000, "cacheScope": "public"}
+    docs.page_size = 2
+    async with open_world({"secret": secret, "docs": docs}, page_size=2) as world:
+        client = await ready(world)
+        first = await client.request("resources/list")
+        second = await client.request("resources/list", {"cursor": first["nextCursor"]})
+        assert [page["cacheScope"] for page in (first, second)] == ["private", "private"]
 
 
 async def test_a_private_list_is_for_one_principal_and_one_host_app(autojump_clock):
