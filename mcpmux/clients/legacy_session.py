@@ -26,6 +26,7 @@ from mcpmux.protocol.call import (
     Call,
     Event,
     Notify,
+    check_complete,
     is_heard,
 )
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
@@ -231,6 +232,7 @@ class LegacySession:
                     await trio.sleep(AGAIN_SECONDS)
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, notify)
+            check_complete(result)
             if TASK in call.params:  # the call has made a task, which belongs to the session from now on
                 await self.on_agreed()
             return downgrade_content(call.method, downgrade_result(result), self.revision)

@@ -36,9 +36,17 @@ import msgspec
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.subscriptions import is_at_or_above, parents
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROGRESS_TOKEN,
+    VERSION,
+    Call,
+    is_complete,
+)
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
-from mcpmux.protocol.envelope import UNREADABLE, raw, text_of
+from mcpmux.protocol.envelope import UNREADABLE, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 
 MERGED: Final = ""
@@ -58,7 +66,6 @@ CHANGES: Final = {
 
 LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # longer promises are cut: the server is asked again after a day
 SHORT_BYTES: Final = 1024  # of a client's description of itself, whose digest is kept ready
-_COMPLETE: Final = raw("complete")
 _read: Final = msgspec.json.Decoder().decode
 _PRIVATE: Final = b'"private"'  # the usual spelling
 
@@ -112,7 +119,7 @@ def is_public(result: Fields) -> bool:
     # The cheap tests come first: most results have no hint, or the usual spelling of "private".
     if scope is None or bytes(scope) == _PRIVATE or text_of(scope) != "public" or "inputRequests" in result:
         return False
-    return text_of(result.get("resultType", _COMPLETE)) == "complete"
+    return is_complete(result)
 
 
 def size_of(parts: Iterable[Raw]) -> int:

@@ -16,8 +16,9 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from mcpmux.errors import RpcError
+from mcpmux.printable import QUOTED_LENGTH, printable
 from mcpmux.protocol import method as m
-from mcpmux.protocol.codes import INVALID_PARAMS, MalformedRequest, unsupported_version
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     UNREADABLE,
@@ -262,6 +263,22 @@ def upgrade_result(method: str, result: Fields) -> Fields:
         result.setdefault("ttlMs", _NOT_FRESH)
         result.setdefault("cacheScope", _PRIVATE)
     return result
+
+
+def is_complete(result: Fields) -> bool:
+    """Return whether a result has the content that its request asked for; without `resultType` it has."""
+    return text_of(result.get("resultType", _COMPLETE)) == "complete"
+
+
+def check_complete(result: Fields) -> None:
+    """Check that a result needs no more input, and is not of a type that mcpmux does not know.
+
+    Raises RpcError.
+    """
+    # "A resultType of any value unrecognized by the client MUST be considered invalid" (Base Protocol).
+    if not is_complete(result):
+        kind = printable(text_of(result["resultType"]) or "")[:QUOTED_LENGTH]
+        raise RpcError(INTERNAL_ERROR, f"the upstream's result has a resultType that is not known: {kind!r}")
 
 
 def check_call(call: Call) -> None:

@@ -22,7 +22,7 @@ from mcpmux.mux.item import Problem, some_of
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.merge import Walk, expose_list
 from mcpmux.mux.seal import Position
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import Call, check_complete
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.method import PAGED
@@ -56,6 +56,7 @@ async def find_page(
         list_call = call.with_params(params) if params or call.params else call
         try:
             result = await upstream.exchange(list_call, ignore_event, deadline)
+            check_complete(result)
             listed = expose_list(method, result[kind.items], upstream.space)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates

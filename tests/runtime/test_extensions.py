@@ -9,7 +9,7 @@ import trio
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, Json
-from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 
@@ -86,6 +86,28 @@ async def test_what_the_only_server_refuses_is_in_its_own_words(up: str, autojum
         assert error["message"] == "Unknown tool: fine"
         assert error["data"] == {"uri": "memo:1", "x": [1.0]}
         assert server.pages == {}
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_a_result_of_an_unknown_type_is_none_but_for_a_client_that_can_judge_it(down, autojump_clock):
+    """ "A resultType of any value unrecognized by the client MUST be considered invalid." """
+    tool = {"name": "t", "inputSchema": {"type": "object"}}
+
+    async def answer(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        return {"resultType": "vendor/odd", "content": [], "tools": [tool], **CACHE}
+
+    server = ScriptedServer(tools=[], handlers={"tools/call": answer, "tools/list": answer})
+    async with open_world({"x": server, "y": docs()}) as world:
+        client = await world.open_client(down)
+        listed = await client.request("tools/list")
+        assert listed["tools"] == []
+        assert "vendor/odd" in listed["_meta"]["dev.mcpmux/upstreams"]["x"]["reason"]
+        await client.start("tools/call", {"name": "x__t"})
+        called = await client.receive_raw()
+        if down == MODERN:
+            assert called["result"]["resultType"] == "vendor/odd"
+        else:
+            assert (called["error"]["code"], "vendor/odd" in called["error"]["message"]) == (-32603, True)
 
 
 async def test_unknown_methods_are_refused_where_it_is_unclear_whose_they_are(autojump_clock):
