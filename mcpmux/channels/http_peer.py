@@ -537,7 +537,9 @@ class HttpPeer:
 
         The response must be released.
         """
-        more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
+        more: Headers = ()
+        if last_event_id:  # in UTF-8 (WHATWG HTML section 9.2.3), of which a header shows the single bytes
+            more = (("Last-Event-ID", last_event_id.encode().decode("latin-1")),)
         return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 
     def hidden(self, body: bytes) -> bytes:

@@ -5,6 +5,7 @@ The data of an event stays bytes, which its parser decodes. Their content is unk
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ STREAM_HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("X-Accel-Buffering", "no"),
 )
+_CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")  # RFC 9110 section 5.5
 KEEP_ALIVE: Final = b":\n\n"  # a comment, which readers ignore
 KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that no proxy on the way closes it
 
@@ -128,8 +130,9 @@ class SseDecoder:
             elif name == b"event":
                 self._event = value[:NAME_BYTES].decode(errors="replace")
             elif name == b"id" and b"\0" not in value:  # the specification ignores an id with a NUL
-                # One that is too long for a header cannot be sent back in Last-Event-ID.
-                self.last_event_id = value.decode(errors="replace") if len(value) <= NAME_BYTES else ""
+                # One that no header can carry cannot be sent back in Last-Event-ID.
+                fits = len(value) <= NAME_BYTES and _CONTROLS.search(value) is None
+                self.last_event_id = value.decode(errors="replace") if fits else ""
             elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
                 self.retry_milliseconds = int(value)
         # The unfinished line counts too: a peer that never ends its line must not fill the memory.

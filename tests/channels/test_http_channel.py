@@ -32,7 +32,8 @@ async def test_a_legacy_session_carries_its_headers_and_is_ended():
     assert web.methods()[-1] == "DELETE"
 
 
-async def test_a_broken_stream_is_resumed_behind_the_last_event():
+@pytest.mark.parametrize("last", ["1-1", "ä日"])
+async def test_a_broken_stream_is_resumed_behind_the_last_event(last: str):
     calls: list[Any] = []
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
@@ -42,8 +43,8 @@ async def test_a_broken_stream_is_resumed_behind_the_last_event():
             token = message["params"]["_meta"]["progressToken"]
             progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
             calls.append(message["id"])
-            await reply.open(200, SSE, b"retry: 1\n" + event("", "1-0") + event(progress, "1-1"))
-        elif request.headers.get("last-event-id") == "1-1":
+            await reply.open(200, SSE, b"retry: 1\n" + event("", "1-0") + event(progress, last))
+        elif request.headers.get("last-event-id", "").encode("latin-1") == last.encode():
             done = {"id": calls[0], "result": {"content": []}}
             await reply.open(200, SSE, event(done, "1-2"))
 
