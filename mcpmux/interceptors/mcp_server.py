@@ -47,7 +47,8 @@ from mcpmux.upstreams.upstream import Upstream
 LIST_INTERCEPTORS: Final = "interceptors/list"
 INVOKE_INTERCEPTOR: Final = "interceptor/invoke"
 LISTED_SECONDS: Final = 60.0  # until the list is asked for again: nothing announces a change of it
-MOST_LISTED: Final = 50  # interceptors of one server
+MOST_LISTED: Final = 50  # interceptors of one server; a message would wait for all of them
+SEVERITIES: Final = ("error", "warn", "info")
 
 Json = dict[str, Any]
 Invoke = Callable[[Json, Json], Awaitable[Json]]
@@ -71,7 +72,9 @@ class McpServer:
             listed = plain(await self._ask(upstream, message, LIST_INTERCEPTORS, {})).get("interceptors")
             if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
                 raise BadVerdict(f"{upstream.name} lists no interceptors")
-            self._listed, self._until = listed[:MOST_LISTED], trio.current_time() + LISTED_SECONDS
+            if len(listed) > MOST_LISTED:
+                raise BadVerdict(f"{upstream.name} lists more than {MOST_LISTED} interceptors")
+            self._listed, self._until = listed, trio.current_time() + LISTED_SECONDS
         phase = "request" if message.on == REQUEST else "response"
         entries = [entry for entry in self._listed if is_for(entry, message.method, phase)]
         mutators = sorted(
@@ -96,16 +99,19 @@ class McpServer:
     async def _invoke(
         self, upstream: Upstream, message: InterceptedMessage, phase: str, entry: Json, payload: Json
     ) -> Json:
-        """Return an interceptor's answer, {} if it failed and may. Raises RpcError."""
+        """Return an interceptor's answer, {} if it failed and may. Raises RpcError and ValueError."""
         principal = message.call.principal.name
         who = {"type": "user", "id": principal} if principal else {"type": "anonymous"}
         now = datetime.fromtimestamp(self._wall(), UTC).isoformat()
         about = {"name": entry.get("name"), "event": message.method, "phase": phase, "payload": payload}
         context = {"principal": who, "timestamp": now}
         try:
-            return plain(
+            answer = plain(
                 await self._ask(upstream, message, INVOKE_INTERCEPTOR, {**about, "context": context})
             )
+            if not is_sound(entry, answer):
+                raise ValueError(f"{entry.get('name')} gives no result of its type")
+            return answer
         except (RpcError, ValueError):
             if entry.get("failOpen") is True or entry.get("mode") == "audit":
                 return {}
@@ -147,11 +153,8 @@ async def _validate(validators: Sequence[Json], payload: Json, invoke: Invoke) -
 
 async def _mutate(mutator: Json, payload: Json, invoke: Invoke) -> Json:
     answer = await invoke(mutator, payload)
-    if answer.get("modified") is not True or mutator.get("mode") == "audit":
-        return payload
-    changed = answer.get("payload")
-    if not isinstance(changed, dict):
-        raise BadVerdict(f"{mutator.get('name')} gives no object as `payload`")
+    is_changed = answer.get("modified") is True and mutator.get("mode") != "audit"
+    changed: Json = answer["payload"] if is_changed else payload
     return changed
 
 
@@ -168,6 +171,14 @@ def is_for(entry: Json, method: str, phase: str) -> bool:
         return False
     globs = [parse_glob(event) for event in events if isinstance(event, str)]
     return any(matches(glob, method) for glob in globs) or f"*/{phase}" in events
+
+
+def is_sound(entry: Json, answer: Json) -> bool:
+    """Return whether an answer has the members that an interceptor of that type must give."""
+    if entry.get("type") == "mutation":
+        is_changed = answer.get("modified")
+        return is_changed is False or (is_changed is True and isinstance(answer.get("payload"), dict))
+    return answer.get("valid") in (True, False) and answer.get("severity", "error") in SEVERITIES
 
 
 def priority_of(entry: Json, phase: str) -> float:

@@ -120,9 +120,13 @@ async def test_what_must_not_block_lets_the_call_pass(case, autojump_clock):
 
 
 BROKEN: dict[str, Any] = {
-    "a failure": FAILURE,
-    "no payload": {"modified": True},
-    "another tool": lambda params: {
+    "mutation fails": FAILURE,
+    "mutation without payload": {"modified": True},
+    "mutation or not": {"payload": {}},
+    "validation of nothing": {},
+    "validation in words": {"valid": "false"},
+    "validation of an unknown severity": {"valid": False, "severity": "Error"},
+    "mutation to another tool": lambda params: {
         "modified": True,
         "payload": {"method": "tools/call", "params": params["payload"]["params"] | {"name": "x__look"}},
     },
@@ -131,16 +135,19 @@ BROKEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 async def test_a_broken_interceptor_refuses_the_call(case, autojump_clock):
-    guards, server = Guards(ERAS[1], [entry("guard", "mutation")], {"guard": BROKEN[case]}), disk()
+    kind = case.partition(" ")[0]
+    guards, server = Guards(ERAS[1], [entry("guard", kind)], {"guard": BROKEN[case]}), disk()
     async with open_world({"x": server, "guards": guards}, **SERVER) as world:
         error = await world.client().refusal("tools/call", DELETE)
         assert error["code"] == REFUSED and "guards failed" in error["message"]
         assert not calls_at(server)
 
 
-async def test_a_server_that_is_down_or_lists_none_refuses_the_call(autojump_clock):
+async def test_a_server_that_is_down_or_lists_none_or_too_many_refuses_the_call(autojump_clock):
     server = disk()
-    for guards in (None, Guards(ERAS[1], {}, {})):  # type: ignore[arg-type]  # no list
+    many = [entry(f"guard{number}", "validation") for number in range(51)]
+    valid = {each["name"]: {"valid": True} for each in many}
+    for guards in (None, Guards(ERAS[1], {}, {}), Guards(ERAS[1], many, valid)):  # type: ignore[arg-type]  # no list
         async with open_world({"x": server, "guards": guards}, **SERVER) as world:
             assert (await world.client().refusal("tools/call", DELETE))["code"] == REFUSED
     assert not calls_at(server)
