@@ -44,17 +44,14 @@ class MuxDesk:
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
-        held = self._mux.holding.held.get(int(key)) if key.isdecimal() and len(key) < 16 else None
-        if held is None:
-            return GONE
+        number = int(key) if key.isdecimal() and len(key) < 16 else 0
         try:
             decided = read_verdict(verdict)
             if isinstance(decided, Ask | Hold):
-                return HoldDecision(NO_DECISION)
-            held.decide(decided)
+                raise BadVerdict(NO_DECISION)
+            return HoldDecision() if self._mux.holding.decide(number, decided) else GONE
         except (BadVerdict, ValueError) as mistake:
             return HoldDecision(str(mistake))
-        return HoldDecision()
 
     async def _state(self, held: Held) -> HeldState:
         message, schema = held.message, None

@@ -16,7 +16,7 @@ from mcpmux.config.intercept import RESULT
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
-from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function
+from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function, is_async
 from mcpmux.interceptors.mcp_server import McpServer
 from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse
 from mcpmux.mux.naming import Naming, is_among
@@ -39,9 +39,13 @@ def check_interceptors(config: Config, functions: Functions = NO_FUNCTIONS) -> N
     for number, settings in enumerate(config.intercept):
         if settings.python is not None:
             try:
-                find_function(settings.python, functions)
+                function = find_function(settings.python, functions)
             except InvalidValue as mistake:
                 problems.append(Problem(("intercept", number, "python"), str(mistake)))
+            else:
+                if settings.in_thread and is_async(function):
+                    place = "intercept", number, "in_thread"
+                    problems.append(Problem(place, "an async function needs no thread"))
     if problems:
         raise ConfigError(problems)
 
@@ -63,7 +67,7 @@ def make_steps(config: Config, naming: Naming, find: FindUpstream, functions: Fu
 
 def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Functions) -> Interceptor:
     if settings.python is not None:
-        return FunctionInterceptor(find_function(settings.python, functions))
+        return FunctionInterceptor(find_function(settings.python, functions), in_thread=settings.in_thread)
     if settings.webhook is not None:
         from mcpmux.interceptors.webhook import Webhook
 

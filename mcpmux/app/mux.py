@@ -146,8 +146,16 @@ class Mux:
         self._steps = steps
         router, steps = self.router, [*steps, *filter(None, [self._holds])]
         if steps or router.interception is not None:  # which calls may wait in
-            more = self._access, router.round_trips, self.holding, self._tap, router.interception
-            router.interception = Interception(steps, *more)
+            router.interception = Interception(
+                steps,
+                self._access,
+                router.round_trips,
+                self.holding,
+                self._tap,
+                self.config.limits.max_message_bytes,
+                router.abandon,
+                router.interception,
+            )
 
     # Sessions with upstreams
 

@@ -61,6 +61,8 @@ class Intercept:
     """A function of Python, sync or async (trio), as MODULE:FUNCTION. It gets the message as a dict. Without
     a module it is one that a program has given to `mcpmux.library`.
     """
+    in_thread: Annotated[bool, Flag()] = False
+    """Call the function in a thread, as it waits for something. Of such calls 8 run at once, others wait."""
     webhook: Annotated[str, HTTP_URL] | None = None
     """A URL that gets the message by POST, and answers with the verdict. http:// is for private addresses."""
     secret: Annotated[Secret, KEY_TEXT] | None = None
@@ -120,6 +122,8 @@ class Intercept:
             raise InvalidValue(f"expected one of `python`, `webhook`, `server` and `builtin`, got {got}")
         if self.secret is not None and self.webhook is None:
             raise InvalidValue("`secret` goes with `webhook`")
+        if self.in_thread and self.python is None:
+            raise InvalidValue("`in_thread` goes with `python`")
         for key, builtin in (("max_bytes", LIMIT_SIZE), ("seconds", DELAY)):
             if (getattr(self, key) is not None) != (self.builtin == builtin):
                 raise InvalidValue(f'`{key}` goes with `builtin` "{builtin}", and with no other')

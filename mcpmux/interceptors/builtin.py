@@ -11,7 +11,6 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.intercept import PASS, Ask, Change, Hold, InterceptedMessage, Refuse, Verdict
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import decode_any, encode, error_body, raw
-from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import RuleSet
 
 SHOWN_CHARACTERS = 500  # of arguments in a question
@@ -31,7 +30,10 @@ class Approve:
         if (target := target_in(message.params)) is not None:
             what = f"{what} {target}"
         if (arguments := message.params.get("arguments")) is not None:
-            what = f"{what} with {cut(encode(decode_any(arguments)).decode(), SHOWN_CHARACTERS)}"
+            text = encode(decode_any(arguments)).decode()
+            hidden = len(text) - SHOWN_CHARACTERS
+            more = f"… ({hidden} more characters)" if hidden > 0 else ""
+            what = f"{what} with {text[:SHOWN_CHARACTERS]}{more}"
         return Ask(f"{what}?")
 
 

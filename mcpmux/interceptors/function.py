@@ -6,8 +6,8 @@ A function gets the message as plain values and returns the verdict as such, see
         if message["params"]["arguments"].get("path", "").startswith("/etc"):
             return {"verdict": "refuse", "reason": "not there"}
 
-A sync function runs in the event loop: all of mcpmux waits for it, and its timeout does not end it. Write one
-that waits for anything as an async function.
+A sync function runs in the event loop: all of mcpmux waits for it, and its timeout does not end it. One that
+waits for anything is async, or is called in a thread. A late one in a thread runs on, without an effect.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
+
+import trio
 
 from mcpmux.config.report import InvalidValue
-from mcpmux.mux.intercept import InterceptedMessage, Verdict, read_verdict
+from mcpmux.mux.intercept import BadVerdict, InterceptedMessage, Verdict, read_verdict
+
+THREADS: Final = 8  # calls of one function at once
 
 Function: TypeAlias = Callable[[dict[str, Any]], Any]
 
@@ -32,21 +36,37 @@ def find_function(name: str, given: Mapping[str, Function]) -> Function:
         raise InvalidValue(f"no function is given as `{module}`; expected MODULE:FUNCTION")
     try:
         function = getattr(import_module(module), attribute, None)
-    except Exception as error:  # a module may do anything when it is imported
+    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
         raise InvalidValue(f"cannot import {module}: {error!r}") from None
     if not callable(function):
         raise InvalidValue(f"{module} has no function {attribute}")
     return cast(Function, function)
 
 
-class FunctionInterceptor:
-    """An interceptor that is a function."""
+def is_async(function: Function) -> bool:
+    """Return whether calling a function, or an object, gives a coroutine."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
-    def __init__(self, function: Function) -> None:
+
+class FunctionInterceptor:
+    """An interceptor that is a function. `in_thread`: for a sync one that waits."""
+
+    def __init__(self, function: Function, *, in_thread: bool = False) -> None:
         self._function = function
-        self.waits = inspect.iscoroutinefunction(function)
+        self.waits = in_thread or is_async(function)
+        # Late calls count until they end: they must not take all threads of trio.
+        self._threads = trio.CapacityLimiter(THREADS) if in_thread else None
 
     async def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the function's verdict. Raises BadVerdict, and what the function raises."""
-        verdict = self._function(message.as_json())
-        return read_verdict(await verdict if self.waits else verdict)
+        function, shown, threads = self._function, message.as_json(), self._threads
+        try:
+            if threads is not None:
+                run = trio.to_thread.run_sync
+                return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))
+            verdict = function(shown)
+            return read_verdict(await verdict if self.waits else verdict)
+        except (SystemExit, BaseExceptionGroup) as end:
+            if isinstance(end, BaseExceptionGroup) and end.subgroup((trio.Cancelled, KeyboardInterrupt)):
+                raise
+            raise BadVerdict(f"it would end mcpmux: {end!r}") from None

@@ -22,7 +22,7 @@ from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, members_of, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -34,9 +34,9 @@ _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.L
 NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 """The kind of thing that a request's name stands for, by method."""
 
-_JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
+_JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID, "arguments", "argument")}
 _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
-"""Members that rules judge. Some servers ignore the case of their names, and take the last one."""
+"""Members that rules and interceptors judge. Some servers ignore their case, and take the last one."""
 
 _USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
 """Members that cannot be mistaken for another one."""
@@ -193,27 +193,16 @@ class Judge:
 
     # Members of calls
 
-    def check_spelling(self, call: Call) -> None:
-        """Check that no server can take a member of a call for one that rules judge. Raises RpcError."""
-        if not self.is_open:
-            _check_keys(call.params, _JUDGED)
-
     def read_ref(self, call: Call) -> tuple[Fields, str, str]:
         """Return (`ref`, the member of it that has the name, the name) of a completion. Raises RpcError."""
         try:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        if not self.is_open:
-            _check_keys(ref, _JUDGED_OF_REF)
-        key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
+        key = _named_by(ref)
         named = text_of(ref.get(key))
         if named is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
-        other = "name" if key == "uri" else "uri"
-        if other in ref and not self.is_open:  # the server may complete that one
-            kind = text_of(ref["type"])
-            raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
         return ref, key, named
 
     # Names
@@ -244,6 +233,24 @@ class Judge:
         """Return the name under which the principal knows an upstream's tool or prompt."""
         overrides = self.overrides
         return own if overrides is None else overrides.shown_name(upstream, KIND_OF[method], own)
+
+
+def check_spelling(call: Call) -> None:
+    """Check that no server can take a member of a call for one that is judged. Raises RpcError."""
+    _check_keys(call.params, _JUDGED)
+    if call.method == m.COMPLETE:
+        ref = members_of(call.params.get("ref"))
+        _check_keys(ref, _JUDGED_OF_REF)
+        key = _named_by(ref)
+        other = "name" if key == "uri" else "uri"
+        if key and other in ref:  # the server may complete that one
+            kind = text_of(ref["type"])
+            raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
+
+
+def _named_by(ref: Fields) -> str:
+    """Return the member of a reference that has its name, "" for a reference of no known type."""
+    return {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
 
 
 def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:

@@ -238,8 +238,9 @@ class InterceptorRule:
         if settings.annotations and used_by(method) != m.TOOLS_CALL:
             return ()
         if is_among(self._methods, method):
-            # The servers of a merged list are asked by mcpmux, each for its part.
-            return settings.stages if upstream is not None else set(settings.stages) & {RESULT}
+            # The request for a merged list is for all servers, so not for those of a few upstreams.
+            is_whole = upstream is not None or not self._upstreams
+            return settings.stages if is_whole else set(settings.stages) & {RESULT}
         # The result of a tool must not reach the client around an interceptor, as that of a task.
         return set(settings.stages) & {RESULT} if is_among(self._methods, used_by(method)) else ()
 
@@ -302,9 +303,9 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     if change.error is not None:
         return _changed_error(message.outcome, change.error)
     assert change.result is not None
-    old = message.outcome if isinstance(message.outcome, dict) else {}
-    result = {"resultType": "complete", **change.result} if not old else change.result
-    changed = _merged(old, result, FIXED[RESULT] if old else FIXED[RESULT] - {"resultType"})
+    old = message.outcome if isinstance(message.outcome, dict) else {"resultType": raw("complete")}
+    result = {"resultType": "complete", **change.result} if old is not message.outcome else change.result
+    changed = _merged(old, result, FIXED[RESULT])
     if value_at(result.get(META), (RELATED_TASK,)) != value_at(decoded(old.get(META)), (RELATED_TASK,)):
         raise BadVerdict("it changes the task in `_meta`")
     if result.get("resultType", "complete") != "complete":

@@ -43,16 +43,15 @@ class Held:
     ) -> None:
         self.number, self.exchange, self.by, self.reason = number, exchange, by, reason
         self.message, self.until, self.at_timeout = message, until, at_timeout
-        self._try_on = try_on
+        self.try_on = try_on
         self._decided = trio.Event()
         self._verdict: Verdict = Refuse("nobody decided in time") if at_timeout == "refuse" else PASS
 
     def __repr__(self) -> str:
         return f"<Held {self.number} by {self.by} until {self.until:.0f}>"
 
-    def decide(self, verdict: Verdict) -> None:
-        """Let the exchange go on by a person's verdict. Raises BadVerdict, and then it is still held."""
-        self._try_on(verdict)
+    def end(self, verdict: Verdict) -> None:
+        """Let the exchange go on by a verdict."""
         self._verdict = verdict
         self._decided.set()
 
@@ -72,6 +71,20 @@ class HeldExchanges:
 
     def __repr__(self) -> str:
         return f"<Holding of {len(self.held)}>"
+
+    def decide(self, number: int, verdict: Verdict) -> bool:
+        """Let an exchange go on by a person's verdict; return False if it is not held any more.
+
+        Raises BadVerdict, and then it is still held.
+        """
+        held = self.held.get(number)
+        if held is None:
+            return False
+        held.try_on(verdict)
+        # Not when its task goes on: a second verdict may come before that.
+        del self.held[number]
+        held.end(verdict)
+        return True
 
     async def hold(
         self,
@@ -95,5 +108,4 @@ class HeldExchanges:
         try:
             return await held.decided()
         finally:
-            # Decided or cancelled: it can be decided no more.
-            del self.held[held.number]
+            self.held.pop(held.number, None)

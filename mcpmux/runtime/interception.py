@@ -32,6 +32,7 @@ from mcpmux.errors import McpmuxError, Refused, RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.intercept import (
     PASS,
+    REASON_CHARACTERS,
     Ask,
     BadVerdict,
     Change,
@@ -53,6 +54,7 @@ from mcpmux.protocol.codes import REFUSED, unknown_state
 from mcpmux.protocol.envelope import decode_fields, encode, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE, offers, read_response
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.holding import HeldExchanges
 from mcpmux.runtime.round_trips import RoundTrips
@@ -68,6 +70,7 @@ APPROVALS_BYTES: Final = 2**20
 QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
 
 # Words for verdicts, besides the names of their classes.
+ASK: Final = "ask"
 AGREED: Final = "agreed"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
@@ -174,10 +177,16 @@ class Interception:
         round_trips: RoundTrips,
         holding: HeldExchanges,
         tap: Tap | None,
+        max_bytes: int,
+        give_up: Callable[[str], None],
         former: Interception | None = None,
     ) -> None:
-        """`former`: of the configuration before; the calls that wait in it for consent can go on."""
+        """`max_bytes`: of what a change makes. `give_up` ends the call that is parked with a state.
+
+        `former`: of the configuration before; the calls that wait in it for consent can go on.
+        """
         self.steps = steps
+        self._max_bytes, self._give_up = max_bytes, give_up
         self._access, self._round_trips, self._holding, self._tap = access, round_trips, holding, tap
         self._chains: dict[tuple[str, str | None], Chain | None] = {}
         self._parked: ParkedCalls[_Waiting] = ParkedCalls() if former is None else former._parked
@@ -229,26 +238,43 @@ class Interception:
                 await self._learn(walk, call)
             hints = upstream.listings[m.TOOLS_LIST].hints if upstream is not None else {}
             walk.hints = hints.get(own or "") or hints_of(None)
-        outcome: ResultOrError
+        outcome: ResultOrError | None = None
+        answer: ResultOrError | None = None
+        goes_on = True  # the client has its answer, or comes back
         try:
-            call, answered = await self._request(walk, self._taken_back(walk, call))
-            try:
-                outcome = answered or await work(call, self._heard(walk, call, notify))
-            except RpcError as error:
-                outcome = error
+            call, goes_on = self._taken_back(walk, call), False
+            call, outcome = await self._request(walk, call)
+            if outcome is None:
+                try:
+                    outcome = await work(call, self._heard(walk, call, notify))
+                except RpcError as error:
+                    outcome = error
             if walk.approved and isinstance(outcome, dict) and "inputRequests" in outcome:
                 key = self._approval_key(walk.first, self._state_in(call, outcome))
                 self._approvals[key] = walk.approved
+            answer = outcome
             for step in walk.steps(RESULT):
-                message = walk.message(RESULT, call, outcome)
-                changed = await self._judged(walk, step, message)
+                changed = await self._judged(walk, step, walk.message(RESULT, call, answer))
                 if isinstance(changed, (dict, RpcError)):
-                    outcome = changed
+                    answer = changed
+            goes_on = True
         except _Ended as end:
-            outcome = end.outcome
-        if isinstance(outcome, RpcError):
-            raise outcome
-        return outcome
+            answer, goes_on = end.outcome, end.verdict == ASK
+        finally:
+            if not goes_on:
+                self._abandon(walk, call, outcome)
+        if isinstance(answer, RpcError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def _abandon(self, walk: _Walk, call: Call, outcome: ResultOrError | None) -> None:
+        """Give up what a server keeps for a call that its client will not repeat."""
+        states = [walk.first.text(STATE)]
+        if isinstance(outcome, dict):
+            states.append(self._state_in(call, outcome))
+        for state in filter(None, states):
+            self._give_up(state)
 
     async def _request(self, walk: _Walk, call: Call) -> tuple[Call, Fields | None]:
         """Return the call for the server, or the answer in its place. Raises _Ended."""
@@ -311,7 +337,8 @@ class Interception:
         except Exception as problem:  # a wall: an interceptor may fail in any way
             word = FAILED
             reason = str(problem) if isinstance(problem, McpmuxError) else repr(problem)
-            log.warning("an interceptor failed", interceptor=name, on=message.on, problem=reason)
+            shown = reason[:REASON_CHARACTERS]
+            log.warning("an interceptor failed", interceptor=name, on=message.on, problem=shown)
             if settings.on_failure == "refuse":
                 text = f"the interceptor {name} failed, and what it should judge is refused"
                 raise _Ended(self._refusal(step, message, text), FAILED) from None
@@ -339,7 +366,7 @@ class Interception:
             return PASS
         if isinstance(verdict, Ask):
             if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
-                raise _Ended(self._park(walk, step, message.call, question), "ask")
+                raise _Ended(self._park(walk, step, message.call, question), ASK)
             if settings.unanswered == "refuse":
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
@@ -363,6 +390,12 @@ class Interception:
         """Return what a change makes of a message. Raises BadVerdict. The tool must have been learned."""
         if not isinstance(verdict, Change):
             return None
+        changed = self._changed(walk, message, verdict)
+        if _after(message, changed).size > self._max_bytes:
+            raise BadVerdict("what it changes has too many bytes (`limits.max_message_bytes`)")
+        return changed
+
+    def _changed(self, walk: _Walk, message: InterceptedMessage, verdict: Change) -> Call | ResultOrError:
         call, own = message.call, walk.own or ""
         upstream = walk.upstream if call.method == m.TOOLS_CALL else None
         if message.on == NOTIFICATION or (verdict.params is not None) != (
@@ -383,7 +416,9 @@ class Interception:
 
     def _refusal(self, step: Step, message: InterceptedMessage, reason: str) -> ResultOrError:
         name, text = step.rule.name, f"Refused by {step.rule.name}: {reason}"
-        if step.rule.settings.refuse_as == "tool_error" and message.call.method == m.TOOLS_CALL:
+        # A call that asks for a task has no other answer than one.
+        is_call = message.call.method == m.TOOLS_CALL and TASK not in message.call.params
+        if step.rule.settings.refuse_as == "tool_error" and is_call:
             content = [{"type": "text", "text": text}]
             return {"resultType": raw("complete"), "content": raw(content), "isError": raw(True)}
         return Refused(REFUSED, text, name)
@@ -434,7 +469,8 @@ class Interception:
 
     def _approval_key(self, call: Call, state: str | None) -> bytes:
         params = {key: value for key, value in call.params.items() if key not in (STATE, RESPONSES)}
-        return hashlib.sha256(encode((call.principal.key, call.method, params, state))).digest()
+        who = call.principal.key, id(call.client)
+        return hashlib.sha256(encode((who, call.method, params, state))).digest()
 
 
 def _question(call: Call, ask: Ask) -> Fields | None:

@@ -15,7 +15,7 @@ from mcpmux.channels.questions import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
-from mcpmux.mux.access import NOUNS, as_refused, no_item, no_method, no_resource, no_task
+from mcpmux.mux.access import NOUNS, as_refused, check_spelling, no_item, no_method, no_resource, no_task
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, SOME, Policy
@@ -127,11 +127,12 @@ class Router:
         # The session of a legacy client keeps its states and asks the questions itself.
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
             call = self.round_trips.taken_back(call)
-        if not self.access.is_open:
-            # Before anything reads the members: a server may read another spelling than the rules judge.
-            self.access.of(call.principal).check_spelling(call)
-            if self.search.is_about(call):
-                return self.search.exchange(call, notify)
+        is_open = self.access.is_open
+        # Before anything reads the members: a server may read another spelling than rules or interceptors.
+        if self.interception is not None or not (is_open or self.access.of(call.principal).is_open):
+            check_spelling(call)
+        if not is_open and self.search.is_about(call):
+            return self.search.exchange(call, notify)
         return self._dispatch(call, notify)
 
     def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:

@@ -44,6 +44,7 @@ def test_each_kind_has_defaults_that_protect():
         ({"builtin": "limit_size"}, '`max_bytes` goes with `builtin` "limit_size"'),
         ({"python": "m:f", "seconds": 3}, '`seconds` goes with `builtin` "delay"'),
         ({"python": "m:f", "secret": "x" * 16}, "`secret` goes with `webhook`"),
+        ({"webhook": "https://x", "in_thread": True}, "`in_thread` goes with `python`"),
         ({"webhook": "ftp://x"}, "a URL starting with http"),
         ({"builtin": "fail", "probability": 2}, "a number from 0 to 1"),
         ({"python": "m:f", "annotations": {"safe": True}}, 'expected one of "readOnlyHint"'),

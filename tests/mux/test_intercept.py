@@ -189,6 +189,11 @@ def test_a_rule_that_names_nothing_is_for_everything():
         assert everything.fits(call(method), "docs", "t", {})
 
 
+def test_the_request_for_a_merged_list_is_not_of_a_few_upstreams():
+    assert set(rule().stages("tools/list", None)) == {"request", "result"}
+    assert set(rule(upstreams=("docs",)).stages("tools/list", None)) == {"result"}
+
+
 def test_tools_are_intercepted_in_their_tasks_results_as_well():
     calls = rule(methods=("tools/call",), names=("delete",))
     for method in ("tasks/get", "tasks/result"):

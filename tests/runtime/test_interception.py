@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.config import Intercept
+from mcpmux.config import Intercept, Limits
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
 from mcpmux.traffic.observer import Exchange
@@ -202,8 +204,20 @@ def fails(_message: Json) -> Any:
     raise RuntimeError("a bug")
 
 
+def exits(_message: Json) -> Any:
+    sys.exit("by mistake")
+
+
+async def exits_in_a_task(_message: Json) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 1)
+        exits(_message)
+
+
 NONSENSE: dict[str, Callable[[Json], Any]] = {
     "raises": fails,
+    "exits": exits,
+    "exits in a task": exits_in_a_task,
     "another tool": bad(name="x__look"),
     "a progress token": bad(_meta={"progressToken": 1}),
     "a task": bad(task={"ttl": 1}),
@@ -214,6 +228,8 @@ NONSENSE: dict[str, Callable[[Json], Any]] = {
     "unknown": lambda message: {"verdict": "maybe"},
     "two at once": lambda message: {"verdict": "change", "params": {}, "result": {}},
     "a result without content": lambda message: {"verdict": "change", "result": {}},
+    "no question": lambda message: {"verdict": "change", "result": {"resultType": "input_required"}},
+    "too much": bad(arguments={"path": "x" * 10_000}),
     "an error of its own": lambda message: {"verdict": "change", "error": {"code": 1, "message": ""}},
     "changes in place": lambda message: message["params"]["arguments"].update(path="/etc") or "?",
 }
@@ -222,7 +238,8 @@ NONSENSE: dict[str, Callable[[Json], Any]] = {
 @pytest.mark.parametrize("nonsense", NONSENSE)
 async def test_nonsense_is_refused_by_name_and_changes_nothing(nonsense, autojump_clock):
     server = disk()
-    async with open_world({"x": server}, **intercepted_by(NONSENSE[nonsense], on=("request",))) as world:
+    watching = intercepted_by(NONSENSE[nonsense], on=("request",))
+    async with open_world({"x": server}, **watching, limits=Limits(max_message_bytes=10_000)) as world:
         error = await world.client().refusal("tools/call", DELETE)
         assert error["code"] == REFUSED and "guard" in error["message"]
         assert not calls_at(server)
@@ -232,7 +249,7 @@ async def test_nonsense_is_refused_by_name_and_changes_nothing(nonsense, autojum
 async def test_nonsense_can_be_let_pass_and_changes_nothing(nonsense, autojump_clock):
     server = disk()
     watching = intercepted_by(NONSENSE[nonsense], on=("request",), on_failure="pass")
-    async with open_world({"x": server}, **watching) as world:
+    async with open_world({"x": server}, **watching, limits=Limits(max_message_bytes=10_000)) as world:
         result = await world.client().request("tools/call", DELETE)
         assert json.loads(result["content"][0]["text"]) == {"path": "/tmp"}
 
@@ -256,6 +273,15 @@ async def test_structured_content_must_suit_the_tools_schema(autojump_clock):
         assert error["code"] == REFUSED
 
 
+async def test_the_request_for_a_list_is_refused_for_one_upstream_and_for_several(autojump_clock):
+    def refuse(_message: Json) -> Json:
+        return {"verdict": "refuse", "reason": "no"}
+
+    for servers in ({"x": disk()}, {"x": disk(), "y": disk()}):
+        async with open_world(servers, **intercepted_by(refuse, on=("request",))) as world:
+            assert (await world.client().refusal("tools/list"))["code"] == REFUSED
+
+
 async def test_items_of_a_list_may_go_and_not_get_new_names(autojump_clock):
     def first(message: Json) -> Json:
         tools = message["result"]["tools"][:1]
@@ -277,12 +303,19 @@ async def test_items_of_a_list_may_go_and_not_get_new_names(autojump_clock):
 # Time
 
 
-async def test_a_late_verdict_is_a_failure_and_others_are_not_held_up(autojump_clock):
-    async def hang(_message: Json) -> None:
+class Hanging:
+    """A function that is an object."""
+
+    async def __call__(self, _message: Json) -> None:
         await trio.sleep_forever()
 
+
+@pytest.mark.parametrize("kind", ["async", "in a thread"])
+async def test_a_late_verdict_is_a_failure_and_others_are_not_held_up(kind, autojump_clock):
+    end = threading.Event()
+    hang: Any = Hanging() if kind == "async" else lambda _message: end.wait(5)
     server = disk()
-    watching = intercepted_by(hang, names=("delete",), timeout=5.0)
+    watching = intercepted_by(hang, names=("delete",), timeout=5.0, in_thread=kind != "async")
     async with open_world({"x": server}, **watching) as world:
         client, other = world.client(), world.client()
         slow = await client.start("tools/call", DELETE)
@@ -293,6 +326,24 @@ async def test_a_late_verdict_is_a_failure_and_others_are_not_held_up(autojump_c
         assert (await client.answer(slow))["error"]["code"] == REFUSED
         assert trio.current_time() == pytest.approx(began + 5.0)
         assert [call["name"] for call in calls_at(server)] == ["look"]
+    end.set()
+
+
+async def test_a_function_in_a_thread_decides_like_any_other(autojump_clock):
+    threads = []
+
+    def judge(message: Json) -> Any:
+        threads.append(threading.current_thread())
+        if message["on"] == "result":
+            sys.exit(1)
+        return {"verdict": "change", "params": message["params"] | {"arguments": {"path": "/safe"}}}
+
+    server = disk()
+    async with open_world({"x": server}, **intercepted_by(judge, in_thread=True)) as world:
+        error = await world.client().refusal("tools/call", DELETE)
+        assert error["code"] == REFUSED and "failed" in error["message"]
+        assert [call["arguments"] for call in calls_at(server)] == [{"path": "/safe"}]
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("down", ERAS)
@@ -365,6 +416,24 @@ async def test_only_exchanges_that_fit_everything_are_intercepted(autojump_clock
     assert await refused(views=("*",), upstreams=("y",)) == ["y__delete"]
 
 
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": "x__look", "Name": "delete"}),
+        ("tools/call", {"name": "x__look", "arguments": {"path": "/a"}, "Arguments": {"path": "/etc"}}),
+        ("resources/read", {"uri": "x+file:///b", "URI": "file:///a"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x__q", "NAME": "p"}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x__q", "uri": "file:///a"}}),
+    ],
+)
+async def test_no_server_gets_another_spelling_than_interceptors_see(method, params, autojump_clock):
+    server = disk()
+    names = ("delete", "p", "file:///a")
+    async with open_world({"x": server, "y": disk()}, **intercepted_by(fails, names=names)) as world:
+        error = await world.client().refusal(method, params)
+        assert error["code"] == -32602 and not calls_at(server, method)
+
+
 async def test_a_remembered_answer_is_intercepted_for_each_client(autojump_clock):
     server = disk()
     seen: list[Json] = []
@@ -420,7 +489,8 @@ async def test_a_result_that_comes_by_a_task_is_intercepted_as_well(down, autoju
 
 async def test_a_call_that_is_refused_makes_no_task(autojump_clock):
     server = TaskServer(LEGACY)
-    async with open_world({"x": server}, **APPROVE) as world:
+    approve = (Intercept(builtin="approve", refuse_as="tool_error"),)
+    async with open_world({"x": server}, intercept=approve) as world:
         client = await world.open_client(LEGACY, {})
         error = await client.refusal("tools/call", {"name": "x__must", "task": {"ttl": 60_000}})
         assert error["code"] == REFUSED and not server.tasks
@@ -502,6 +572,9 @@ async def test_consent_is_for_the_arguments_that_were_shown(autojump_clock):
         again = await ask_modern(client)
         await client.request("tools/call", again | {"arguments": {"path": "/etc"}})
         assert [call["arguments"] for call in calls_at(server)] == [{"path": "/tmp"}]
+        hiding = DELETE | {"arguments": {"path": "/" * 1000}}
+        [question] = (await client.request("tools/call", hiding))["inputRequests"].values()
+        assert question["params"]["message"].endswith("… (511 more characters)?")
 
 
 async def test_consent_is_used_once_and_by_nobody_else(autojump_clock):
@@ -562,6 +635,45 @@ async def test_consent_lasts_while_the_server_asks_questions_itself(down, up, au
         assert texts == ["Allow tools/call x__t?", "name?", "name?"]
 
 
+async def test_consent_of_one_client_is_not_for_another_that_repeats_its_call(autojump_clock):
+    server = Curious(MODERN, "elicitation/create")
+    async with open_world({"x": server}, intercept=(Intercept(builtin="approve"),)) as world:
+        texts = []
+        for params in ({}, {"inputResponses": {"it": ACCEPTS["result"]}, "requestState": "[]"}):
+            client = await world.open_client(MODERN, CAPABILITIES)
+            result = await client.request("tools/call", {"name": "x__t", **params})
+            [(key, question)] = result["inputRequests"].items()
+            state = {"inputResponses": {key: ACCEPTS["result"]}, "requestState": result["requestState"]}
+            texts.append(question["params"]["message"])
+            if not params:
+                await client.request("tools/call", {"name": "x__t", **state})
+        assert texts == ["Allow tools/call x__t?"] * 2
+
+
+@pytest.mark.parametrize("on", ["request", "result"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_refused_call_does_not_stay_parked_at_its_server(down, on, autojump_clock):
+    def refuse(message: Json) -> Any:
+        has_asked = message["on"] == "result" or "inputResponses" in message["params"]
+        return {"verdict": "refuse", "reason": "no"} if message["on"] == on and has_asked else None
+
+    async with open_world({"x": Curious(LEGACY, "elicitation/create")}, **intercepted_by(refuse)) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        if down == LEGACY or on == "result":
+            answer = await client.start("tools/call", {"name": "x__t"})
+            if on == "request":
+                question = await client.receive()
+                await client.send({"id": question["id"], **ACCEPTS})
+            error = (await client.answer(answer))["error"]
+        else:
+            result = await client.request("tools/call", {"name": "x__t"})
+            responses = dict.fromkeys(result["inputRequests"], ACCEPTS["result"])
+            again = {"inputResponses": responses, "requestState": result["requestState"]}
+            error = await client.refusal("tools/call", {"name": "x__t", **again})
+        assert error["code"] == REFUSED
+        assert not world.channel("x").questions.parked
+
+
 # A person at the admin page is asked
 
 HELD: Json = {"intercept": (Intercept(builtin="hold", names=("delete",), name="desk", answer_timeout=30.0),)}
@@ -584,7 +696,7 @@ async def held_one(world: World) -> Any:
 
 
 async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_clock):
-    from mcpmux.mux.intercept import BadVerdict, Change
+    from mcpmux.mux.intercept import PASS, BadVerdict, Change
 
     server = disk()
     async with open_world({"x": server}, **HELD) as world:
@@ -592,8 +704,9 @@ async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_
         request_id = await client.start("tools/call", DELETE)
         held = await held_one(world)
         with pytest.raises(BadVerdict):
-            held.decide(Change(params=DELETE | {"arguments": {"path": 1}}))
-        held.decide(Change(params=DELETE | {"arguments": {"path": "/else"}}))
+            world.mux.holding.decide(held.number, Change(params=DELETE | {"arguments": {"path": 1}}))
+        assert world.mux.holding.decide(held.number, Change(params=DELETE | {"arguments": {"path": "/else"}}))
+        assert not world.mux.holding.decide(held.number, PASS)  # before its task goes on
         assert "result" in await client.answer(request_id)
         assert [call["arguments"] for call in calls_at(server)] == [{"path": "/else"}]
 
@@ -645,15 +758,24 @@ async def test_consent_is_not_for_another_interceptor_in_the_same_place(autojump
         assert not calls_at(server)
 
 
-async def test_an_interceptor_that_cannot_be_made_changes_no_setting(autojump_clock):
+async def test_an_interceptor_that_cannot_be_made_changes_no_setting(tmp_path, monkeypatch, autojump_clock):
+    (tmp_path / "exiting_guard.py").write_text("import sys\nsys.exit(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     async with open_world({"x": disk()}) as world:
         config = world.mux.config
-        bad = with_interceptors(world, Intercept(python="no_such_module:f"), Intercept(python="json:no"))
+        names = "no_such_module:f", "json:no", "exiting_guard:f"
+        bad = with_interceptors(
+            world,
+            *(Intercept(python=name) for name in names),
+            Intercept(python="trio:sleep", in_thread=True),
+        )
         with pytest.raises(ConfigError) as error:
             world.mux.apply(attrs.evolve(bad, merging=attrs.evolve(bad.merging, page_size=1)))
         assert [str(problem.path) for problem in error.value.found] == [
             "('intercept', 0, 'python')",
             "('intercept', 1, 'python')",
+            "('intercept', 2, 'python')",
+            "('intercept', 3, 'in_thread')",
         ]
         assert world.mux.config is config and world.mux.merger.merging == config.merging
 
