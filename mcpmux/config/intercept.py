@@ -40,6 +40,18 @@ BUILTINS: Final = (APPROVE, HOLD, REDACT, LIMIT_SIZE, DELAY, FAIL)
 _KINDS: Final = ("python", "webhook", "server", "builtin")
 _REQUEST_ONLY: Final = frozenset({APPROVE, DELAY, FAIL})
 _NEVER_PASSED: Final = frozenset({APPROVE, HOLD, REDACT})
+SUBSCRIBE: Final = "resources/subscribe"
+_NEVER_SEEN: Final = frozenset(
+    {
+        "initialize",
+        "server/discover",
+        "ping",
+        "logging/setLevel",
+        "resources/unsubscribe",
+        "subscriptions/listen",
+    }
+)
+"""Requests that mcpmux answers itself. Each URI of a listen is judged as a SUBSCRIBE."""
 
 FUNCTION: Final = Text(
     "a Python function as MODULE:FUNCTION, or the name of one of the program's",
@@ -122,6 +134,11 @@ class Intercept:
             raise InvalidValue(f"expected one of `python`, `webhook`, `server` and `builtin`, got {got}")
         if self.secret is not None and self.webhook is None:
             raise InvalidValue("`secret` goes with `webhook`")
+        if never_seen := next(filter(_NEVER_SEEN.__contains__, self.methods), None):
+            hint = f"; a listen is judged as `{SUBSCRIBE}` of each URI" if "listen" in never_seen else ""
+            raise InvalidValue(f"no interceptor sees `{never_seen}`{hint}")
+        if self.methods == (SUBSCRIBE,) and REQUEST not in self.stages:
+            raise InvalidValue(f"`{SUBSCRIBE}` has no result; add `request` to `on`")
         if self.in_thread and self.python is None:
             raise InvalidValue("`in_thread` goes with `python`")
         for key, builtin in (("max_bytes", LIMIT_SIZE), ("seconds", DELAY)):

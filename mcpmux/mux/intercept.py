@@ -33,6 +33,7 @@ schema that the client sees, structured content suits that of the tool; without 
 verdict that breaks this is no verdict (BadVerdict), and has no effect.
 
 A task is judged by its tool: interceptors for `tools/call` see the results of `tasks/get` and `tasks/result`.
+A subscription is a request `resources/subscribe` without an answer, for each URI in both eras.
 """
 
 from __future__ import annotations
@@ -237,6 +238,8 @@ class InterceptorRule:
             return ()
         if settings.annotations and used_by(method) != m.TOOLS_CALL:
             return ()
+        if method == m.RESOURCES_SUBSCRIBE:  # it has no result
+            return set(settings.stages) & {REQUEST} if is_among(self._methods, method) else ()
         if is_among(self._methods, method):
             # The request for a merged list is for all servers, so not for those of a few upstreams.
             is_whole = upstream is not None or not self._upstreams

@@ -268,6 +268,14 @@ class Interception:
         assert answer is not None
         return answer
 
+    async def admit(self, chain: Chain, upstream: Upstream, own: str, call: Call) -> None:
+        """Have a request judged that is only admitted or refused. Raises RpcError when it is refused."""
+        try:
+            await self._request(_Walk(chain, upstream, own, call), call)
+        except _Ended as end:
+            assert isinstance(end.outcome, RpcError)
+            raise end.outcome from None
+
     def _abandon(self, walk: _Walk, call: Call, outcome: ResultOrError | None) -> None:
         """Give up what a server keeps for a call that its client will not repeat."""
         states = [walk.first.text(STATE)]
@@ -402,6 +410,8 @@ class Interception:
             message.on == REQUEST and verdict.result is None and verdict.error is None
         ):
             raise BadVerdict(f"it cannot change that on a {message.on}")
+        if call.method == m.RESOURCES_SUBSCRIBE:
+            raise BadVerdict("a subscription can only be refused")
         schema = None
         if verdict.params is not None:
             if upstream is not None:

@@ -6,6 +6,8 @@ URI that the access rules do not let it use; a client taken over is notified tha
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from mcpmux.channels.questions import Client
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -13,6 +15,7 @@ from mcpmux.mux.access import as_refused, no_resource
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
@@ -35,10 +38,14 @@ class Interests:
         hub: NotificationHub,
         access: AccessControl,
         rates: RateCounter,
+        admit: Callable[[str, str, Call], Awaitable[None]],
     ) -> None:
-        """`rates` limits the new subscriptions."""
+        """`rates` limits the new subscriptions.
+
+        `admit`: called with the upstream, its URI, and the request for one URI; raises RpcError to refuse it.
+        """
         self._registry, self._resolver, self._hub = registry, resolver, hub
-        self._access, self._rates = access, rates
+        self._access, self._rates, self._admit = access, rates, admit
 
     async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
         """Subscribe `outbox`, of the client of `call`, to updates of `uri`. Raises RpcError."""
@@ -46,6 +53,7 @@ class Interests:
         if call.method != m.LISTEN:  # a listen is counted once, not for each of its URIs
             await self._rates.begin(call)
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        await self._admit(owner, own, call.on_behalf(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}))
         for upstream in self._registry.tellers(owner, call):
             try:
                 await upstream.supervision.expect("resources", "subscribe")

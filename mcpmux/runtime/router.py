@@ -76,7 +76,7 @@ class Router:
         self._merger = merger
         self._hub = hub
         self._tasks = tasks
-        self.interests = Interests(registry, self.resolver, hub, access, rates)
+        self.interests = Interests(registry, self.resolver, hub, access, rates, self._admit_subscription)
         self._visits = UrlVisits(hub.personal)
         self.round_trips = RoundTrips(seal_key, marks, self.resolver, access)
         self.search = ToolSearch(
@@ -154,6 +154,13 @@ class Router:
             return work(call, notify)
         session = self._registry.for_call(upstream, call)
         return self.interception.exchange(chain, session, own, call, notify, work)
+
+    async def _admit_subscription(self, owner: str, own: str, call: Call) -> None:
+        """Have the interceptors judge a subscription to one URI. Raises RpcError when it is refused."""
+        interception = self.interception
+        chain = interception.chain(call.method, owner) if interception is not None else None
+        if interception is not None and chain is not None:
+            await interception.admit(chain, self._registry[owner], own, call)
 
     async def _list(self, call: Call, notify: Notify) -> Fields:
         interception = self.interception

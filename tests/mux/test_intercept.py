@@ -189,6 +189,11 @@ def test_a_rule_that_names_nothing_is_for_everything():
         assert everything.fits(call(method), "docs", "t", {})
 
 
+def test_a_subscription_has_no_result():
+    assert rule().stages("resources/subscribe", "docs") == {"request"}
+    assert not rule(methods=("tools/*",)).stages("resources/subscribe", "docs")
+
+
 def test_the_request_for_a_merged_list_is_not_of_a_few_upstreams():
     assert set(rule().stages("tools/list", None)) == {"request", "result"}
     assert set(rule(upstreams=("docs",)).stages("tools/list", None)) == {"result"}

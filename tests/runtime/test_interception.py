@@ -25,6 +25,7 @@ from mcpmux.transports.inline import AT_ONCE
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, LEGACY_REVISIONS, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.peers.task_server import EXTENSION, RESULT, TaskServer
 from tests.runtime.test_asking import CAPABILITIES, Curious, call_and_answer
 from tests.runtime.world import World, open_world
@@ -442,6 +443,41 @@ async def test_a_remembered_answer_is_intercepted_for_each_client(autojump_clock
             await world.client().request("resources/read", {"uri": "x+file:///a"})
         assert len(calls_at(server, "resources/read")) < 4
         assert len(seen) == 4
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_each_uri_of_a_subscription_is_judged(down, up, autojump_clock):
+    seen: list[Json] = []
+
+    def judge(message: Json) -> Any:
+        seen.append(message)
+        verdict = {"file:///a": "refuse", "file:///b": "change"}.get(message["name"])
+        return verdict and {"verdict": verdict, **({"params": {}} if verdict == "change" else {})}
+
+    server = Subscribable(up, uris=[f"file:///{name}" for name in "abc"])
+    settings = {"methods": ("resources/subscribe",)}
+    async with open_world({"x": server, "y": disk()}, **intercepted_by(judge, **settings)) as world:
+        client = await world.open_client(down)
+        uris = [f"x+file:///{name}" for name in "abc"]
+        if down == MODERN:
+            await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+            agreed = (await client.receive())["params"]["notifications"]["resourceSubscriptions"]
+        else:
+            for uri in uris[:2]:
+                assert (await client.refusal("resources/subscribe", {"uri": uri}))["code"] == REFUSED
+            await client.request("resources/subscribe", {"uri": uris[2]})
+            agreed = uris[2:]
+        assert agreed == uris[2:] and server.subscribed == {"file:///c"}
+        about = {"on": "request", "method": "resources/subscribe", "upstream": "x", "annotations": None}
+        assert [message["name"] for message in seen] == ["file:///a", "file:///b", "file:///c"]
+        assert seen[0] == {
+            **about,
+            "params": {"uri": uris[0]},
+            "name": "file:///a",
+            "principal": None,
+            "view": None,
+        }
 
 
 async def test_progress_can_be_dropped_and_not_changed(autojump_clock):
