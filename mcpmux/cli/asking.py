@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import attrs
@@ -16,7 +16,7 @@ from mcpmux.cli import console
 from mcpmux.cli.arguments import Arguments, parse_arguments
 from mcpmux.cli.client import open_client, open_visit, render_block, target_argument
 from mcpmux.cli.options import Credentials, credentials_options, json_option, load_target, quiet_option
-from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.config import Config
 from mcpmux.config.traffic import Audit, Capture, Tracing
 from mcpmux.errors import RemoteProtocolError, RpcError
@@ -156,10 +156,8 @@ def subscribe(
       mcpmux subscribe http://127.0.0.1:8484/mcp 'notes+note:///welcome'
       mcpmux subscribe http://127.0.0.1:8484/mcp --json
     """
-    try:
+    with until_interrupted() if not once else nullcontext():
         run(listen, load_target(target, credentials), uris, once, as_json)
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(0) from None
 
 
 async def listen(config: Config, uris: tuple[str, ...], once: bool, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -54,8 +54,8 @@ def run_inside(command: Callable[[], Any]) -> Any:
 
 def error_for_user(error: BaseException) -> Exception:
     """Return the exception for `error` that click shows to the user."""
-    causes = leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
-    if any(isinstance(cause, (KeyboardInterrupt, click.Abort)) for cause in causes):
+    causes = causes_of(error)
+    if is_interrupted(error):
         return click.exceptions.Exit(INTERRUPTED)
     if broken := [cause for cause in causes if isinstance(cause, BrokenPipeError)]:
         return broken[0]
@@ -76,6 +76,27 @@ def error_for_user(error: BaseException) -> Exception:
         )
     whole = [cause.in_full if isinstance(cause, McpmuxError) else str(cause) for cause in causes]
     return click.ClickException("; ".join(map(printable, whole)))
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """Return the error, or those in a group of errors."""
+    return leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Return whether an error is Ctrl-C, or a group with it."""
+    return any(isinstance(cause, (KeyboardInterrupt, click.Abort)) for cause in causes_of(error))
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """End a command that runs until Ctrl-C with code 0 at Ctrl-C. Raises Exit."""
+    try:
+        yield
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if is_interrupted(error):
+            raise click.exceptions.Exit(0) from None
+        raise
 
 
 run = partial(trio.run, restrict_keyboard_interrupt_to_checkpoints=True)

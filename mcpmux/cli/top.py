@@ -17,7 +17,7 @@ import msgspec
 from mcpmux.cli import ctl
 from mcpmux.cli.console import Columns, is_screen, show_items
 from mcpmux.cli.ctl import AdminClient, admin_options
-from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
 from mcpmux.cli.traffic_source import filter_help, read_filter
 from mcpmux.format import bytes_text, rate_text, time_text
@@ -252,7 +252,8 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str) -> Non
         raise Mistake(
             "the screen needs the library urwid: pip install 'mcpmux[top]'; or take --once"
         ) from None
-    run(show_live, admin, text, look, by)
+    with until_interrupted():
+        run(show_live, admin, text, look, by)
 
 
 async def look_at(admin: AdminClient, by: str = "upstream") -> list[Item]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
 from heapq import nlargest
 from itertools import chain, islice
@@ -22,7 +22,7 @@ import trio
 from mcpmux.cli.console import is_screen, paint, tell
 from mcpmux.cli.ctl import AdminClient
 from mcpmux.cli.options import json_option, quiet_option
-from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
     filter_help,
@@ -229,17 +229,13 @@ def tail(
     """
     if url is not None and once:
         raise Mistake("--once goes with files; what comes from --url begins now")
-    try:
+    with until_interrupted() if not once else nullcontext():
         if url is not None:
             shown = Lines(read_filter(" ".join(where)), own=own, **how)
             run(_follow, AdminClient.at(url, token).watch(own=own), shown)
         else:
             files = CaptureFiles(where)
             _tail_files(files, Lines(files.filter, own=own, **how), lines, once)
-    except KeyboardInterrupt:
-        if once:
-            raise
-        raise click.exceptions.Exit(0) from None
 
 
 def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from mcpmux.cli.main import LazyCommands
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.process import Mistake, error_for_user, run
+from mcpmux.cli.process import Mistake, error_for_user, run, until_interrupted
 from mcpmux.errors import ConfigError, RpcError, TransportError
 
 
@@ -89,6 +89,17 @@ def test_ctrl_c_interrupts_a_command_only_where_it_waits() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(work)
     assert steps == ["the step is finished"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 0), (ValueError("oops"), None)])
+def test_ctrl_c_ends_a_command_that_runs_until_then(error: BaseException, code: int | None) -> None:
+    async def work() -> None:
+        async with trio.open_nursery():
+            raise error  # the nursery puts it into a group
+
+    with pytest.raises((click.exceptions.Exit, BaseExceptionGroup)) as raised, until_interrupted():
+        run(work)
+    assert getattr(raised.value, "exit_code", None) == code
 
 
 def test_what_comes_of_it_is_returned_or_raised() -> None:

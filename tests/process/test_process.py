@@ -55,6 +55,12 @@ def test_interrupted_command_exits_130_without_noise_and_without_orphans(tmp_pat
     assert not is_alive(int(pid_file.read_text()))
 
 
+def test_a_command_that_runs_until_ctrl_c_exits_0(demo_url: str) -> None:
+    with Running("subscribe", demo_url) as command:
+        command.line("stderr", containing="waiting")
+        assert command.stop() == 0, command.stderr
+
+
 def test_broken_pipe_is_silent() -> None:
     reader, writer = os.pipe()
     os.close(reader)
