@@ -114,7 +114,10 @@ def status(config: str, as_json: bool) -> None:
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
     states = [describe(name, *parts) for name, parts in _with_oauth(load_config(config)).items()]
-    show_items(states, as_json, COLUMNS)
+    if states or as_json:
+        show_items(states, as_json, COLUMNS)
+    else:
+        tell("no upstream has an `oauth` table, so none needs a login")
     if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
 

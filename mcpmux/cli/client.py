@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
@@ -91,6 +93,9 @@ def _columns(uri_heading: str, uri_member: str) -> Columns:
 
 
 _NAMED = {"NAME": _member("name"), "ARGUMENTS": _arguments, "DESCRIPTION": _description}
+
+_IDENTITY = _member("uri", "uriTemplate", "name")
+_PREFIX = re.compile(r"[a-z][a-z0-9.-]*(?=__|\+)")
 
 KINDS = {
     "resources": Kind(m.RESOURCES_LIST, "Resources", _columns("URI", "uri")),
@@ -225,7 +230,7 @@ target_argument = click.argument("target", shell_complete=complete_file)
 @click.argument("target", required=False, shell_complete=complete_file)
 @click.argument("words", nargs=-1, metavar="[KIND|NAME]...")
 @credentials_options
-@json_option(help="Print the unchanged items, one JSON object per line.")
+@json_option(help="Print the items, each with its `kind`, one JSON object per line.")
 @quiet_option
 def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_json: bool) -> None:
     """List the resources, templates, tools and prompts of servers.
@@ -253,6 +258,9 @@ def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_
     for kind, items in lists.items():
         if not items:
             continue
+        items = group_by_server(items)
+        if as_json:
+            items = [{**item, "kind": raw(kind)} for item in items]
         is_titled = len(kinds) > 1 and not as_json
         if is_titled:
             console.show_line(f"{KINDS[kind].heading} ({len(items)})")
@@ -264,6 +272,18 @@ def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_
         console.tell(f"no {' or '.join(kinds)}{named} found")
     for name, reason in left_out.items():
         console.tell(f"left out: {name}: {reason}")
+
+
+def group_by_server(items: Sequence[Fields]) -> list[Fields]:
+    """Return the items with those of each server beside each other, as the prefix of mcpmux shows it.
+
+    mcpmux lists them as pages arrive. Items without a prefix keep their order.
+    """
+    groups: dict[str, list[Fields]] = {}
+    for item in items:
+        prefix = _PREFIX.match(_IDENTITY(item))
+        groups.setdefault(prefix[0] if prefix is not None else "", []).append(item)
+    return list(chain.from_iterable(groups.values()))
 
 
 def is_named(item: Fields, globs: Sequence[Glob]) -> bool:

@@ -11,12 +11,13 @@ from mcpmux.cli.client import (
     KINDS,
     Content,
     decode_contents,
+    group_by_server,
     read_items_left_out,
     read_left_out,
     render_block,
 )
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.protocol.envelope import decode_fields
+from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.raw_json import Fields
 
 
@@ -55,6 +56,17 @@ def test_optional_arguments_are_in_brackets() -> None:
     assert cells("tools", {"inputSchema": schema})["ARGUMENTS"] == "[a] b"
     arguments = [{"name": "a"}, {"name": "b", "required": True}]
     assert cells("prompts", {"arguments": arguments})["ARGUMENTS"] == "[a] b"
+
+
+def test_items_of_a_server_stand_beside_each_other() -> None:
+    uris = ["b+x:1", "a+x:1", "plain:1", "b+x:2", "http://a/b+c", "a+x:2"]
+    grouped = group_by_server([fields({"uri": uri, "name": "n"}) for uri in uris])
+    assert [text_of(item["uri"]) for item in grouped] == [
+        *("b+x:1", "b+x:2", "a+x:1", "a+x:2", "plain:1", "http://a/b+c")
+    ]
+    names = ["b__x", "plain", "a__x", "b__y"]
+    grouped = group_by_server([fields({"name": name}) for name in names])
+    assert [text_of(item["name"]) for item in grouped] == ["b__x", "b__y", "plain", "a__x"]
 
 
 def test_items_that_are_left_out_are_read_from_the_result() -> None:

@@ -42,7 +42,7 @@ def test_json_lines_are_the_items_of_all_pages(invoke: Invoke, demo_url: str, ki
     result = invoke("ls", demo_url, kind, "--json")
     items = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(items) == count
-    assert all("name" in item for item in items)
+    assert all("name" in item and item["kind"] == kind for item in items)
 
 
 def test_kind_that_is_not_offered_is_said_to_be_missing(invoke: Invoke) -> None:
