@@ -121,12 +121,14 @@ def _format_step(step: str | int) -> str:
 class Problem(NamedTuple):
     """A mistake in the value at a key path of a document, () for the whole document.
 
-    `is_lack`: the document is right, but what it refers to is not there.
+    `is_lack`: the document is right, but what it refers to is not there. `line`: of the document, from 1; 0
+    if it is not known.
     """
 
     path: KeyPath
     text: str
     is_lack: bool = False
+    line: int = 0
 
     def __str__(self) -> str:
         return f"{format_path(self.path)}: {self.text}" if self.path else self.text
@@ -147,7 +149,10 @@ class ConfigError(McpmuxError):
     @property
     def problems(self) -> list[str]:
         """The mistakes as sentences for people."""
-        return [f"{self.origin}: {each}" if self.origin else str(each) for each in self.found]
+        return [f"{self._place_of(each)}: {each}" if self.origin else str(each) for each in self.found]
+
+    def _place_of(self, problem: Problem) -> str:
+        return f"{self.origin}:{problem.line}" if problem.line else self.origin
 
 
 class RpcError(McpmuxError):

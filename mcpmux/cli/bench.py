@@ -88,6 +88,7 @@ from mcpmux.config.scalars import Choice, Duration, Flag, Seconds, Whole, derive
 from mcpmux.config.scalars import Text as TextValue
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.format import rate_text, share_text, sparkline, time_text
+from mcpmux.hosts.document import with_lines
 from mcpmux.printable import printable
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.transports.process import StopLadder
@@ -692,14 +693,13 @@ class Scenario:
 
 def read_scenario(file: str) -> dict[str, Any]:
     """Return the options of a file that the command line lacks. Raises ConfigError with every mistake."""
-    origin, _, document = read_document(file, sys.stdin.buffer.read)
-    scenario, problems = structure(Scenario, document)
-    assertions, more = structure(tuple[Condition, ...], document.get(ASSERT, []))
+    source = read_document(file, sys.stdin.buffer.read)
+    scenario, problems = structure(Scenario, source.table)
+    assertions, more = structure(tuple[Condition, ...], source.table.get(ASSERT, []))
     problems += [problem.under(ASSERT) for problem in more]
     if problems:  # without the place in a condition, which takes further lines
-        raise ConfigError(
-            [problem._replace(text=problem.text.partition("\n")[0]) for problem in problems], origin
-        )
+        short = [problem._replace(text=problem.text.partition("\n")[0]) for problem in problems]
+        raise with_lines(ConfigError(short, source.origin), source)
     source_of = click.get_current_context().get_parameter_source
     values = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
     options = {PARAMETERS.get(key, key): value for key, value in values.items() if value is not None}

@@ -249,7 +249,7 @@ def install(host: str, file: Path, project: Path | None, replace: bool, yes: boo
         raise Mistake(f"{file}: there is no such file; `mcpmux import --write` makes one")
     machine = _machine(project)
     place = find_place(machine, host)
-    _, _, document = read_document(str(file), lambda: b"")
+    document = read_document(str(file), lambda: b"").table
     entries, _ = look_around(machine, [host])
     servers = gather(
         entry for entry in entries if (entry.place.path, entry.place.project) == (place.path, place.project)

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
-from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 import attrs
 from cattrs import AttributeValidationNote, BaseValidationError, Converter, ForbiddenExtraKeysError
@@ -79,13 +79,14 @@ TOO_DEEP = f"it is nested deeper than {_NESTING_LIMIT} levels, or has more than 
 _KEY_PARTS_LIMIT = 64  # of one dotted key: the memory for it grows with their square
 _KEYS_LIMIT = 200_000  # parts of keys, and values in one line: tomllib takes up to 1 kB for each
 _PART = r"""(?:[\w-]++|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?)"""
-_KEY_PART = re.compile(_PART, re.DOTALL)
-_TOML_TOKEN = re.compile(
+TOML_KEY_PART = re.compile(_PART, re.DOTALL)
+# Patterns of a key with its dots, and of a text of several lines or a comment, in which nothing is a key.
+TOML_KEY = rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+"
+TOML_SKIPPED = (
     r'''"""(?:\\.|(?!""")[^\\])*+(?:"{3,5}+)?|#[^\n]*+|'''
-    r"""'''(?:(?!''').)*+(?:'{3,5}+)?|"""
-    rf"(?P<key>{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+)",
-    re.DOTALL,
+    r"""'''(?:(?!''').)*+(?:'{3,5}+)?"""
 )
+_TOML_TOKEN = re.compile(rf"{TOML_SKIPPED}|(?P<key>{TOML_KEY})", re.DOTALL)
 """A string of several lines, a comment, or a key with its dots; texts and numbers look like one."""
 
 
@@ -330,8 +331,17 @@ def _optional_hook(type_: Any) -> Hook:
 # From the name of a file to a table.
 
 
-def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Mapping[str, Any]]:
-    """Read the file `name`, or `stdin()` for "-". Return (name in messages, whether it is JSON, table).
+class Source(NamedTuple):
+    """A document that was read. `origin`: its name in messages."""
+
+    origin: str
+    is_json: bool
+    table: Mapping[str, Any]
+    text: str
+
+
+def read_document(name: str, stdin: Callable[[], bytes]) -> Source:
+    """Read the file `name`, or `stdin()` for "-".
 
     Text is JSON by its suffix, or if it begins as TOML cannot: with `{` or a `//` comment. Raises ConfigError
     if it cannot be read, with line and column of a syntax error.
@@ -352,7 +362,7 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
         elif not is_bounded(table):
             problem = TOO_DEEP
         else:
-            return origin, is_json, table
+            return Source(origin, is_json, table, text)
     except OSError as error:
         problem = f"cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:
@@ -399,7 +409,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     left = _KEYS_LIMIT
     for match in _TOML_TOKEN.finditer(text):
         if match["key"] is not None:
-            parts = len(_KEY_PART.findall(match["key"]))
+            parts = len(TOML_KEY_PART.findall(match["key"]))
             left -= parts
             if parts > _KEY_PARTS_LIMIT or left < 0:
                 raise ValueError(f"too many keys (at line {text.count(chr(10), 0, match.start()) + 1})")

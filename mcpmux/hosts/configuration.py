@@ -11,7 +11,7 @@ from mcpmux.config.layout import MCPMUX, UPSTREAMS, Entry, items_of
 from mcpmux.config.reading import read_document, read_entries, read_table
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import derive_names
-from mcpmux.errors import Problem
+from mcpmux.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from mcpmux.hosts.host import Host
@@ -22,8 +22,14 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
 
     `environ` has the variables for `${VAR}`. Raises ConfigError; see `config.reading.read_entries`.
     """
-    origin, is_json, document = read_document(source, stdin)
-    return read_mapping(document, environ, origin, is_json=is_json)
+    document = read_document(source, stdin)
+    try:
+        return read_mapping(document.table, environ, document.origin, is_json=document.is_json)
+    except ConfigError as error:
+        from mcpmux.hosts.document import with_lines  # not at the top: only a mistake needs it
+
+        mistakes = with_lines(error, document)
+    raise mistakes  # not in the block above, which would keep the error there beside it
 
 
 def read_mapping(

@@ -7,12 +7,14 @@ is an error, and never a broken file.
 from __future__ import annotations
 
 import copy
+import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from mcpmux.config.reading import TOO_DEEP, is_bounded
-from mcpmux.errors import ConfigError
+from mcpmux.config.reading import TOO_DEEP, Source, is_bounded
+from mcpmux.errors import ConfigError, Problem
 from mcpmux.hosts import jsonc_text, toml_text
 
 Path = tuple[str, ...]
@@ -49,6 +51,20 @@ def get(document: Mapping[str, Any], path: Path) -> Any:
     for key in path:
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
+
+
+def with_lines(error: ConfigError, source: Source) -> ConfigError:
+    """Return the mistakes in a document in the order of their lines, as far as these are known."""
+    starts = _editor("json" if source.is_json else "toml").find_starts(source.text)
+    ends = [match.start() for match in re.finditer("\n", source.text)]
+    found = list[Problem]()
+    for problem in error.found:
+        path = problem.path
+        while path and path not in starts:  # a key that is missing, or one inside of a value
+            path = path[:-1]
+        found.append(problem._replace(line=bisect_left(ends, starts[path]) + 1) if path else problem)
+    found.sort(key=lambda problem: problem.line)
+    return ConfigError(found, error.origin)
 
 
 def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:

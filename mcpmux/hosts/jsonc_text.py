@@ -15,6 +15,7 @@ from typing import Any
 from attrs import field, frozen
 
 from mcpmux.config.reading import parse_jsonc
+from mcpmux.errors import KeyPath
 
 _TOKEN = re.compile(
     r'"(?:\\.|[^"\\])*"|//[^\n]*?(?=\r?\n|\Z)|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL
@@ -74,6 +75,18 @@ def remove(text: str, path: Path) -> str:
 
 
 # Positions.
+
+
+def find_starts(text: str) -> dict[KeyPath, int]:
+    """Return the path of each member of objects that are not in a list -> where its text begins."""
+    starts: dict[KeyPath, int] = {}
+    objects: list[tuple[KeyPath, _Object]] = [((), _read_object(text))]
+    for path, object_ in objects:  # which grows
+        for member in object_.members:
+            starts[*path, member.key] = member.start
+            if member.inside is not None:
+                objects.append(((*path, member.key), member.inside))
+    return starts
 
 
 @frozen

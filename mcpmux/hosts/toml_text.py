@@ -15,10 +15,16 @@ from typing import Any
 
 from attrs import frozen
 
-from mcpmux.config.reading import parse_toml
+from mcpmux.config.reading import TOML_KEY, TOML_KEY_PART, TOML_SKIPPED, parse_toml
+from mcpmux.errors import KeyPath
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_HEADER = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
+_TOKEN = re.compile(
+    rf"^[ \t]*+(?P<open>\[\[?)[ \t]*+(?P<table>{TOML_KEY})[ \t]*+(?P<close>\]\]?)|"
+    rf"^[ \t]*+(?P<key>{TOML_KEY})[ \t]*+=|{TOML_SKIPPED}|{TOML_KEY}|[\[\]{{}}]",
+    re.DOTALL | re.MULTILINE,
+)
+"""A header, a key with its `=`, or in values and between: a comment, a text or the like, a bracket."""
 _VALUE_LINE = re.compile(r"[ \t]*[^\s#]")
 
 Path = tuple[str, ...]
@@ -72,24 +78,47 @@ def _find_tables(text: str, path: Path) -> Iterator[_Span]:
             yield _Span(start, _find_end(text, header_end, limit))
 
 
-def _find_headers(text: str) -> Iterator[tuple[int, int, Path]]:
-    """Yield the start and end of each header, and its path. A `[` inside of a value is no header."""
-    for match in _HEADER.finditer(text):
-        try:
-            # Only where the text so far is complete TOML: else the `[` is inside of a value.
-            tomllib.loads(text[: match.start()])
-            node = tomllib.loads(match[0].rstrip("\r"))
-        except tomllib.TOMLDecodeError:
+def _find_headers(text: str) -> Iterator[tuple[int, int, KeyPath]]:
+    """Yield the start and end of each header, and its path."""
+    return ((start, end, path) for start, end, path, is_header in _find_keys(text) if is_header)
+
+
+def find_starts(text: str) -> dict[KeyPath, int]:
+    """Return the path of each table and key in a document -> where its text begins."""
+    starts: dict[KeyPath, int] = {}
+    for start, _, path, _ in _find_keys(text):
+        for length in range(1, len(path) + 1):
+            starts.setdefault(path[:length], start)
+    return starts
+
+
+def _find_keys(text: str) -> Iterator[tuple[int, int, KeyPath, bool]]:
+    """Yield (start, end, path, whether it is a header) of each header, and of keys at the start of a line."""
+    table: KeyPath = ()
+    last: dict[KeyPath, int] = {}  # the index of the last table of each `[[array]]`
+    depth = 0  # of brackets in a value, where no header can be
+    for match in _TOKEN.finditer(text):
+        opening, name = match["open"], match["table"] or match["key"]
+        if name is None or depth:
+            depth += len(opening) - len(match["close"]) if opening else 0
+            depth += (match[0] in ("[", "{")) - (match[0] in ("]", "}"))
             continue
-        path: list[str] = []
-        inner: Any = node
-        while isinstance(inner, dict | list) and inner:
-            if isinstance(inner, list):
-                inner = inner[0]
-            else:
-                path.append(next(iter(inner)))
-                inner = inner[path[-1]]
-        yield match.start(), match.end(), tuple(path)
+        parts = [_key_of(part) for part in TOML_KEY_PART.findall(name)]
+        path: KeyPath = () if opening else table
+        for part in parts[:-1]:
+            path = (*path, part)
+            if opening and path in last:
+                path = (*path, last[path])
+        path = (*path, parts[-1])
+        if opening == "[[":
+            last[path] = last.get(path, -1) + 1
+            path = (*path, last[path])
+        table = path if opening else table
+        yield match.start(), match.end(), path, bool(opening)
+
+
+def _key_of(part: str) -> str:
+    return str(tomllib.loads(f"key = {part}")["key"]) if part[0] in "\"'" else part
 
 
 def _find_end(text: str, start: int, limit: int) -> int:

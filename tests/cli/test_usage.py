@@ -90,9 +90,8 @@ def test_every_mistake_in_a_file_is_listed(invoke: Invoke, tmp_path: Path, comma
     assert result.exit_code == 2
     first, *problems = result.stderr.splitlines()
     assert first == f"Error: {len(problems)} mistakes:"
-    assert all(problem.startswith(f"  {file}: ") for problem in problems)
-    assert any("did you mean `command`?" in problem for problem in problems)
-    assert any("listeners.http[0]" in problem for problem in problems)
+    lines = ("2: upstreams.a.comand: unknown key; did you mean `command`?", "5: listeners.http[0]: ")
+    assert all(problem.startswith(f"  {file}:{line}") for problem, line in zip(problems, lines, strict=True))
 
 
 @pytest.mark.parametrize("command", [["serve"], ["check"], ["ctl", "status"]])
@@ -102,7 +101,7 @@ def test_a_file_of_the_current_folder_is_taken_when_none_is_given(
     (tmp_path / "mcpmux.toml").write_text("mistake = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MCPMUX_ADMIN_URL", raising=False)
-    assert "mcpmux.toml: mistake" in invoke(*command).stderr
+    assert "mcpmux.toml:1: mistake" in invoke(*command).stderr
 
 
 @pytest.mark.process

@@ -22,5 +22,5 @@ def problems_of(document: str | dict[str, Any], environ: Mapping[str, str] | Non
     try:
         read(document, environ)
     except ConfigError as error:
-        return [problem.removeprefix("standard input: ") for problem in error.problems]
+        return [str(problem) for problem in error.found]
     return []

@@ -146,16 +146,16 @@ def test_all_mistakes_are_told_at_once():
         """
     )
     assert [problem.partition(": ")[0] for problem in problems] == [
-        "access[0].effect",
-        'views."no path"',
-        "views.empty",
-        "upstreams.bad.command",
         "upstreams.docs.overrides[0].name",
         "upstreams.docs.overrides[1].name",
+        "upstreams.bad.command",
+        "access[0].effect",
         "access[1].upstreams",
-        "limits.rate[0].upstreams",
+        'views."no path"',
+        "views.empty",
         "views.a.include[0].upstream",
         "views.a.overrides[0].rename",
+        "limits.rate[0].upstreams",
         "listeners.stdio_view",
     ]
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpmux.hosts
-from mcpmux.errors import ConfigError
-from mcpmux.hosts.document import get, parse, put, remove
+from mcpmux.config.reading import Source
+from mcpmux.errors import ConfigError, KeyPath, Problem
+from mcpmux.hosts.document import get, parse, put, remove, with_lines
 
 PLACES = {"json": ("mcpServers",), "toml": ("mcp_servers",), "yaml": ("extensions",)}
 ENTRY = {"command": "/opt/mcpmux", "args": ["serve", "a b", 'q"\\'], "env": {}}
@@ -113,6 +114,53 @@ texts = st.one_of(
         for format_, made in (("json", jsonc_texts()), ("toml", toml_texts()), ("yaml", yaml_texts()))
     )
 )
+
+
+MANY_KINDS = """\
+# [no] header
+title = "[no]"
+[upstreams.notes]
+args = [
+  ["a"],
+  "[no]", # [
+]
+ [ upstreams . "My Server" ]
+url = '''
+[no]
+key = 1 '''
+headers.X-A = { a = "]" }
+[[access]]
+effect = "allow"
+[[access]]
+upstreams = ["x"]
+[access.more]
+key = 1
+"""
+LINES = {
+    ("title",): 2,
+    ("upstreams",): 3,
+    ("upstreams", "notes", "args", 0): 4,
+    ("upstreams", "My Server"): 8,
+    ("upstreams", "My Server", "url"): 9,
+    ("upstreams", "My Server", "headers", "X-A", "a"): 12,
+    ("access", 0): 13,
+    ("access", 1, "upstreams", 0): 16,
+    ("access", 1, "more", "key"): 18,
+    ("access", 1, "effect"): 15,
+    ("none",): 0,
+}
+JSON = '{\r\n // c\r\n "a": {\r\n"b": [\r\n{"c": 1}]}, "d":\r\n1}'
+JSON_LINES = {("a",): 3, ("a", "b"): 4, ("a", "b", 0, "c"): 4, ("d",): 5, ("e",): 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [(MANY_KINDS, LINES), (MANY_KINDS.replace("\n", "\r\n"), LINES), (JSON, JSON_LINES)]
+)
+def test_the_line_of_a_mistake_is_that_of_its_key(text: str, lines: dict[KeyPath, int]) -> None:
+    is_json = lines is JSON_LINES
+    source = Source("f", is_json, parse(text, "json" if is_json else "toml"), text)
+    error = with_lines(ConfigError([Problem(path, "x") for path in lines], "f"), source)
+    assert {problem.path: problem.line for problem in error.found} == lines
 
 
 @given(texts)
