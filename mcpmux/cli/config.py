@@ -1,4 +1,4 @@
-"""`mcpmux config` and `mcpmux access`: the schema of the configuration, and the effect of its access rules.
+"""`mcpmux config` and `mcpmux access`: the configuration, its schema, and the effect of its access rules.
 
 No server is asked.
 """
@@ -6,15 +6,21 @@ No server is asked.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import click
 
 from mcpmux.cli.completion import complete_file
-from mcpmux.cli.console import Columns, show_items, show_json
+from mcpmux.cli.console import Columns, show_items, show_json, tell
 from mcpmux.cli.options import choose_config, load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
+from mcpmux.config import Config, Missing, Secret, Stdio, Upstream
+from mcpmux.config.expansion import MASK
+from mcpmux.config.model import Settings
 from mcpmux.config.schema import config_schema
+from mcpmux.hosts.toml_text import format_table, format_value
 from mcpmux.mux.naming import Naming, naming_of
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
@@ -22,6 +28,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import Principal
+from mcpmux.traffic.redaction.redactor import Redactor
 
 STYLES = {"allow": "green", "deny": "red"}
 COLUMNS: Columns = {
@@ -36,7 +43,8 @@ def config() -> None:
     """Describe the configuration file.
 
     \b
-    Example:
+    Examples:
+      mcpmux config show
       mcpmux config schema > mcpmux.schema.json
     """
 
@@ -50,6 +58,68 @@ def schema() -> None:
       mcpmux config schema > mcpmux.schema.json
     """
     click.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+
+
+@config.command("show")
+@click.argument("config", required=False, shell_complete=complete_file)
+def show_config(config: str | None) -> None:
+    """Print all settings of a configuration as TOML, with defaults and without secrets.
+
+    CONFIG is a file, mcpmux.toml by default. Variables are replaced by their values. Servers in the file of a
+    host app become tables of mcpmux.
+
+    \b
+    Examples:
+      mcpmux config show
+      mcpmux config show ~/.cursor/mcp.json
+    """
+    loaded = load_config(choose_config(config))
+    missing = {each.name: each.target for each in loaded.upstreams if isinstance(each.target, Missing)}
+    for note in (*loaded.notes, *(f"{name}: {target.reason}" for name, target in missing.items())):
+        tell(note)
+    click.echo(Redactor(loaded.redaction).clean(as_toml(loaded)), nl=False)
+
+
+def as_toml(config: Config) -> str:
+    """Return all settings as a document of mcpmux, with MASK in the place of secrets."""
+    settings = {key.name: _plain(getattr(config, key.name)) for key in attrs.fields(Settings)}
+    settings["upstreams"] = {upstream.name: _as_table(upstream) for upstream in config.upstreams}
+    scalars, tables = [], []
+    for key, value in settings.items():
+        if isinstance(value, list):
+            tables += [f"[{format_table((key,), table).replace(']', ']]', 1)}" for table in value]
+        elif key in ("upstreams", "views"):
+            tables += [format_table((key, name), table) for name, table in value.items()]
+        elif isinstance(value, dict):
+            tables.append(format_table((key,), value))
+        elif value is not None:
+            scalars.append(f"{key} = {format_value(value)}\n")
+    return "\n".join(["".join(scalars)] * bool(scalars) + tables)
+
+
+def _as_table(upstream: Upstream) -> dict[str, Any]:
+    place = {} if isinstance(upstream.target, Missing) else _plain(upstream.target)
+    if place and not isinstance(upstream.target, Stdio):
+        tls = {"tls": place["tls"]} if "tls" in place else {}
+        place = {**(place if "url" in place else tls), "url": upstream.target.display}
+    if (inherited := place.pop("inherited", None)) is not None:
+        place["inherit_env"] = inherited
+    tools = {f"{key.removesuffix('d')}_tools": names for key, names in _plain(upstream.tools).items()}
+    rest = {key: value for key, value in _plain(upstream).items() if key not in ("name", "target", "tools")}
+    return {**place, **tools, **rest}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the configuration in the types of TOML, without members that are None."""
+    if isinstance(value, Secret):
+        return MASK
+    if attrs.has(type(value)):
+        value = {key.name: getattr(value, key.name) for key in attrs.fields(type(value))}
+    if isinstance(value, Mapping):
+        return {key: _plain(member) for key, member in value.items() if member is not None}
+    if isinstance(value, tuple | list):
+        return [_plain(member) for member in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 @click.group()
