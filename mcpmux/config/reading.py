@@ -80,7 +80,7 @@ _KEY_PARTS_LIMIT = 64  # of one dotted key: the memory for it grows with their s
 _KEYS_LIMIT = 200_000  # parts of keys, and values in one line: tomllib takes up to 1 kB for each
 _PART = r"""(?:[\w-]++|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?)"""
 TOML_KEY_PART = re.compile(_PART, re.DOTALL)
-# Patterns of a key with its dots, and of a text of several lines or a comment, in which nothing is a key.
+# Patterns of a key with its dots, and of what has no keys in it: a text of several lines, a comment.
 TOML_KEY = rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+"
 TOML_SKIPPED = (
     r'''"""(?:\\.|(?!""")[^\\])*+(?:"{3,5}+)?|#[^\n]*+|'''

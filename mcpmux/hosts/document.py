@@ -57,14 +57,14 @@ def with_lines(error: ConfigError, source: Source) -> ConfigError:
     """Return the mistakes in a document in the order of their lines, as far as these are known."""
     starts = _editor("json" if source.is_json else "toml").find_starts(source.text)
     ends = [match.start() for match in re.finditer("\n", source.text)]
-    found = list[Problem]()
+    problems = list[Problem]()
     for problem in error.found:
         path = problem.path
         while path and path not in starts:  # a key that is missing, or one inside of a value
             path = path[:-1]
-        found.append(problem._replace(line=bisect_left(ends, starts[path]) + 1) if path else problem)
-    found.sort(key=lambda problem: problem.line)
-    return ConfigError(found, error.origin)
+        problems.append(problem._replace(line=bisect_left(ends, starts[path]) + 1) if path else problem)
+    problems.sort(key=lambda problem: problem.line)
+    return ConfigError(problems, error.origin)
 
 
 def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ def test_env_file_that_cannot_be_read_stops_only_what_needs_it(tmp_path):
     assert config.upstreams[1].target.reason.endswith(f"; {problem}")
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f'{text}[identity]\nname = "${{B}}"', {})
-    assert [(found.line, str(found)[:14]) for found in caught.value.found] == [
+    assert [(mistake.line, str(mistake)[:14]) for mistake in caught.value.found] == [
         (1, problem[:14]),
         (7, "identity.name:"),
     ]
