@@ -1,74 +1,26 @@
-"""`mcpmux bench`: how much load a server bears, and how fast it answers.
-
-`Bench` runs it, with a live view on a terminal, and `report` prints the results.
-"""
+"""`mcpmux bench`: how much load a server bears, and how fast it answers. Its options, and their checks."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import signal
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
-from datetime import UTC, datetime
-from decimal import Decimal
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import attrs
 import click
-import trio
-from attrs import define, field
 from click import option
 from click.core import ParameterSource
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from mcpmux.bench.assertion import (
-    Assertion,
-    Judgement,
-    check_parts,
-    check_together,
-    find_lost,
-    judge_all,
-    judge_operations,
-    parse_assertion,
-)
-from mcpmux.bench.operation import Operation, parse_operation
+from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
+from mcpmux.bench.operation import parse_operation
 from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
-from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
-from mcpmux.bench.report.html import html_of
-from mcpmux.bench.report.tables import (
-    Table,
-    circumstances,
-    comparison_table,
-    csv_of,
-    headline,
-    notes_on,
-    tables_of,
-)
-from mcpmux.bench.results import (
-    TOOL,
-    BadResults,
-    Report,
-    Results,
-    by_name,
-    decode_report,
-    encode_report,
-    machine_facts,
-    pooled,
-)
-from mcpmux.bench.run import Run
-from mcpmux.bench.schedule import SleepUntil, open_timer
-from mcpmux.bench.search import Search, estimate
-from mcpmux.bench.tally import REDACTOR, Snapshot
-from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
-from mcpmux.channels.opener import ChannelOpener
-from mcpmux.cli.console import ERR, plain_table, show_bytes, show_line, show_table, tell
+from mcpmux.bench.scenario import ASSERT, CHECKS, PLACES_LIMIT, read_scenario
+from mcpmux.bench.search import estimate
+from mcpmux.bench.workload import CapturedLoad, load_of, parse_flow
+from mcpmux.cli.bench_report import check_writable, read_old, report
+from mcpmux.cli.bench_run import Bench
+from mcpmux.cli.console import tell
 from mcpmux.cli.options import (
     PATH,
     Credentials,
@@ -79,360 +31,15 @@ from mcpmux.cli.options import (
     quiet_option,
     upstream_option,
 )
-from mcpmux.cli.process import INTERRUPTED, Mistake, may_open, run
+from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
-from mcpmux.config.reading import read_document, structure
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Choice, Duration, Flag, Seconds, Whole, derive_names
-from mcpmux.config.scalars import Text as TextValue
-from mcpmux.errors import ConfigError, McpmuxError
-from mcpmux.format import rate_text, share_text, sparkline, time_text
-from mcpmux.hosts.document import with_lines
-from mcpmux.printable import printable
+from mcpmux.config.scalars import Duration, derive_names
 from mcpmux.protocol.revisions import SUPPORTED
-from mcpmux.transports.process import StopLadder
-from mcpmux.transports.wall import leaves_of
-
-STDOUT = Path("-")
-
-
-def check_writable(paths: Iterable[Path]) -> None:
-    """Check before anything is measured that the files can be written. Raises Mistake."""
-    paths = list(paths)
-    if paths.count(STDOUT) > 1:
-        raise Mistake("two formats cannot go to standard output")
-    for path in paths:
-        if path == STDOUT:
-            continue
-        if not path.parent.is_dir():
-            raise Mistake(f"{path}: there is no folder {path.parent}")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise Mistake(f"{path}: it cannot be written by this user")
-
-
-def read_old(path: str | None) -> Report | None:
-    """Return the results to compare with. Raises Mistake."""
-    if path is None:
-        return None
-    try:
-        return decode_report(Path(path).read_bytes(), path)
-    except OSError as error:
-        raise Mistake(f"--compare {path}: {error.strerror}") from None
-    except BadResults as error:
-        raise Mistake(f"--compare: {error}") from None
-
-
-def report(
-    bench: Bench,
-    files: Mapping[str, Path],
-    old: Report | None,
-    assertions: Sequence[Assertion],
-    written: Sequence[str],
-) -> int:
-    """Print what was measured, compared with `old`, and write it to `files` by kind. Returns the exit code.
-
-    `written` are the options of the command line. If one of the files is standard output, everything else is
-    printed on stderr. Raises ClickException if a file cannot be written.
-    """
-    results, held = tuple(bench.results), True
-    if results:
-        when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        targets = dict.fromkeys(result.about.target for result in results)
-        command, _ = REDACTOR.redact_text(shlex.join(["mcpmux", "bench", *targets, *written]))
-        new = Report(tool=TOOL, when=when, command=command, machine=machine_facts(), results=results)
-        judgements = [*judge_operations(pooled(results)), *judge_all(assertions, pooled(results))]
-        held = all(judgement.held for judgement in judgements)
-        comparisons = compare_targets(results)
-        if old is not None:
-            comparisons += compare_reports(old, new)
-        with redirect_stdout(sys.stderr if STDOUT in files.values() else sys.stdout):
-            render_results(results)
-            for name, sentence in bench.knees.items():
-                show_line(f"{name}: {sentence}")
-            render_comparisons(comparisons)
-            render_judgements(judgements)
-        for name in unmatched(old, new) if old is not None else ():
-            tell(f"{name}: not compared, only one of the two has it")
-        makers: dict[str, Callable[[], bytes]] = {
-            "json": lambda: encode_report(new),
-            "csv": lambda: csv_of(new).encode(),
-            "html": lambda: html_of(new, comparisons, judgements).encode(),
-        }
-        for kind, path in files.items():
-            try:
-                if path == STDOUT:
-                    show_bytes(makers[kind]())
-                else:
-                    path.write_bytes(makers[kind]())
-            except OSError as error:
-                raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
-    for name, reason in bench.failures.items():
-        tell(f"{name}: cannot be measured: {reason}")
-    if bench.interrupted:
-        return INTERRUPTED
-    return int(not held or bool(bench.failures) or any(result.stopped for result in results))
-
-
-# Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
-# operations, so all texts are untrusted: they are made printable and are never markup.
-
-_STYLES = {"strong": "bold", "dim": "bright_black", "good": "green", "warn": "yellow", "bad": "bold red"}
-
-
-def render_results(results: Sequence[Results]) -> None:
-    """Print all results of every target, and notes on how far to trust them."""
-    for runs in by_name(results).values():
-        show_line(headline(runs[0]))
-        show_line(f"  {circumstances(runs)}", "bright_black")
-    click.echo()
-    for table in tables_of(results):
-        _show_table(table)
-    for note in notes_on(results):
-        show_line(f"note: {note}", "yellow")
-
-
-def render_comparisons(comparisons: Iterable[Comparison]) -> None:
-    """Print what has changed, and for what a change is not proven."""
-    for comparison in comparisons:
-        _show_table(comparison_table(comparison))
-        for note in comparison.notes:
-            show_line(f"note: {note}", "yellow")
-
-
-def render_judgements(judgements: Iterable[Judgement]) -> None:
-    for judgement in judgements:
-        show_line(
-            f"{'✓' if judgement.held else '✗'} {judgement.sentence}",
-            _STYLES["good" if judgement.held else "bad"],
-        )
-
-
-def _show_table(table: Table) -> None:
-    show_line(table.title)
-    numbers = [heading for place, heading in enumerate(table.headings) if place not in table.left]
-    rows = ([(cell.text, _STYLES.get(cell.tone, "")) for cell in row] for row in table.rows)
-    show_table(table.headings, rows, right_aligned=numbers)
-    click.echo()
-
-
-VIEW_SECONDS = 0.25  # between two updates of the live view
-MANY = 4  # targets whose names would fill the line
-BY_HAND = "interrupted"
-ABORT_SECONDS = 1.0  # between two looks at conditions that may end a run
-STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
-SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
-
-
-@define(eq=False, repr=False)
-class Bench:
-    """Measures several targets: at the same time, or in turns if each has several runs.
-
-    In the end there are `results` of all runs in the order measured, and by name of a target: `failures`, why
-    there are no (more) results; `knees`, what a search for the highest rate has found.
-    """
-
-    _upstreams: Sequence[Upstream]
-    _plan: Plan
-    _limits: Limits
-    _aborting: Sequence[Assertion] = ()  # conditions that end a run when they do not hold
-    _runs: list[Run] = field(factory=list, init=False)  # under way
-    _turn: int = field(default=0, init=False)  # their number, from 1
-    results: list[Results] = field(factory=list)
-    failures: dict[str, str] = field(factory=dict)
-    knees: dict[str, str] = field(factory=dict)
-    interrupted: bool = False
-
-    async def measure(self) -> None:
-        """Measure everything, with a live view on a terminal.
-
-        The first SIGINT or SIGTERM ends it early, the second one at once. Raises ConfigError if a target does
-        not have what the benchmark asks for.
-        """
-        # Runs to compare have the machine alone.
-        groups = [[upstream] for upstream in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
-        with open_timer() as sleep_until:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._heed_signals)
-                if ERR.is_terminal:
-                    nursery.start_soon(self._watch, len(groups) * self._plan.runs)
-                for number in range(self._plan.runs):
-                    for group in groups:
-                        await self._measure_all(group, number, sleep_until)
-                nursery.cancel_scope.cancel()
-        in_order = [upstream.name for upstream in self._upstreams if upstream.name in self.failures]
-        self.failures = {name: self.failures[name] for name in in_order}
-
-    async def _watch(self, turns: int) -> None:
-        names, plan = [upstream.name for upstream in self._upstreams], self._plan
-        title = " · ".join(names) if len(names) < MANY else f"{len(names)} targets"
-        with LiveView(ERR, title, None if plan.find_max else plan.warm_up + plan.duration) as view:
-            while True:
-                await trio.sleep(VIEW_SECONDS)
-                now = trio.current_time()
-                snapshots = {
-                    run.upstream.name: run.tally.snapshot(now, run.work.in_flight)
-                    for run in self._runs
-                    if run.tally is not None and run.work is not None
-                }
-                turn = f"{self._turn} of {turns}: {', '.join(snapshots)}" if turns > 1 else ""
-                view.show(snapshots, turn)
-
-    async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
-        """Run number `number`, from 0, of these targets without those that have failed."""
-        if self.interrupted:
-            return
-        plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
-        self._turn += 1
-        self._runs = []
-        for upstream in upstreams:
-            if upstream.name not in self.failures:
-                opener = ChannelOpener(
-                    self._limits, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS
-                )
-                self._runs.append(Run(upstream, plan, opener.open, sleep_until))
-        async with trio.open_nursery() as nursery:
-            for run in self._runs:
-                nursery.start_soon(self._measure, run, name=f"bench {run.upstream.name}")
-        self.results += [run.results for run in self._runs if run.results is not None]
-        for run in self._runs:
-            if isinstance(run.work, Search):
-                self.knees[run.upstream.name] = run.work.knee.describe()
-
-    async def _measure(self, run: Run) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                if self._aborting:
-                    nursery.start_soon(self._abort, run)
-                await run.measure()
-                nursery.cancel_scope.cancel()
-        except* ConfigError:
-            raise
-        except* McpmuxError as group:  # the wall around one target
-            self.failures[run.upstream.name] = "; ".join(dict.fromkeys(map(str, leaves_of(group))))
-
-    async def _abort(self, run: Run) -> None:
-        """End a run when a condition is sure not to hold."""
-        while True:
-            await trio.sleep(ABORT_SECONDS)
-            results = run.so_far()
-            if results is not None and (reason := find_lost(self._aborting, results)) is not None:
-                run.stop(reason)
-                return
-
-    async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                if self.interrupted:
-                    raise KeyboardInterrupt
-                self.interrupted = True
-                for run in self._runs:
-                    run.stop(BY_HAND)
-
-
-# The live view of a run, on a terminal.
-
-SPARKS = 60  # snapshots that the sparkline shows
-RATE_WIDTH = 20  # columns of the rate of one target
-LEAST_SPARKS = 8  # fewer are not readable
-BAR_WIDTH = 30  # columns
-NAME_WIDTH = 24  # columns of a target's name
-LEAST_NAME_WIDTH = 8  # on a narrow screen
-NUMBERS_WIDTH = 68  # columns of all numbers of a target, errors among them
-ROWS_AROUND = 4  # lines of the screen that are not rows of targets
-
-
-class LiveView(Live):
-    """A few lines that change in place, gone when it is left. `planned`: seconds, when the end is known."""
-
-    def __init__(self, console: Console, title: str, planned: float | None = None) -> None:
-        super().__init__(console=console, auto_refresh=False, transient=True)
-        self._title = title
-        self._planned = planned
-        self._tracks: dict[str, deque[tuple[float, int]]] = {}  # of each target: seconds, requests so far
-
-    def show(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
-        """Show how far each target is, by name, if there are snapshots."""
-        if not snapshots:
-            return
-        self._tracks = {name: self._tracks.get(name, deque([(0.0, 0)], SPARKS + 1)) for name in snapshots}
-        for name, snapshot in snapshots.items():
-            if snapshot.elapsed < self._tracks[name][-1][0]:  # of the next run
-                self._tracks[name] = deque([(0.0, 0)], SPARKS + 1)
-            if snapshot.elapsed > self._tracks[name][-1][0]:
-                self._tracks[name].append((snapshot.elapsed, snapshot.seen))
-        furthest = max(snapshots.values(), key=lambda snapshot: snapshot.elapsed)
-        body = self._table(snapshots) if len(snapshots) > 1 else self._lines(*snapshots.items())
-        self.update(Group(self._heading(furthest, remark), body), refresh=True)
-
-    def _rate(self, name: str, around: int) -> str:
-        """Return the latest rate, and bars if the screen has room for them beside `around` columns."""
-        steps = pairwise(self._tracks[name])
-        rates = [(seen - former) / (at - since) for (since, former), (at, seen) in steps]
-        room = min(SPARKS, self.console.width - around)
-        bars = f"  {sparkline(rates, room)}" if room >= LEAST_SPARKS else ""
-        return f"{rate_text(rates[-1] if rates else 0.0):>9}{bars}"
-
-    def _lines(self, item: tuple[str, Snapshot]) -> Group:
-        name, snapshot = item
-        counts = {"requests": f"{snapshot.count:,}", "in flight": f"{snapshot.in_flight:,}"}
-        times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)
-        rate = _pairs({"rate": self._rate(name, RATE_WIDTH)})
-        return Group(rate, _pairs({**counts, "errors": _errors(snapshot)}), _pairs(dict(times)))
-
-    def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
-        """Several targets, a row each; with more than the screen is high, the first ones."""
-        table = plain_table(has_header=True)
-        name_width = min(NAME_WIDTH, max(self.console.width - NUMBERS_WIDTH, LEAST_NAME_WIDTH))
-        table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=name_width)
-        table.add_column("rate", no_wrap=True)
-        for heading in ("requests", "errors", "p50", "p99", "max"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        room = max(self.console.height - ROWS_AROUND, 1)
-        for name, snapshot in list(snapshots.items())[:room]:
-            p50, p99, _, most = map(time_text, snapshot.times)
-            texts = f"{snapshot.count:,}", _errors(snapshot), p50, p99, most
-            table.add_row(Text(printable(name)), Text(self._rate(name, NAME_WIDTH + NUMBERS_WIDTH)), *texts)
-        hidden = len(snapshots) - room
-        return Group(table, Text(f"and {hidden} more", style="bright_black")) if hidden > 0 else Group(table)
-
-    def _heading(self, snapshot: Snapshot, remark: str) -> Text:
-        parts = [
-            (printable(self._title), "bold"),
-            (f"  {remark}" if remark else "", "cyan"),
-            (f"  {snapshot.elapsed:.0f} s", ""),
-        ]
-        if self._planned:
-            full = round(min(snapshot.elapsed / self._planned, 1.0) * BAR_WIDTH)
-            parts += [(f" of {self._planned:.0f} s ", ""), ("━" * full, "cyan")]
-            parts.append(("━" * (BAR_WIDTH - full), "bright_black"))
-        parts.append(("  warm-up, not counted" if snapshot.warming else "", "yellow"))
-        parts.append((f"  {snapshot.step}" if snapshot.step else "", "cyan"))
-        return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
-def _errors(snapshot: Snapshot) -> Text:
-    if not snapshot.errors:
-        return Text("0")
-    share = share_text(snapshot.errors / snapshot.count if snapshot.count else None)
-    return Text(f"{snapshot.errors:,} ({share})", style="bold red")
-
-
-def _pairs(pairs: Mapping[str, str | Text]) -> Text:
-    parts = (part for name, value in pairs.items() for part in ((f"{name} ", "bright_black"), value, "   "))
-    return Text.assemble("  ", *parts, no_wrap=True, overflow="ellipsis")
-
-
-# The command, and scenario files, which have its options.
-
-# The command, and scenario files, which have its options.
 
 OTHER_FILES = 64  # of the process itself
-PLACES_LIMIT = 10_000  # of clients, sessions and connections
 RUNS_LIMIT = 100
-CHECKS = ("length", "hash")
-ASSERT = "assert"
 PARAMETERS = {"duration": "seconds", "timeout": "patience", "flows": "operations", ASSERT: "assertions"}
 """What options with other names than those of keys in a scenario are called here."""
 FILES_EACH = 3  # of a session: a connection and what is opened with it, or the pipes of a process
@@ -506,6 +113,13 @@ CONDITION = Parsed("COND", parse_assertion)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+
+
+def unsaid(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a scenario that the command line lacks."""
+    source_of = click.get_current_context().get_parameter_source
+    options = {PARAMETERS.get(key, key): value for key, value in scenario.items()}
+    return {name: options[name] for name in options if source_of(name) is ParameterSource.DEFAULT}
 
 
 HIDDEN = frozenset({"token", "headers", "upstreams", "targets"})  # parameters that may have secrets in them
@@ -615,7 +229,7 @@ def bench(
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
     if options["scenario"] is not None:
-        options |= read_scenario(options["scenario"])
+        options |= unsaid(read_scenario(options["scenario"], sys.stdin.buffer.read))
     captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
     try:
         check_together(options["find_max"])
@@ -640,67 +254,3 @@ def bench(
     run(bench.measure)
     written = click.get_current_context().meta[WRITTEN]
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"], written))
-
-
-Places: TypeAlias = Annotated[int, Whole(1, PLACES_LIMIT)]
-Condition: TypeAlias = Annotated[Assertion, TextValue(make=parse_assertion)]
-
-
-class Rate(TextValue, frozen=True):
-    """A rate as on the command line, or a number."""
-
-    def read(self, value: object) -> Any:
-        """See TextValue."""
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return super().read(f"{Decimal(str(value)):f}" if is_number else value)
-
-
-@attrs.frozen(kw_only=True)
-class Scenario:
-    """A benchmark in a TOML file: options of the command line, and flows of several steps.
-
-    rate = "50..500/1m"
-    timeout = "5s"
-
-    [[flows]]                # one client takes these steps in turn
-    weight = 3
-    pause = "200ms"          # between them
-    steps = ["list tools", 'tool echo {"text": "{{n}}"}']
-    """
-
-    clients: Places | None = None
-    think: Annotated[float, Duration(off=True)] | None = None
-    rate: Annotated[str, Rate()] | None = None
-    even: Annotated[bool, Flag()] | None = None
-    duration: Seconds | None = None
-    count: Annotated[int, Whole(1, 10**15)] | None = None
-    warm_up: Annotated[float, Duration(off=True)] | None = None
-    timeout: Seconds | None = None
-    sessions: Places | None = None
-    connections: Places | None = None
-    in_flight: Places | None = None
-    check: Annotated[str, Choice(CHECKS)] | None = None
-    revision: Annotated[str, Choice(SUPPORTED)] | None = None
-    seed: Annotated[int, Whole(-(10**15), 10**15)] | None = None
-    find_max: tuple[Condition, ...] | None = None
-    abort_on_fail: Annotated[bool, Flag()] | None = None
-    push: Annotated[Operation, TextValue(make=parse_operation)] | None = None
-    resources: Places | None = None
-    flows: tuple[Flow, ...] | None = None
-
-    ignored_keys = frozenset({ASSERT})  # no argument of a function can be called so
-
-
-def read_scenario(file: str) -> dict[str, Any]:
-    """Return the options of a file that the command line lacks. Raises ConfigError with every mistake."""
-    source = read_document(file, sys.stdin.buffer.read)
-    scenario, problems = structure(Scenario, source.table)
-    assertions, more = structure(tuple[Condition, ...], source.table.get(ASSERT, []))
-    problems += [problem.under(ASSERT) for problem in more]
-    if problems:  # without the place in a condition, which takes further lines
-        short = [problem._replace(text=problem.text.partition("\n")[0]) for problem in problems]
-        raise with_lines(ConfigError(short, source.origin), source)
-    source_of = click.get_current_context().get_parameter_source
-    values = {**attrs.asdict(scenario, recurse=False), ASSERT: assertions or None}
-    options = {PARAMETERS.get(key, key): value for key, value in values.items() if value is not None}
-    return {name: options[name] for name in options if source_of(name) is ParameterSource.DEFAULT}

@@ -13,7 +13,8 @@ import pytest
 from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.report.compare import compare_reports
 from mcpmux.bench.results import Results
-from mcpmux.cli.bench import WRITTEN, bench, render_comparisons, render_judgements, render_results
+from mcpmux.cli.bench import WRITTEN, bench
+from mcpmux.cli.bench_report import render_comparisons, render_judgements, render_results
 from tests.bench.made import about, made, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
