@@ -64,7 +64,8 @@ def records_of(
             *(rules.redact(message.method, message.data) for message in messages), strict=True
         )
     records = []
-    wall = micros_of(run.wall)
+    name_of_run, began, wall = run.name, run.clock, micros_of(run.wall)
+    second, second_text = -1, ""  # of the last record
     clean_methods: dict[str | None, str | None] = {}
     for observed, body, count in zip(messages, bodies, counts, strict=False):
         leg, kind, method = observed.leg, observed.kind, observed.method
@@ -76,8 +77,11 @@ def records_of(
             clean_methods[method] = rules.redact_name(method)
         name = leg.name if leg.side == "client" else None
         client, view, session, revision = _texts_of(rules, name, leg.view, leg.session, leg.revision)
-        at = round((observed.at - run.clock) * MICROS)
-        second, micros = divmod(wall + at, MICROS)
+        at = round((observed.at - began) * MICROS)
+        micros = wall + at - second * MICROS
+        if not 0 <= micros < MICROS:
+            second, micros = divmod(wall + at, MICROS)
+            second_text = second_of(second)
         message: Body = None
         text: str | None = None
         if are_simple and kind != "invalid":
@@ -87,8 +91,8 @@ def records_of(
         records.append(
             Record(  # by position: names cost more
                 VERSION,
-                run.name,
-                f"{second_of(second)}.{micros:06}Z",
+                name_of_run,
+                f"{second_text}.{str(MICROS + micros)[1:]}Z",  # a format for six digits costs more
                 kind,
                 observed.number,
                 observed.answers or None,
