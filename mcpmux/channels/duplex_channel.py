@@ -52,7 +52,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.transports.body_budget import SETTING, SMALL_BODY, BodyBudget, Holding
+from mcpmux.transports.body_budget import LargeRequests
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.waiting import Deadline, limited
@@ -127,11 +127,7 @@ class DuplexChannel(Channel):
         self._close_reason: TransportError = TransportClosed("the stream has ended")
         self._offer = messages.offer
         self._receive_nowait = messages.receive_nowait
-        self.bodies: BodyBudget | None = None  # for large requests, until they are answered
-        self.client = ""  # the sender of these requests, for its share of the budget
-        self._size = 0  # of the message that is being taken
-        self._large: Holding | None = None  # of that message, once it is counted
-        self._held: dict[Id, Holding] = {}  # of large requests in progress
+        self.large: LargeRequests | None = None  # counts the peer's large requests in a budget
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._objects = objects
@@ -232,13 +228,12 @@ class DuplexChannel(Channel):
             try:
                 # Many messages may have come with one receive; taking them needs no checkpoint each.
                 data = self._receive_nowait() or await self._messages.receive()
-                self._size = len(data)
+                if self.large is not None:
+                    self.large.read(len(data))
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
                     self._take(self._decode(data) or decode_message(data))
-                if self._large is not None:
-                    self._large = None
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
@@ -302,31 +297,21 @@ class DuplexChannel(Channel):
         elif len(self._incoming) >= self.incoming_limit:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
-        elif self._size > SMALL_BODY and (bodies := self.bodies) and not self._count(bodies, request.id):
-            busy = Busy(bodies.full, SETTING)
+        else:
+            self._begin(request, batch)
+
+    def _begin(self, request: Request, batch: BatchAnswer | None) -> None:
+        try:
+            if self.large is not None:
+                self.large.begin(request.id)
+        except Busy as busy:
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
-        else:
-            if batch is not None:
-                batch.expect()
-            exchange = self._incoming[request.id] = InlineExchange(self._nursery)
-            # In a task if it is part of a batch: all of the batch is read before its first answer.
-            exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
-
-    def _count(self, bodies: BodyBudget, request_id: Id) -> bool:
-        """Count the message of a request until that is answered; return False if it does not fit.
-
-        The message of a batch counts once, until the last of its requests is answered.
-        """
-        holding = self._large
-        if holding is None:
-            holding = Holding(bodies, self.client)
-            if not holding.hold(self._size):
-                return False
-            self._large = holding
-        else:
-            holding.join()
-        self._held[request_id] = holding
-        return True
+            return
+        if batch is not None:
+            batch.expect()
+        exchange = self._incoming[request.id] = InlineExchange(self._nursery)
+        # In a task if it is part of a batch: all of the batch is read before its first answer.
+        exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
 
     # The peer's requests: each is answered once, alone or with the rest of its batch, or not at all if the
     # peer has cancelled it. A failing one affects no other. The last of a batch sends all its answers.
@@ -347,8 +332,8 @@ class DuplexChannel(Channel):
         finally:
             # Only after the answer was queued, so that `drain` does not close the stream before.
             del self._incoming[request.id]
-            if self._held and (holding := self._held.pop(request.id, None)) is not None:
-                holding.leave()
+            if self.large is not None:
+                self.large.end(request.id)
             self._stop_when_drained()
 
     async def _encoded_answer(self, request: Request) -> bytes:

@@ -33,7 +33,7 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.transports.body_budget import BodyBudget
+from mcpmux.transports.body_budget import BodyBudget, LargeRequests
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 
@@ -233,7 +233,7 @@ async def serve_messages(
             ) as client.channel,
         ):
             client.channel.incoming_limit = limits.max_in_flight
-            client.channel.bodies, client.channel.client = bodies, holder
+            client.channel.large = LargeRequests(bodies, holder) if bodies is not None else None
             if transport == "stdio":
                 client.channel.source = "standard input"
             client.nursery.start_soon(client.hang_up, name="hang up")

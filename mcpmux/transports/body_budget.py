@@ -11,7 +11,9 @@ import math
 from typing import Final
 
 from mcpmux.mux.share import client_of, origin_of
+from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Id
 
 # Bytes. A shorter body is read before its sender is known, and does not count: it may have come with its head
 # in one receive, which holds as much.
@@ -118,6 +120,42 @@ class Holding:
         """Add the `seconds` that were spent waiting for more of the message."""
         if self.size:
             self._waited += seconds
+
+
+class LargeRequests:
+    """The large requests of one stream of messages, which count in a budget until they are answered."""
+
+    def __init__(self, bodies: BodyBudget, client: str) -> None:
+        """`client`: the sender, for its share of the budget."""
+        self._bodies, self._client = bodies, client
+        self._size = 0  # of the message that is being read
+        self._holding: Holding | None = None  # of that message, once it is counted
+        self._held: dict[Id, Holding] = {}
+
+    def read(self, size: int) -> None:
+        """Note that a message of `size` bytes is being read, whose requests follow."""
+        self._size, self._holding = size, None
+
+    def begin(self, request_id: Id) -> None:
+        """Count the message until the request is answered. Raises Busy if it does not fit.
+
+        The message of a batch counts once, until the last of its requests is answered.
+        """
+        if self._size <= SMALL_BODY:
+            return
+        if (holding := self._holding) is not None:
+            holding.join()
+        else:
+            holding = Holding(self._bodies, self._client)
+            if not holding.hold(self._size):
+                raise Busy(self._bodies.full, SETTING)
+            self._holding = holding
+        self._held[request_id] = holding
+
+    def end(self, request_id: Id) -> None:
+        """Note that a request is answered, or given up."""
+        if self._held and (holding := self._held.pop(request_id, None)) is not None:
+            holding.leave()
 
 
 def budget_client(principal: Principal, peer: str) -> str:
