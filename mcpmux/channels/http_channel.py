@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -387,28 +387,42 @@ class HttpChannel(Channel):
         self, response: HttpResponse, pending: PendingHttpRequest
     ) -> Reply | ErrorReply | None:
         """Return the answer in an event stream; None if it breaks off before and can be resumed."""
-        peer, status = self.peer, response.status
+        peer = self.peer
         begun, pending.begun = pending.begun, ()
         decoder = pending.decoder
         if decoder is None:
             decoder = pending.decoder = SseDecoder(peer.message_limit)
+        try:
+            answer = await self._take_events(response, decoder, pending, begun)
+        except TransportClosed:  # the stream can be resumed behind the last event with an id
+            if not decoder.last_event_id:
+                raise
+            answer = None
+        if answer is None and not (decoder.last_event_id and peer.legacy):
+            raise TransportClosed("the response stream ended without an answer")
+        return answer
+
+    async def _take_events(
+        self,
+        response: HttpResponse,
+        decoder: SseDecoder,
+        pending: PendingHttpRequest | None,
+        begun: Sequence[bytes] = (),
+    ) -> Reply | ErrorReply | None:
+        """Take the messages of an event stream up to the answer, and return that; None at the stream's end.
+
+        `pending`: as for `_take_up_to`. `begun`: the data of the events that were read before.
+        """
+        status, events = response.status, begun
         while True:
-            for data in begun:
-                answer = await self._take_up_to(peer.messages_of(data, status), pending)
+            for data in events:
+                answer = await self._take_up_to(self.peer.messages_of(data, status), pending)
                 if answer is not None:
                     return answer
-            try:
-                chunk = await response.receive_some()
-            except TransportClosed:  # the stream can be resumed behind the last event with an id
-                if not decoder.last_event_id:
-                    raise
-                chunk = b""
-            if chunk:
-                begun = [event.data for event in decoder.feed(chunk)]
-            elif decoder.last_event_id and peer.legacy:
+            chunk = await response.receive_some()
+            if not chunk:
                 return None
-            else:
-                raise TransportClosed("the response stream ended without an answer")
+            events = [event.data for event in decoder.feed(chunk)]
 
     async def _take_up_to(
         self, messages: Iterable[Message | BadMessage], pending: PendingHttpRequest | None
@@ -514,7 +528,7 @@ class HttpChannel(Channel):
         missed = offered = False
         comeback = Comeback()
         while not peer.closed.is_set():
-            least, began, spoke = 0.0, trio.current_time(), False
+            least, began, decoder = 0.0, trio.current_time(), decoder.continued()
             try:
                 response = await peer.open_stream(decoder.last_event_id)
                 try:
@@ -531,11 +545,7 @@ class HttpChannel(Channel):
                     # With the id of its last event, the server sends what was missed.
                     if missed and not decoder.last_event_id:
                         self._hear(Notification(m.MISSED))
-                    decoder = decoder.continued()
-                    while chunk := await response.receive_some():
-                        for event in decoder.feed(chunk):
-                            spoke = spoke or bool(event.data)
-                            await self._take_up_to(peer.messages_of(event.data, status), None)
+                    await self._take_events(response, decoder, None)
                 finally:
                     response.release()
             except TransportError as error:
@@ -550,7 +560,7 @@ class HttpChannel(Channel):
                     self._hear(Notification(m.HEARING))
             missed = True
             now = trio.current_time()
-            held = math.inf if spoke else now - began
+            held = math.inf if decoder.has_spoken else now - began
             await trio.sleep(max(least, pause_before_stream(decoder, comeback, now, held, random.random())))
 
     async def notify(self, method: str, params: Fields | None = None) -> None:

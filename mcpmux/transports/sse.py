@@ -81,12 +81,14 @@ class SseDecoder:
 
     `last_event_id` and `retry_milliseconds` follow the stream, also where no event is dispatched. An
     event with more than `max_event_bytes` of data raises MessageTooLarge, and the decoder is spent then;
-    a decoder that `skips` returns an `oversized` event instead and goes on.
+    a decoder that `skips` returns an `oversized` event instead and goes on. `has_spoken`: whether an event
+    had data.
     """
 
     def __init__(self, max_event_bytes: int, *, skips: bool = False) -> None:
         self.last_event_id: str | None = None
         self.retry_milliseconds: int | None = None
+        self.has_spoken = False
         self.max_event_bytes = max_event_bytes
         self._skips = skips
         self._skipping = False  # the event that has not ended yet is too large
@@ -112,6 +114,7 @@ class SseDecoder:
                 elif self._data:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                     events.append(SseEvent(self._event or "message", data, self.last_event_id))
+                    self.has_spoken = self.has_spoken or bool(data)
                     self._data.clear()
                     self._data_bytes = self._packed = 0
                 self._event = ""
