@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["mcpmux"]):
     from mcpmux.protocol.call import Call
     from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
     from mcpmux.protocol.framing import read_batch
-    from mcpmux.transports.http.message import RequestParser
+    from mcpmux.transports.http.request_parser import RequestParser
 
 # High enough never to matter. The class of a configuration's limits needs libraries that are not installed.
 LIMITS: Any = SimpleNamespace(max_head_bytes=1 << 20, max_header_fields=1 << 20, max_message_bytes=1 << 20)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config import Limits
-from mcpmux.transports.http.message import RequestParser
+from mcpmux.transports.http.request_parser import RequestParser
 
 LIMITS = Limits(max_message_bytes=60)
 POST = b"POST /mcp HTTP/1.1\r\nHost: here\r\n"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config import Limits
-from mcpmux.transports.http.message import BODY, HEAD, IDLE, RequestParser
+from mcpmux.transports.http.request_parser import BODY, HEAD, IDLE, RequestParser
 
 LIMITS = Limits(max_head_bytes=500, max_header_fields=20, max_message_bytes=40)
 START = b"POST /mcp?a=1 HTTP/1.1\r\nHost: here\r\n"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from mcpmux.transports.http.message import RequestParser
+from mcpmux.transports.http.request_parser import RequestParser
 from tests.transports.test_http_server import GET, TEXT, receive_until, serving
 
 pytestmark = pytest.mark.usefixtures("received")

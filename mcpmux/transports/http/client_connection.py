@@ -9,7 +9,8 @@ from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
-from mcpmux.transports.http.message import JOIN_BYTES, ResponseParser
+from mcpmux.transports.http.message import JOIN_BYTES
+from mcpmux.transports.http.response_parser import ResponseParser
 from mcpmux.transports.http.route import PoolLimits
 from mcpmux.transports.tls import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller

@@ -35,17 +35,9 @@ from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.body_budget import BODY_RATE, SETTING, SMALL_BODY, BodyBudget, Holding, budget_client
 from mcpmux.transports.byte_stream import PlainStream, address_of
-from mcpmux.transports.http.message import (
-    BODY,
-    IDLE,
-    HeaderFields,
-    HttpRequest,
-    Phase,
-    Refusal,
-    RequestParser,
-    encode_response_head,
-)
+from mcpmux.transports.http.message import HeaderFields, HttpRequest, Refusal, encode_response_head
 from mcpmux.transports.http.reply import FINISHED, NEW, OPEN, HttpReply, ReplyWriter, readable
+from mcpmux.transports.http.request_parser import BODY, IDLE, Phase, RequestParser
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.sse import KEEP_ALIVE_SECONDS
 from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger

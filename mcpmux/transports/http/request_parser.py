@@ -1,0 +1,325 @@
+"""Parse the requests of one connection with httptools. Pure.
+
+IDLE -- first byte -->      HEAD
+HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
+BODY -- end of message -->  IDLE   the request is appended to `requests`
+any  -- `refusal` is set -->       the parser is spent
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from mcpmux.transports.body_budget import SMALL_BODY
+from mcpmux.transports.http.known_head import HEAD_END, LINE_END
+from mcpmux.transports.http.message import HttpRequest, Refusal
+from mcpmux.transports.http.message_parser import MessageParser, add_part
+
+if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings
+    from mcpmux.config import Limits
+
+# Fields that readers understand differently when they come twice, which request smuggling exploits.
+SINGLETONS: Final = frozenset(
+    {"authorization", "content-length", "content-type", "expect", "host", "origin", "transfer-encoding"}
+)
+
+
+class Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+# A global is found faster than an attribute of the class.
+IDLE: Final = Phase.IDLE
+HEAD: Final = Phase.HEAD
+BODY: Final = Phase.BODY
+
+
+_CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
+_NOT: Final = 0  # the part that comes next of a body that is not chunked, and of one that is
+_SIZE: Final = 1
+_DATA: Final = 2
+_TRAILER: Final = 3
+_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request they are ignored (RFC 9112 section 2.2)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
+_SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
+_CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
+
+
+class RequestRefused(Exception):
+    """A refusal on its way out of a callback of httptools; `feed` makes a `Refusal` of its arguments."""
+
+
+class RequestParser(MessageParser):
+    """A parser of one connection's requests. httptools calls the methods `on_…`.
+
+    Feed it, answer `requests` in order, then check `refusal`.
+    """
+
+    __deletable__ = ("_parser",)  # by `close`, where this is compiled
+
+    def __init__(self, limits: Limits, peer: str) -> None:
+        head_limit, field_limit = limits.max_head_bytes, limits.max_header_fields
+        super().__init__("request", "malformed request", head_limit, field_limit, SINGLETONS)
+        self.phase = IDLE
+        self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
+        self.refusal: Refusal | None = None
+        self.wants_continue = False
+        self.is_large = False  # the coming body has more than SMALL_BODY, or may have
+        self.holder = ""  # of the client's certificate
+        self._limits = limits
+        self._peer = peer
+        self._request: HttpRequest | None = None  # whose head is complete and whose body is not
+        self._length = 0  # of its body, if the head says it
+        self._chunked = _NOT  # or what of a chunked body comes next
+        self._fed = b""  # what is fed now, behind `_tail`
+        self._position = 0  # in it, up to which heads and chunks are accounted for
+        self._tail = b""  # of the bytes fed before, for the end of a head or a trailer, or a chunk's size
+        self._body_withheld = False  # httptools takes an Upgrade for the end of the message
+        self._known_line = ("", "", "")  # of a request that came before: its method, path and query
+        self._parser = httptools.HttpRequestParser(self)
+
+    def close(self) -> None:
+        """Free the parser of httptools. No more bytes may be fed."""
+        # It and we hold each other, and a reference cycle would wait for the garbage collector.
+        del self._parser
+
+    @property
+    def coming(self) -> HttpRequest | None:
+        """The request whose body is being received, still without the body."""
+        return self._request
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body that is being received: by its head, or received so far."""
+        return max(self._length, self.body_bytes)
+
+    def forget_body(self) -> None:
+        """Free the received bytes of requests that no handler answers. No more bytes may be fed."""
+        self._body.clear()
+        self.requests.clear()
+        self._request = None
+
+    def feed(self, data: bytes) -> None:
+        """Parse received bytes. Never raises: see `refusal`."""
+        if (request := self.read_whole(data)) is not None:
+            self.requests.append(request)
+            return
+        complete, phase = len(self.requests), self.phase
+        self.received_bytes += len(data)
+        self._fed, self._position = self._tail + data, 0
+        self._parse(data)
+        if self.refusal is None:
+            self._keep_tail()
+        self._fed = b""
+        if self.refusal is not None:
+            return
+        if len(self.requests) > complete:
+            self.received_bytes = 0
+            if self._lessons and phase is IDLE:
+                # `read_whole` takes HTTP/1.1 and an open connection for granted.
+                last = self.requests[-1]
+                is_fit = last.method == "POST" and last.keep_alive and not last.http_1_0
+                if self._learns(data, is_fit):
+                    self._known_line = last.method, last.path, last.query
+        elif self.phase is not IDLE:
+            try:
+                self._check_growth()
+            except RequestRefused as refused:
+                self.refusal = Refusal(*refused.args)
+
+    def read_whole(self, data: bytes) -> HttpRequest | None:
+        """Return the request if `data` is exactly one with the known head, otherwise None, without effect."""
+        head = self._known
+        if head is None or self.phase is not IDLE or (found := head.read(data)) is None:
+            return None
+        headers, position = found
+        limits = self._limits
+        # The parser refuses those that are too large.
+        if position > limits.max_head_bytes or len(data) - position > limits.max_message_bytes:
+            return None
+        method, path, query = self._known_line
+        body = data[position:]
+        return HttpRequest(method, path, query, headers, body, self._peer, False, True, self.holder)
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                # httptools stops after an Upgrade. It is ignored (RFC 9110 section 7.8), so HTTP goes on.
+                data = self._body_head() + data[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
+                return
+
+    def _keep_tail(self) -> None:
+        """Keep the last bytes that must be seen together with the next ones."""
+        # The empty line at the end of a head or a trailer may be cut by the end of what was received.
+        if self.phase is HEAD or self._chunked == _TRAILER:
+            self._tail = self._fed[1 - len(HEAD_END) :]
+            return
+        self._tail = self._fed[self._position :] if self._chunked != _NOT else b""
+        # Anything but a size is refused at once, so that the tail stays short.
+        if self._chunked == _SIZE and not _SIZE_BEGUN.fullmatch(self._tail):
+            self.refusal = _CHUNK_LINE
+
+    def on_message_begin(self) -> None:
+        if self.phase is IDLE:
+            if (blank := _EMPTY_LINES.match(self._fed, self._position)) is not None:
+                self._position = blank.end()
+            self.phase = HEAD
+            self._in_head = True
+            self._request = None
+            self._target = b""
+            self.headers = {}
+            self._repeats = 0
+            self._body = []
+            self.body_bytes = 0
+            self.wants_continue = False
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_headers_complete(self) -> None:
+        if self.phase is not HEAD:  # the head of `_body_head`, which is no request
+            return
+        self.phase = BODY
+        self._in_head = False
+        self._position = self._fed.find(HEAD_END, self._position) + len(HEAD_END)
+        headers = self.headers
+        self._check_fields()
+        if self.received_bytes > self._head_limit:
+            self._check_head_size(len(self._target))
+        version = self._parser.get_http_version()
+        # RFC 9112 section 3.2 demands Host; section 6.1 distrusts Transfer-Encoding in HTTP/1.0.
+        if version == "1.1":
+            if "host" not in headers:
+                raise RequestRefused(400, "malformed request: Host is missing")
+        elif version != "1.0":
+            raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+        elif "transfer-encoding" in headers:
+            raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
+        self._length, self.is_large = 0, False
+        if "content-length" in headers or "transfer-encoding" in headers:
+            self._length = int(headers.get("content-length", "0"))
+            if self._length > self._limits.max_message_bytes:  # before any of the body is received
+                raise self._body_too_large()
+            self.is_large = self._length > SMALL_BODY or "transfer-encoding" in headers
+            if "transfer-encoding" in headers:
+                _check_coding(headers["transfer-encoding"].lower())
+                self._chunked = _SIZE
+            self._body_withheld = self._parser.should_upgrade()
+        if "expect" in headers:
+            if headers["expect"].lower() != "100-continue":
+                raise RequestRefused(417, "the only expectation supported is 100-continue")
+            self.wants_continue = version == "1.1"
+        self._request = self._start_request(version)
+
+    def on_body(self, part: bytes) -> None:
+        self.body_bytes += len(part)
+        if self.body_bytes > self._limits.max_message_bytes:
+            raise self._body_too_large()
+        self._position += len(part)
+        add_part(self._body, part)
+        self.wants_continue = False  # the client has not waited for it
+
+    def on_chunk_header(self) -> None:
+        # httptools skips extensions of a chunk, so the line is read once more. They are refused: readers
+        # that do not agree where one ends can be played off against each other, and no client needs them.
+        end = self._fed.find(b"\n", self._position) + 1
+        size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
+        if size is None:
+            raise RequestRefused(*_CHUNK_LINE)
+        self._position = end
+        self._chunked = _DATA if int(size[1], 16) else _TRAILER
+
+    def on_chunk_complete(self) -> None:
+        if self._chunked == _DATA:
+            self._position += len(LINE_END)
+            self._chunked = _SIZE
+
+    def on_message_complete(self) -> None:
+        if not self._body_withheld:
+            assert self._request is not None  # its head came first
+            if self._chunked == _TRAILER:
+                start = max(0, self._position - len(LINE_END))
+                self._position = self._fed.find(HEAD_END, start) + len(HEAD_END)
+                self._chunked = _NOT
+            body = self._body
+            self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
+            body.clear()  # the next request may come much later
+            self.requests.append(self._request)
+            self._request = None
+            self.phase = IDLE
+            self.wants_continue = False  # there was no body to wait for
+
+    def _start_request(self, version: str) -> HttpRequest:
+        target = self._target.decode("latin-1")
+        if target[0] != "/" and target != "*":
+            target, host = _origin_form(target)
+            # Two hosts in one request: a proxy in front may have judged the other one.
+            if self.headers.setdefault("host", host).lower() != host.lower():
+                raise RequestRefused(400, "malformed request: the target and Host name different hosts")
+        path, _, query = target.partition("?")
+        method, stays = self._parser.get_method().decode("latin-1"), self._parser.should_keep_alive()
+        old = version == "1.0"
+        return HttpRequest(method, path, query, self.headers, b"", self._peer, old, stays, self.holder)
+
+    def _body_head(self) -> bytes:
+        """Return a head that makes httptools read the body that it left out after an Upgrade."""
+        if not self._body_withheld:
+            return b""
+        self._body_withheld = False
+        if "transfer-encoding" in self.headers:
+            return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self.headers["content-length"].encode()
+
+    def _refused(self, status: int, sentence: str) -> Exception:
+        return RequestRefused(status, sentence)
+
+    def _body_too_large(self) -> RequestRefused:
+        most = self._limits.max_message_bytes
+        return RequestRefused(413, f"the request's body is larger than {most} bytes")
+
+
+def _check_coding(coding: str) -> None:
+    """Refuse other transfer codings than chunked: without it at the end, a body has no known length.
+
+    Source: RFC 9112 sections 6.1 and 6.3.
+    """
+    if coding == "chunked":
+        return
+    if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
+        raise RequestRefused(501, "the only transfer coding supported is chunked")
+    raise RequestRefused(400, "malformed request: its last transfer coding is not chunked")
+
+
+def _origin_form(target: str) -> tuple[str, str]:
+    """Split `http://host/path?query` into `/path?query` and `host`."""
+    try:
+        url = urlsplit(target)
+    except ValueError as error:
+        raise RequestRefused(400, "malformed request: the target is not a URL") from error
+    if url.scheme not in ("http", "https") or "@" in url.netloc:
+        raise RequestRefused(400, "malformed request: the target is neither a path nor an http URL")
+    path = url.path or "/"
+    return f"{path}?{url.query}" if url.query else path, url.netloc
+
+
+def _refusal(error: httptools.HttpParserError) -> Refusal:
+    reason = str(error)
+    if isinstance(error.__context__, RequestRefused):
+        return Refusal(*error.__context__.args)
+    if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
+        return Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+    return Refusal(400, f"malformed request: {reason}")
