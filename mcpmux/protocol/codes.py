@@ -32,6 +32,9 @@ URL_ELICITATION_REQUIRED: Final = -32042
 RESERVED: Final = range(-32768, -31999)
 """JSON-RPC's and MCP's; every other code is the server's own."""
 
+DEFINED: Final = range(-32099, -32019)
+"""Of these a peer of 2026-07-28 may send only those that its specification defines."""
+
 MODERN_ONLY: Final = frozenset({HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION})
 
 # Outside the reserved range, as revision 2026-07-28 asks of an implementation's own codes.

@@ -11,6 +11,7 @@ Each edge uses one half. Upward (from a legacy peer): `upgrade_*`. Downward (to 
 | a result | `resultType` "complete"; cacheable ones `ttlMs` 0 and `cacheScope` "private" |
 | -32002 resource not found | -32602 with `data.uri` |
 | a read refused with an unreserved code | -32602 with `data.uri`, the server's in `data.error` |
+| a server's own code among -32020 to -32099 | -32603, the server's in `data.error` |
 
 A value that an older revision lacks becomes the closest one that it can carry:
 
@@ -55,6 +56,8 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
 from mcpmux.protocol.codes import (
+    DEFINED,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MODERN_ONLY,
@@ -149,6 +152,14 @@ def _with_tight_schemas(tool: Fields) -> Fields:
         if tightened != properties:
             tool = {**tool, key: raw({**schema, "properties": tightened})}
     return tool
+
+
+def upgrade_code(error: RpcError) -> RpcError:
+    """Return a legacy server's error for a modern client, for which its own codes have another meaning."""
+    # What mcpmux itself answers is no raw JSON, and may well have such a code.
+    if error.code not in DEFINED or not (error.data is None or isinstance(error.data, Raw)):
+        return error
+    return RpcError(INTERNAL_ERROR, error.message, raw({"error": error_body(error)}))
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:

@@ -23,10 +23,11 @@ from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Exchange, Notify, target_in
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
+from mcpmux.protocol.era import upgrade_code
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.protocol.revisions import SUPPORTED, is_modern
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.interception import AnswerCall, Interception
@@ -232,6 +233,8 @@ class Router:
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
         """Return an upstream's error with clients' names. `call`: with the upstream's own names."""
+        if not (call.legacy or upstream.facts is None or is_modern(upstream.facts.revision)):
+            error = upgrade_code(error)
         if upstream.space.transparent:
             return error
         named = rewrite.named_in(call.method, call.params)

@@ -88,6 +88,20 @@ async def test_what_the_only_server_refuses_is_in_its_own_words(up: str, autojum
         assert server.pages == {}
 
 
+@pytest.mark.parametrize("code", [-32020, -32022, -32050, -32099])
+async def test_a_legacy_servers_own_code_does_not_pass_for_one_of_2026(code: int, autojump_clock):
+    """ "Error Codes", 2026-07-28: -32020 to -32099 are "defined exclusively by the MCP specification"."""
+
+    async def refuse(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        raise RpcFailure(code, "no", {"a": 1})
+
+    server = ScriptedServer(LEGACY, tools=[], handlers={"tools/call": refuse})
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        error = await world.client().refusal("tools/call", {"name": "t"})
+        own = {"code": code, "message": "no", "data": {"a": 1}}
+        assert error == {"code": -32603, "message": "no", "data": {"error": own}}
+
+
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 async def test_a_result_of_an_unknown_type_is_none_but_for_a_client_that_can_judge_it(down, autojump_clock):
     """ "A resultType of any value unrecognized by the client MUST be considered invalid." """
