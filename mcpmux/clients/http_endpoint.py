@@ -513,7 +513,10 @@ class HttpEndpoint:
             params = message.params if message.members is None else message.members
             call = Call.of(message.method, params, principal=request.principal)
             version = request.headers.get(VERSION_HEADER)
-            if VERSION not in call.meta and (version is None or not is_modern(version)):
+            # `initialize` opens a session whatever the header says ("Versioning": the message decides).
+            if VERSION not in call.meta and (
+                version is None or not is_modern(version) or message.method == m.INITIALIZE
+            ):
                 return self._take_legacy(message, call, request, reply, streams=streams)
             # Headers that differ from the body are refused: a proxy may have decided by the headers.
             check_request(request.headers, call)

@@ -127,7 +127,7 @@ class Call(Value):
         try:
             fields = params.copy() if isinstance(params, dict) else decode_fields(params)
             meta = fields.pop(META, None)
-            if meta is not None:
+            if meta is not None and first_byte(meta) != b"n":  # null, which some clients send for "none"
                 data = bytes(meta)
                 remembered = _kept.get(data)
                 members = remembered if remembered is not None else _read_meta(data)

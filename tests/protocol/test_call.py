@@ -26,11 +26,12 @@ def test_empty_meta_is_as_good_as_none(text: str):
     assert with_meta(fields, {}) is fields
 
 
-def test_absent_params_are_empty():
-    assert Call.of("ping", None) == Call("ping", {}, {})
+@pytest.mark.parametrize("params", [None, Raw(b"{}"), Raw(b'{"_meta":null}')])
+def test_absent_params_and_meta_are_empty(params: Raw | None):
+    assert Call.of("ping", params) == Call("ping", {}, {})
 
 
-@pytest.mark.parametrize("params", [b"[]", b'{"_meta":null}', b'{"_meta":[]}', b'{"_meta":"x"}', b'{"a":'])
+@pytest.mark.parametrize("params", [b"[]", b'{"_meta":[]}', b'{"_meta":"x"}', b'{"a":'])
 def test_params_or_meta_that_are_no_objects_are_refused(params: bytes):
     with pytest.raises(MalformedRequest):
         Call.of("tools/call", Raw(params))
