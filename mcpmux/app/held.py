@@ -1,10 +1,11 @@
-"""The held exchanges of one mux, for the admin listener."""
+"""The held exchanges of one mux, or of all replicas of a cluster, for the admin listener."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 
 from mcpmux.app.mux import Mux
@@ -19,10 +20,20 @@ from mcpmux.protocol.envelope import encode, error_body
 from mcpmux.runtime.holding import Held
 from mcpmux.runtime.interception import Step
 from mcpmux.traffic.admin.calls import RowOf
-from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
+from mcpmux.traffic.admin.held import PATH, HeldState, HoldDecision, HoldOrder, held_routes
+from mcpmux.traffic.admin.route import HttpExchange
 from mcpmux.traffic.reading.filters import NAMES, parse_filter
 from mcpmux.traffic.record import VERSION, Record
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import Handler
+from mcpmux.transports.inline import in_task
 
+if TYPE_CHECKING:
+    from mcpmux.cluster.replica import Replica
+
+OK: Final = 200
+NOT_FOUND: Final = 404
 BY: Final = "the admin page"  # no configured interceptor can have this name
 GONE: Final = HoldDecision("it is not held any more", is_gone=True)
 NO_DECISION: Final = "expected pass, refuse or change: who else is there to ask?"
@@ -40,6 +51,10 @@ class MuxDesk:
         if order != self.order:
             self._mux.hold_by(_step_of(order) if order.filter.strip() else None)
             self.order = order
+        return await self.read()
+
+    async def read(self) -> list[HeldState]:
+        """See Desk."""
         return [await self._state(held) for held in list(self._mux.holding.held.values())]
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
@@ -72,6 +87,74 @@ class MuxDesk:
             held.at_timeout,
             schema,
         )
+
+
+class ClusterDesk:
+    """The desks of all replicas. See Desk. An order is for those that are there when it comes."""
+
+    def __init__(self, own: MuxDesk, replica: Replica) -> None:
+        self._own, self._replica = own, replica
+
+    @property
+    def order(self) -> HoldOrder:
+        return self._own.order
+
+    async def follow(self, order: HoldOrder) -> list[HeldState]:
+        """See Desk."""
+        own = await self._own.follow(order)
+        return own + await self._others("POST", msgspec.json.encode(order))
+
+    async def read(self) -> list[HeldState]:
+        """See Desk."""
+        return await self._own.read() + await self._others("GET", b"")
+
+    async def _others(self, method: str, body: bytes) -> list[HeldState]:
+        """Return what the others hold, with their ids in the keys. Its rows are not of the list here."""
+        states: list[HeldState] = []
+        for other, (status, answer) in (await self._replica.ask_inspectors(method, PATH, body)).items():
+            if status == OK:
+                states += [
+                    msgspec.structs.replace(
+                        state, key=f"{other.replica}-{state.key}", row=None, replica=other.card.name
+                    )
+                    for state in msgspec.json.decode(answer, type=_Held).held
+                ]
+        return states
+
+    async def decide(self, key: str, verdict: Any) -> HoldDecision:
+        """See Desk."""
+        there, _, own = key.rpartition("-")
+        if not there:
+            return await self._own.decide(own, verdict)
+        body = msgspec.json.encode(verdict)
+        answers = await self._replica.ask_inspectors("POST", f"{PATH}/{own}", body, only=there)
+        for status, answer in answers.values():
+            if status == OK:
+                return HoldDecision()
+            problem = msgspec.json.decode(answer, type=_Problem).error
+            return HoldDecision(problem, is_gone=status == NOT_FOUND)
+        return HoldDecision("its replica does not answer", is_gone=True)
+
+
+class _Held(msgspec.Struct):
+    held: list[HeldState]
+
+
+class _Problem(msgspec.Struct):
+    error: str = ""
+
+
+def answer_replicas(desk: MuxDesk) -> Handler:
+    """Return the function that answers the requests of other replicas about a desk."""
+    routes = held_routes(desk)
+
+    async def answer(request: HttpRequest, reply: HttpReply) -> None:
+        await in_task()
+        for route in routes:
+            if route.method == request.method and (path := route.match(request.path)) is not None:
+                await HttpExchange(request, reply, path, {}).answer(route.handle)
+
+    return answer
 
 
 def _step_of(order: HoldOrder) -> Step:

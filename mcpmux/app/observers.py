@@ -27,8 +27,8 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
-    from mcpmux.app.held import MuxDesk
     from mcpmux.app.view_contents import MuxViews
+    from mcpmux.cluster.replica import Replica
     from mcpmux.traffic.admin.calls import RowOf
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.held import Desk
@@ -150,11 +150,18 @@ class Observers:
 
         return Calls(mux.service, row_of or self._row_of).answer if self.admin.may_call else OFF
 
-    def desk_of(self, mux: Mux, row_of: RowOf | None = None) -> MuxDesk:
-        """Return the object that shows held exchanges and lets them go. `row_of`: as for `call_of`."""
-        from mcpmux.app.held import MuxDesk
+    def desk_of(self, mux: Mux, row_of: RowOf | None = None, replica: Replica | None = None) -> Desk:
+        """Return the object that shows held exchanges and lets them go.
 
-        return MuxDesk(mux, row_of or self._row_of)
+        `row_of`: as for `call_of`. `replica`: this one of a cluster, whose others it shows as well.
+        """
+        from mcpmux.app.held import ClusterDesk, MuxDesk, answer_replicas
+
+        desk = MuxDesk(mux, row_of or self._row_of)
+        if replica is None:
+            return desk
+        replica.inspector = answer_replicas(desk)
+        return ClusterDesk(desk, replica)
 
     async def _row_of(self, exchange: int) -> int | None:
         assert self.ring is not None

@@ -160,7 +160,7 @@ async def serve_until(
                 observers.view(mux),
                 observers.views_of(mux),
                 observers.call_of(mux),
-                observers.desk_of(mux),
+                observers.desk_of(mux, replica=replica),
             )
             metrics = observers.metrics_of(mux, replica)
             noted = announce if shared is None else shared.noting(announce)

@@ -273,6 +273,16 @@ class ReplicaClient:
             response.release()
         return Outcome.ANSWERED
 
+    async def ask(self, to: Neighbour, handed: HandedRequest) -> tuple[int, bytes]:
+        """Return another replica's answer to a request: status, body. Raises as `ask_state`."""
+        response = await self._post(to, handed)
+        try:
+            if REFUSED in response.headers:
+                raise RemoteProtocolError((await response.read())[:200].decode())
+            return response.status, await response.read()
+        finally:
+            response.release()
+
     async def exchange(self, to: Neighbour, call: Call, notify: Notify) -> Fields:
         """Have another replica answer a call.
 

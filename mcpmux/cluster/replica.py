@@ -92,7 +92,7 @@ class Replica:
     """One mcpmux, or worker of one, of several that share nothing but the store. `port` answers the others.
 
     `attach` has to follow before anything is served, and `join` before the first session begins. `inspector`
-    answers requests of an inspector that is in another process.
+    answers requests of an inspector in another process, see `ask_inspectors`.
     """
 
     def __init__(
@@ -233,6 +233,27 @@ class Replica:
                 state=SILENT,
                 trouble=trouble,
             )
+
+    async def ask_inspectors(
+        self, method: str, path: str, body: bytes, only: str | None = None
+    ) -> dict[Neighbour, tuple[int, bytes]]:
+        """Have the inspectors of the other replicas answer a request: (status, body) of each that does.
+
+        `only`: the id of the only one to ask. Takes no longer than ASK_SECONDS.
+        """
+        json = {"content-type": "application/json"}
+        handed = HandedRequest(INSPECTOR, method, path, "", json, body, "", "")
+        answers: dict[Neighbour, tuple[int, bytes]] = {}
+
+        async def ask(other: Neighbour) -> None:
+            with trio.move_on_after(ASK_SECONDS), suppress(TransportError, RemoteProtocolError):
+                answers[other] = await self._client.ask(other, handed)
+
+        async with trio.open_nursery() as nursery:
+            for other in sorted(self.members.others, key=lambda each: (each.card.name, each.replica)):
+                if only in (None, other.replica):
+                    nursery.start_soon(ask, other)
+        return answers
 
     async def _keep_pools(self) -> None:
         try:

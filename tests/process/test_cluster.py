@@ -60,10 +60,11 @@ def replicas_at(invoke: Invoke, config: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def scrape(config: Path) -> bytes:
-    """Return the metrics of a replica."""
+def ask(config: Path, path: str, body: bytes | None = None) -> bytes:
+    """Return an answer of the admin listener of a replica."""
     port = config.read_text().partition("port = ")[2].partition("\n")[0]
-    request = Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    fields = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    request = Request(f"http://127.0.0.1:{port}{path}", body, fields)
     with urlopen(request, timeout=60) as answer:
         body: bytes = answer.read()
     return body
@@ -88,7 +89,9 @@ def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redi
             *("OVER", "HANDED", "OVER", "HANDED", "IN", "COMMANDS", "LAG", "WAITING", "LEASE", "DETAILS"),
         ]
         assert (first.split()[:2], other.split()[:2]) == (["a", "inside"], ["b", "inside"])
-        metrics = scrape(a)
+        ask(a, "/api/held", b'{"filter": "method=tools/call"}')
+        assert json.loads(ask(b, "/api/held"))["order"]["filter"] == "method=tools/call"
+        metrics = ask(a, "/metrics")
         assert b"\nmcpmux_cluster_replicas 2.0\n" in metrics
         assert b"\nmcpmux_cluster_inside 1.0\n" in metrics
         assert second.stop() == 0, second.stderr

@@ -48,7 +48,7 @@ async def test_a_held_call_is_shown_with_its_schema_and_deadline():
         assert 0 < held.pop("seconds") <= 60
         message = held.pop("message")
         assert (message["on"], message["params"], message["name"]) == ("request", DELETE, "delete")
-        rest = {"row": None, "by": BY, "reason": "", "at_timeout": "pass", "schema": SCHEMA}
+        rest = {"row": None, "by": BY, "reason": "", "at_timeout": "pass", "schema": SCHEMA, "replica": None}
         assert held == {"key": "1", **rest}
         assert not calls_at(server)
 

@@ -267,8 +267,12 @@ class Supervisor:
                     return
         raise BadRequest(NO_WORKER, 503)
 
-    async def follow(self, order: HoldOrder) -> list[HeldState]:
+    async def read(self) -> list[HeldState]:
         """See Desk. Each reading has the order with it, for workers that were started again."""
+        return await self.follow(self.order)
+
+    async def follow(self, order: HoldOrder) -> list[HeldState]:
+        """See Desk."""
         self.order = order
         answers = await self.pool.ask("held", None, order)
         return [

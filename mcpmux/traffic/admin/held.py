@@ -14,7 +14,7 @@ a person decides about them, and a change goes on as sent here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -23,12 +23,15 @@ from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Route, check_js
 from mcpmux.traffic.admin.selection import read_filter
 from mcpmux.traffic.reading.filters import NAMES
 
+PATH: Final = "/api/held"
+
 
 class HeldState(msgspec.Struct, frozen=True):
     """A held exchange. `seconds`: until it ends as `at_timeout` says ("refuse" or "pass").
 
     `row`: in the list of exchanges, if it is there. `by`, `reason`: the interceptor, and why it holds.
-    `message`: as an interceptor sees it. `schema`: of the arguments, of a tool that is known.
+    `message`: as an interceptor sees it. `schema`: of the arguments, of a tool that is known. `replica`: that
+    holds it, None for the one that was asked.
     """
 
     key: str
@@ -39,6 +42,7 @@ class HeldState(msgspec.Struct, frozen=True):
     seconds: float
     at_timeout: str
     schema: dict[str, Any] | None = None
+    replica: str | None = None
 
 
 class HoldOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,11 +62,14 @@ class HoldDecision(msgspec.Struct, frozen=True):
 
 
 class Desk(Protocol):
-    """Held exchanges of one process, or of several."""
+    """Held exchanges of one process, or of several. A process that does not answer is left out."""
 
     @property
     def order(self) -> HoldOrder:
         """The order in force."""
+
+    async def read(self) -> list[HeldState]:
+        """Return what is held."""
 
     async def follow(self, order: HoldOrder) -> list[HeldState]:
         """Put an order into force, and return what is held. Raises FilterError."""
@@ -75,7 +82,7 @@ def held_routes(desk: Desk) -> tuple[Route, ...]:
     """Return routes for `serve_admin`."""
 
     async def show(http: HttpExchange) -> None:
-        await http.send({"held": await desk.follow(desk.order), "order": desk.order})
+        await http.send({"held": await desk.read(), "order": desk.order})
 
     async def order(http: HttpExchange) -> None:
         check_json(http)
@@ -98,7 +105,7 @@ def held_routes(desk: Desk) -> tuple[Route, ...]:
         await http.send({"held": http.path["key"]})
 
     return (
-        Route("/api/held", show),
-        Route("/api/held", order, method="POST"),
-        Route("/api/held/{key}", decide, method="POST"),
+        Route(PATH, show),
+        Route(PATH, order, method="POST"),
+        Route(f"{PATH}/{{key}}", decide, method="POST"),
     )

@@ -107,7 +107,7 @@ class Card extends Widget {
   }
 
   render({ held }, { asJson, isAnswer, problem }) {
-    const { key, by, reason, message, seconds, row, at_timeout: then, schema } = held;
+    const { key, by, reason, message, seconds, row, at_timeout: then, schema, replica } = held;
     const { upstream, principal, method, params, on } = message;
     const shown = isAnswer ? ANSWER : message[this.member];
     const id = `held-${key}`;
@@ -121,7 +121,7 @@ class Card extends Widget {
         <p>${`${Math.ceil(seconds)} s left, then ${AFTER[then]}`}</p>
         ${facts([
           ["Held by", by], reason && ["Why", reason], upstream && ["Upstream", upstream],
-          ["Client", principal ?? "no name"],
+          ["Client", principal ?? "no name"], replica && ["Replica", replica],
         ])}
         ${asJson || isAnswer ? html`
           <label key=${isAnswer ? "answer" : "json"} class="field">
