@@ -32,7 +32,7 @@ Source: `basic/patterns/mrtr`, 2026-07-28; `client/` (sampling, elicitation, roo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -124,6 +124,10 @@ class ParkedCalls(Generic[T]):
 
     def __contains__(self, state: str | None) -> bool:
         return state in self._entries
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the values."""
+        return (value for _, value in self._entries.values())
 
     def add(self, call: Call, value: T) -> str:
         """Park a call; return the state for which `take` returns `value`. Raises RpcError for too many."""

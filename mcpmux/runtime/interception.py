@@ -10,7 +10,8 @@ fails, is late, or changes what it must not, has no effect, and ends the exchang
 | the client's user | the call ends with `input_required`, as when a server asks, and comes again |
 | a person at the admin page | the exchange waits in `HeldExchanges` |
 
-A call that comes again goes on with the parameters that its user was asked about, not with those that it has.
+A call that comes again goes on with the parameters that its user was asked about, not with those that it has,
+or with the answer that has waited meanwhile.
 A server may ask something itself, so that the client repeats a call that was approved. The approval is
 remembered for that one repetition: of the same call, by the same principal, with the server's state.
 """
@@ -67,6 +68,7 @@ log = structlog.get_logger()
 CHAINS_LIMIT: Final = 1000  # (method, upstream) that are remembered; a method may be any text of a client's
 APPROVALS_LIMIT: Final = 1000  # approved calls whose servers have asked something
 APPROVALS_BYTES: Final = 2**20
+ANSWERS_BYTES: Final = 64 * 2**20  # of answers that wait for consent
 QUESTION: Final = "dev.mcpmux/approval"  # the key of our question in a result
 
 # Words for verdicts, besides the names of their classes.
@@ -115,6 +117,7 @@ class _Waiting(NamedTuple):
     """A call that waits for consent. `first`: as the client sent it. `done`: who has judged it already.
 
     By their settings: after a change of the configuration another interceptor may have the name of one.
+    `outcome`: the answer, if consent is for that; `size`: its bytes.
     """
 
     step: Step
@@ -122,6 +125,8 @@ class _Waiting(NamedTuple):
     call: Call
     done: tuple[Intercept, ...]
     until: float
+    outcome: ResultOrError | None
+    size: int
 
 
 class _Ended(Exception):
@@ -135,12 +140,12 @@ class _Ended(Exception):
 class _Walk:
     """One exchange on its way through the interceptors.
 
-    `first`: the call as the client sent it. `done`: settings of those that need not judge the request again.
-    `approved`: of those whose question was answered. `name`: of the upstream. `own`: see
-    `Interception.exchange`.
+    `first`: the call as the client sent it. `done`: settings of those that need not judge the request again,
+    or the answer, if there was one when consent was asked for: `outcome`. `approved`: of those whose question
+    about the request was answered. `name`: of the upstream. `own`: see `Interception.exchange`.
     """
 
-    __slots__ = ("approved", "chain", "done", "first", "hints", "name", "own", "upstream")
+    __slots__ = ("approved", "chain", "done", "first", "hints", "name", "outcome", "own", "upstream")
 
     def __init__(self, chain: Chain, upstream: Upstream | None, own: str | None, call: Call) -> None:
         self.chain, self.upstream, self.own, self.first = chain, upstream, own, call
@@ -148,6 +153,7 @@ class _Walk:
         self.hints: Mapping[str, bool] | None = None
         self.done: tuple[Intercept, ...] = ()
         self.approved: tuple[Intercept, ...] = ()
+        self.outcome: ResultOrError | None = None
 
     def steps(self, stage: str) -> list[Step]:
         """Return the interceptors of a stage that are for this exchange."""
@@ -160,11 +166,12 @@ class _Walk:
     def message(self, on: str, call: Call, outcome: ResultOrError | None = None) -> InterceptedMessage:
         return InterceptedMessage(on, call, self.name, self.own, self.hints, outcome)
 
-    def done_after(self, last: Step) -> tuple[Intercept, ...]:
-        """Return the settings of those that have judged the request once `last` has."""
-        steps = self.steps(REQUEST)
+    def done_after(self, last: Step, on: str) -> tuple[Intercept, ...]:
+        """Return the settings of those that have judged the request, or answer, once `last` has."""
+        steps = self.steps(on)
         count = steps.index(last) + 1
-        return (*self.done, *(step.rule.settings for step in steps[:count]))
+        done = self.done if on == REQUEST or self.outcome is not None else ()
+        return (*done, *(step.rule.settings for step in steps[:count]))
 
 
 class Interception:
@@ -243,7 +250,9 @@ class Interception:
         goes_on = True  # the client has its answer, or comes back
         try:
             call, goes_on = self._taken_back(walk, call), False
-            call, outcome = await self._request(walk, call)
+            outcome = walk.outcome
+            if outcome is None:
+                call, outcome = await self._request(walk, call)
             if outcome is None:
                 try:
                     outcome = await work(call, self._heard(walk, call, notify))
@@ -254,6 +263,8 @@ class Interception:
                 self._approvals[key] = walk.approved
             answer = outcome
             for step in walk.steps(RESULT):
+                if walk.outcome is not None and step.rule.settings in walk.done:
+                    continue
                 changed = await self._judged(walk, step, walk.message(RESULT, call, answer))
                 if isinstance(changed, (dict, RpcError)):
                     answer = changed
@@ -370,11 +381,12 @@ class Interception:
         settings, name = step.rule.settings, step.rule.name
         if message.on == NOTIFICATION:
             raise BadVerdict("a notification can only be dropped")
-        if settings in walk.approved:
+        if message.on == REQUEST and settings in walk.approved:
             return PASS
         if isinstance(verdict, Ask):
-            if message.on == REQUEST and (question := _question(message.call, verdict)) is not None:
-                raise _Ended(self._park(walk, step, message.call, question), ASK)
+            question = _question(message.call, verdict)
+            if question is not None and (parked := self._park(walk, step, message, question)) is not None:
+                raise _Ended(parked, ASK)
             if settings.unanswered == "refuse":
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
@@ -443,10 +455,16 @@ class Interception:
 
     # Consent of the client's user
 
-    def _park(self, walk: _Walk, step: Step, call: Call, question: Fields) -> Fields:
-        now = trio.current_time()
+    def _park(self, walk: _Walk, step: Step, message: InterceptedMessage, question: Fields) -> Fields | None:
+        """Return the result that asks the client's user; None if the answer cannot be kept meanwhile."""
+        now, call, outcome = trio.current_time(), message.call, message.outcome
         self._parked.sift(lambda waiting: waiting.until >= now)
-        waiting = _Waiting(step, walk.first, call, walk.done_after(step), now + PARK_SECONDS)
+        size = 0 if outcome is None else message.size
+        is_question = isinstance(outcome, dict) and "inputRequests" in outcome  # answers go to that one
+        if is_question or size + sum(waiting.size for waiting in self._parked) > ANSWERS_BYTES:
+            return None
+        done = walk.done_after(step, message.on)
+        waiting = _Waiting(step, walk.first, call, done, now + PARK_SECONDS, outcome, size)
         state = self._round_trips.own_state(call, self._parked.add(walk.first, waiting))
         requests = {QUESTION: {"method": m.ELICIT, "params": question}}
         return {"resultType": raw("input_required"), "inputRequests": raw(requests), STATE: raw(state)}
@@ -463,9 +481,11 @@ class Interception:
         waiting = self._parked.take(call)
         if waiting.until < trio.current_time():
             raise unknown_state()
-        walk.first, walk.done, walk.approved = waiting.first, waiting.done, waiting.done
+        walk.first, walk.done, walk.outcome = waiting.first, waiting.done, waiting.outcome
+        walk.approved = waiting.done
         is_agreed, name = _has_consented(call), waiting.step.rule.name
-        self._note(name, REQUEST, AGREED if is_agreed else REFUSE, trio.current_time())
+        on = REQUEST if waiting.outcome is None else RESULT
+        self._note(name, on, AGREED if is_agreed else REFUSE, trio.current_time())
         if not is_agreed:
             message = walk.message(REQUEST, call)
             raise _Ended(self._refusal(waiting.step, message, "the user did not agree"))

@@ -66,8 +66,8 @@ def ask(config: Path, path: str, body: bytes | None = None) -> bytes:
     fields = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     request = Request(f"http://127.0.0.1:{port}{path}", body, fields)
     with urlopen(request, timeout=60) as answer:
-        body: bytes = answer.read()
-    return body
+        content: bytes = answer.read()
+    return content
 
 
 def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redis: RedisServer) -> None:

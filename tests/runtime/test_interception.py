@@ -330,7 +330,7 @@ async def test_a_late_verdict_is_a_failure_and_others_are_not_held_up(kind, auto
     end.set()
 
 
-async def test_a_function_in_a_thread_decides_like_any_other(autojump_clock):
+async def test_a_function_in_a_thread_decides_like_any_other():
     threads = []
 
     def judge(message: Json) -> Any:
@@ -626,6 +626,36 @@ async def test_consent_is_used_once_and_by_nobody_else(autojump_clock):
         assert len(calls_at(server)) == 1
 
 
+@pytest.mark.parametrize("action", ["accept", "decline"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_an_answer_waits_for_consent_and_is_asked_for_once(down, action, autojump_clock):
+    seen: list[str] = []
+
+    def judge(message: Json) -> Any:
+        text = message["result"]["content"][0]["text"]
+        seen.append(text)
+        change = {
+            "verdict": "change",
+            "result": message["result"] | {"content": [{"type": "text", "text": "b"}]},
+        }
+        return {"verdict": "ask", "message": text} if text == "b" else change
+
+    server = disk()
+    functions = {"m:change": judge, "m:ask": judge, "m:after": lambda message: seen.append("after")}
+    intercept = tuple(Intercept(python=name, on=("result",)) for name in functions)
+    async with open_world({"x": server}, intercept=intercept, functions=functions) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        answers: Json = {"result": {"action": action, "content": {}}}
+        if action == "accept":
+            answer = await call_and_answer(client, answers, DELETE)
+            assert answer["content"] == [{"type": "text", "text": "b"}]
+        else:
+            with pytest.raises((RpcFailure, AssertionError), match="the user did not agree"):
+                await call_and_answer(client, answers, DELETE)
+        assert len(calls_at(server)) == 1
+        assert seen == ['{"path": "/tmp"}', "b", *(["after"] if action == "accept" else [])]
+
+
 @pytest.mark.parametrize("down", [*ERAS, "2024-11-05"])
 async def test_a_client_that_cannot_be_asked_is_refused(down, autojump_clock):
     server = disk()
@@ -745,6 +775,20 @@ async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_
         assert not world.mux.holding.decide(held.number, PASS)  # before its task goes on
         assert "result" in await client.answer(request_id)
         assert [call["arguments"] for call in calls_at(server)] == [{"path": "/else"}]
+
+
+async def test_request_and_answer_of_an_exchange_are_held_one_after_the_other(autojump_clock):
+    from mcpmux.mux.intercept import PASS
+
+    hold = Intercept(builtin="hold", names=("delete",), on=("request", "result"))
+    async with open_world({"x": disk()}, intercept=(hold,)) as world:
+        client = world.client()
+        request_id = await client.start("tools/call", DELETE)
+        for on in ("request", "result"):
+            held = await held_one(world)
+            assert held.message.on == on
+            world.mux.holding.decide(held.number, PASS)
+        assert "result" in await client.answer(request_id)
 
 
 async def test_cancelling_lets_a_held_exchange_go(autojump_clock):
