@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Duration, derive_names
+from mcpmux.config.scalars import Duration
 from mcpmux.protocol.revisions import SUPPORTED
 
 OTHER_FILES = 64  # of the process itself
@@ -58,9 +59,12 @@ def find_targets(
         if name not in names:
             raise Mistake(f"--only {name}: there is no such upstream; there are {', '.join(names)}")
     chosen = [upstream for upstream in all_targets if not only or upstream.name in only]
-    names = derive_names([upstream.name for upstream in chosen])
-    named = [attrs.evolve(upstream, name=name) for upstream, name in zip(chosen, names, strict=True)]
-    return named, configs[0].limits
+    named: dict[str, Upstream] = {}
+    for upstream in chosen:
+        candidates = chain([upstream.name], (f"{upstream.name}-{number}" for number in count(2)))
+        name = next(name for name in candidates if name not in named)
+        named[name] = attrs.evolve(upstream, name=name)
+    return list(named.values()), configs[0].limits
 
 
 def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:

@@ -117,9 +117,10 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
         troubles = absent(mux)
         if len(troubles) == len(mux.upstreams):
             hints = [hint for upstream in config.upstreams if (hint := _hint_at(upstream.target))]
-            raise TransportError(
-                "; ".join([*(f"{name}: {reason}" for name, reason in troubles.items()), *hints])
-            )
+            # The user has just named a single target.
+            is_one = all(not upstream.prefix for upstream in config.upstreams)
+            reasons = (reason if is_one else f"{name}: {reason}" for name, reason in troubles.items())
+            raise TransportError("; ".join([*reasons, *hints]))
         yield mux
 
 

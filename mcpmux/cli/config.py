@@ -74,7 +74,7 @@ def show_config(config: str | None) -> None:
       mcpmux config show ~/.cursor/mcp.json
     """
     loaded = load_config(choose_config(config))
-    missing = {each.name: each.target for each in loaded.upstreams if isinstance(each.target, Missing)}
+    missing = {up.name: up.target for up in loaded.upstreams if isinstance(up.target, Missing)}
     for note in (*loaded.notes, *(f"{name}: {target.reason}" for name, target in missing.items())):
         tell(note)
     click.echo(Redactor(loaded.redaction).clean(as_toml(loaded)), nl=False)

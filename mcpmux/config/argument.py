@@ -53,25 +53,45 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
 def parse_upstream_argument(text: str) -> Upstream:
     """Return the upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises InvalidValue.
 
-    Without `NAME=` it has no prefix, and its name comes from the URL or the command. The command line is
-    split as a shell does it. It is not expanded.
+    Without `NAME=` it has no prefix, and is called by what people see of it: `127.0.0.1:8484`, `old` for
+    `python old.py`. The command line is split as a shell does it. It is not expanded.
     """
     if text.startswith("="):
         raise InvalidValue("expected a name before =")
     match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
     if match is None:
         target = _parse_target(text)
-        if isinstance(target, Stdio | Unix):
-            own = PurePath(target.command if isinstance(target, Stdio) else target.path).stem
-        else:
-            own = urlsplit(target.display).hostname or ""
-        return Upstream(name=derive_name(own), target=target, prefix="")
+        return Upstream(name=_name_of(target), target=target, prefix="")
     name, value = match.groups()
     if not is_name(name):
         raise InvalidValue(
             f"`{name}` is no name; expected a-z, 0-9, `.` and `-`, such as `{derive_name(name)}`"
         )
     return Upstream(name=name, target=_parse_target(value))
+
+
+_STARTER = re.compile(r"(?:python|node|npx|uvx|uv|bunx?|deno|pipx|tsx|pnpm|yarn)[\d.]*(?:\.exe|\.cmd)?")
+"""A program that starts the server, which is a module, script or package in its arguments."""
+_NO_SERVER = re.compile(r"--(?!yes )[\w-]+ \S+ |-\S* |(?:run|exec|dlx|x|tool) ")
+"""Arguments before it: an option with its value, a flag, a verb."""
+_SERVER = re.compile(r"(?!\S*://)(?:\S*[/\\])?(\w[\w.-]*)(?:@[\w.^~-]+)? ")
+_SUFFIX = re.compile(r"\.(?:py|[cm]?[jt]s|exe|cmd|sh|sock)$")
+_NAME_LENGTH = 32  # characters; a table has no room for more
+
+
+def _name_of(target: Target) -> str:
+    """Return HOST:PORT of a URL, and of a command the module, script or package that it runs."""
+    if not isinstance(target, Stdio | Unix):
+        return urlsplit(target.display).netloc.rpartition("@")[2].lower()
+    path = target.path if isinstance(target, Unix) else target.command
+    name = PurePath(path).name
+    if isinstance(target, Stdio) and _STARTER.fullmatch(name):
+        words, start = "".join(f"{word} " for word in target.args if word), 0
+        while skipped := _NO_SERVER.match(words, start):
+            start = skipped.end()
+        server = _SERVER.match(words, start)
+        name = server[1] if server is not None else name
+    return _SUFFIX.sub("", name)[:_NAME_LENGTH]
 
 
 def _parse_target(text: str) -> Target:

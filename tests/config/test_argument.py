@@ -30,21 +30,47 @@ from mcpmux.errors import ConfigError
         ("t=tls://a.example:9000/", Upstream(name="t", target=Tcp("a.example", 9000, ClientTls()))),
         ("u=unix:a b.sock", Upstream(name="u", target=Unix("a b.sock"))),
         ("unix:///run/my.sock", Upstream(name="my", prefix="", target=Unix("/run/my.sock"))),
-        ("tcp://b.example:1", Upstream(name="b.example", prefix="", target=Tcp("b.example", 1))),
+        ("tcp://b.example:1", Upstream(name="b.example:1", prefix="", target=Tcp("b.example", 1))),
         ("docs=npx -y 'a b'", Upstream(name="docs", target=Stdio("npx", ("-y", "a b")))),
         ("docs=run --mode=fast", Upstream(name="docs", target=Stdio("run", ("--mode=fast",)))),
         (
             "https://example.com/mcp?a=b",
             Upstream(name="example.com", prefix="", target=Http("https://example.com/mcp?a=b")),
         ),
-        ("uvx mcp-server-time", Upstream(name="uvx", prefix="", target=Stdio("uvx", ("mcp-server-time",)))),
+        (
+            "uvx mcp-server-time",
+            Upstream(name="mcp-server-time", prefix="", target=Stdio("uvx", ("mcp-server-time",))),
+        ),
         ("run --mode=fast", Upstream(name="run", prefix="", target=Stdio("run", ("--mode=fast",)))),
-        ("/opt/My_Server.py", Upstream(name="my-server", prefix="", target=Stdio("/opt/My_Server.py"))),
+        ("/opt/My_Server.py", Upstream(name="My_Server", prefix="", target=Stdio("/opt/My_Server.py"))),
         ("a=$HOME/${x}", Upstream(name="a", target=Stdio("$HOME/${x}"))),
     ],
 )
 def test_argument_is_a_url_or_a_command_line(text, upstream):
     assert parse_upstream_argument(text) == upstream
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("http://me:secret@127.0.0.1:8484/mcp?key=secret", "127.0.0.1:8484"),
+        ("ws://[::1]:9/", "[::1]:9"),
+        ("python old.py", "old"),
+        ("/usr/bin/python3.11 -u -m mcp_server_time --zone UTC", "mcp_server_time"),
+        ("python -m mcpmux.demo.notes", "mcpmux.demo.notes"),
+        ("python -c 'print(1)'", "python"),
+        ("npx -y @scope/server-files@1.2.3 /tmp", "server-files"),
+        ("npx --yes server-files", "server-files"),
+        ("npx --registry https://me:secret@host server-files", "server-files"),
+        ("npx https://me:secret@host", "npx"),
+        ("uv run --directory /secret server.py", "server"),
+        ("uvx --from git+https://secret@host/x time", "time"),
+        ("node --import=x dist/index.mjs", "index"),
+        ("./run.sh secret", "run"),
+    ],
+)
+def test_a_server_without_a_name_is_called_by_what_it_is(text, name):
+    assert parse_upstream_argument(text).name == name
 
 
 @pytest.mark.parametrize(
