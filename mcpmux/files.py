@@ -31,6 +31,13 @@ def state_folder() -> Path:
     return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "mcpmux"
 
 
+def short_path(path: str | Path) -> str:
+    """Return a path for people: with ~ in the place of their home folder."""
+    with suppress(ValueError, RuntimeError):  # elsewhere; there is no home
+        return str("~" / Path(path).relative_to(Path.home()))
+    return str(path)
+
+
 def read_file(path: str | Path, limit: int = CONFIG_BYTES) -> bytes:
     """Return what is in a regular file of at most `limit` bytes. Raises OSError and ValueError.
 

@@ -16,7 +16,7 @@ from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config.reading import read_document
 from mcpmux.errors import ConfigError
-from mcpmux.files import read_text, replace_private, replace_text
+from mcpmux.files import read_text, replace_private, replace_text, short_path
 from mcpmux.hosts.document import parse
 from mcpmux.hosts.entry import Found, Table
 from mcpmux.hosts.host import HOSTS, Machine, this_machine
@@ -51,7 +51,7 @@ COLUMNS: Columns = {
     "SERVER": lambda row: row.get("server"),
     "UPSTREAM": lambda row: row.get("upstream"),
     "STATE": lambda row: (row["state"], _STYLES[row["state"]]),
-    "FILE": lambda row: row["file"],
+    "FILE": lambda row: short_path(row["file"]),
     "DETAILS": lambda row: "; ".join(row.get("details", ())),
 }
 
@@ -197,7 +197,9 @@ def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
     """Print where each secret goes, without the secret."""
     verb = "is" if is_written else "would be"
     for secret in moved:
-        where = f"${{{secret.variable}}}, which you have to set" if secret.file is None else str(secret.file)
+        where = f"${{{secret.variable}}}, which you have to set"
+        if secret.file is not None:
+            where = short_path(secret.file)
         tell(f"{secret.upstream}: the secret in its {secret.what} {verb} in {where}")
 
 
@@ -268,7 +270,7 @@ def install(host: str, file: Path, project: Path | None, replace: bool, yes: boo
     if moved and not replace:
         tell(f"{title} starts these servers, too; --replace takes them out of its file: {', '.join(moved)}")
     if change.backup is not None:
-        tell(f"the file as it was: {backup_of(place.path)}")
+        tell(f"the file as it was: {short_path(backup_of(place.path))}")
     if names := list(dict.fromkeys(variables_in(document))):
         tell(f"{title} has to be started with these variables, or an `env_file` has them: {', '.join(names)}")
 
@@ -298,7 +300,7 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
         return
     click.echo(f"mcpmux is no server of {title} any more; restart {title}")
     if not change.is_restored and backup_of(place.path).exists():
-        tell(f"the file has changed since, so its backup was not used: {backup_of(place.path)}")
+        tell(f"the file has changed since, so its backup was not used: {short_path(backup_of(place.path))}")
 
 
 def _machine(project: Path | None) -> Machine:

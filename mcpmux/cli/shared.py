@@ -14,17 +14,18 @@ from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, json_option, quiet_option
 from mcpmux.cli.process import run
 from mcpmux.errors import RemoteProtocolError
+from mcpmux.files import short_path
 from mcpmux.traffic.record import second_of
 
 STOP_SECONDS = 15.0  # for calls in flight, and for the servers to end
 
 COLUMNS: Columns = {
-    "FILE": lambda mux: mux["file"],
+    "FILE": lambda mux: short_path(mux["file"]),
     "PID": lambda mux: mux["pid"],
     "CLIENTS": lambda mux: mux["clients"],
     "SINCE": lambda mux: f"{second_of(int(mux['started']))}Z",
     "VERSION": lambda mux: mux["version"],
-    "LOG": lambda mux: mux["log"],
+    "LOG": lambda mux: short_path(mux["log"]),
 }
 
 

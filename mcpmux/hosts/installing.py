@@ -15,19 +15,21 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import unified_diff
+from itertools import islice
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Final
 
 from attrs import frozen
 
 from mcpmux.errors import ConfigError
-from mcpmux.files import PRIVATE, read_text, remove_file, replace_text
+from mcpmux.files import PRIVATE, read_text, remove_file, replace_text, short_path
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.host import HOSTS, Host, Machine, Place, find_places
 
 NAME: Final = "mcpmux"
 BACKUP_SUFFIX: Final = ".before-mcpmux"
-LINE_END: Final = "\n"
 
 _TYPED = ("claude-code", "vscode")  # their entries have the transport of a server
 _GOOSE_TIMEOUT = 300  # seconds, as Goose itself writes it
@@ -137,39 +139,30 @@ def backup_of(path: Path) -> Path:
 
 
 def describe(change: Change) -> Iterator[str]:
-    """Yield the place of the change, then the lines that are removed (`-`) and added (`+`).
+    """Yield the file of the change, then the entry of mcpmux with lines that go (`-`) and come (`+`).
 
-    A line that only gets or loses a comma is not among them, as it may hold any value of the file. Of servers
-    that are moved only the names are, as their entries may hold secrets.
+    Nothing else of the file is shown. Of servers that are moved only the names are, as their entries may hold
+    secrets.
     """
-    old_text = _without(change.place, change.before or "", change.moved)
-    after = _without(change.place, change.after or "", change.returned)
-    start = _count_common(old_text, after)
-    line_start = old_text.rfind(LINE_END, 0, start) + 1
-    start = start if old_text[line_start:start].strip() else line_start  # else a line would lose its indent
-    rest = [text[start:] for text in (old_text, after)]
-    end = _count_common(*(text[::-1] for text in rest))
-    old, new = (text[: len(text) - end].splitlines() for text in rest)
-    staying = {"", *map(_bare, old)} & {"", *map(_bare, new)}
-    going, coming = ([line for line in lines if _bare(line) not in staying] for lines in (old, new))
-    yield f"{change.place.path}, line {old_text.count(LINE_END, 0, start) + 1}:"
-    if going and not change.is_shown:
-        yield f"- {len(going)} lines of the entry `{NAME}`"
-    else:
-        yield from (f"- {line}" for line in going)
-    yield from (f"+ {line}" for line in coming)
+    old, new = (_entry_lines(change.place, text) for text in (change.before, change.after))
+    yield f"{short_path(change.place.path)}:"
+    if old and not change.is_shown:
+        yield f"- an entry `{NAME}` that mcpmux did not make"
+        old = []
+    for line in islice(unified_diff(old, new, n=len(old), lineterm=""), 3, None):  # without a head
+        yield f"{line[0]} {line[1:]}"
     yield from (f"- the server `{name}`, which mcpmux has" for name in change.moved)
     yield from (f"+ the server `{name}`, as it was" for name in change.returned)
 
 
-def _count_common(one: str, other: str) -> int:
-    """Return the number of equal characters at the beginning of both."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
-
-
-def _bare(line: str) -> str:
-    return line.strip(" \t,")
+def _entry_lines(place: Place, text: str | None) -> list[str]:
+    """Return the entry of mcpmux in a file, as mcpmux would write it into an empty one."""
+    entry, format_ = _find_entry(place, text), place.host.format
+    if entry is None:
+        return []
+    lines = put("", format_, (NAME,) if format_ == "json" else _path_of(place.host), entry).splitlines()
+    inside = {"json": lines[1:-1], "yaml": lines[1:], "toml": lines}[format_]
+    return dedent("\n".join(inside)).splitlines()
 
 
 def make_entry(host: Host, command: Sequence[str]) -> dict[str, Any]:

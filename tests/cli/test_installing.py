@@ -35,7 +35,7 @@ def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) 
     assert done.exit_code == 0, done.output
     assert "mcpmux is a server of Cursor now" in done.stdout
     assert done.stderr == (
-        f"the file as it was: {file}.before-mcpmux\n"
+        "the file as it was: ~/.cursor/mcp.json.before-mcpmux\n"
         "Cursor has to be started with these variables, or an `env_file` has them: RUN\n"
     )
     assert file.read_text().startswith('{\n  // mine\n  "mcpServers": { "x"')
@@ -85,7 +85,7 @@ def test_a_backup_that_was_not_used_is_named(home: Path, mux: Path, invoke: Invo
     assert invoke("install", "cursor", "--yes").exit_code == 0
     file.write_text(file.read_text().replace("// mine", "// changed"))
     undone = invoke("uninstall", "cursor", "--yes")
-    assert f"its backup was not used: {file}.before-mcpmux" in undone.stderr
+    assert "its backup was not used: ~/.cursor/mcp.json.before-mcpmux" in undone.stderr
     assert file.read_text() == HOST_FILE.replace("// mine", "// changed")
 
 

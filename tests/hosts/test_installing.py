@@ -190,25 +190,24 @@ def test_what_changes_is_shown_and_nothing_else(tmp_path: Path) -> None:
     text = '{\n  "mcpServers": {\n    "x": { "env": { "A": "geheim" } } // geheim\n  }\n}\n'
     place.path.write_text(text)
     change = plan_install(place, COMMAND[:2])
-    expected = ['    "mcpmux": {', '      "command": "/opt/mcpmux"', '      "args": [', '        "serve"']
     shown = list(describe(change))
-    assert shown[0] == f"{place.path}, line 3:"
-    assert [line.rstrip(",") for line in shown[1:]][:4] == [f"+ {line}" for line in expected]
-    assert "geheim" not in "".join(shown)
+    entry = ['"mcpmux": {', '  "command": "/opt/mcpmux",', '  "args": [', '    "serve"', "  ]", "}"]
+    assert shown == [f"{place.path}:", *(f"+ {line}" for line in entry)]
     make(change)
-    assert "geheim" not in "".join(describe(plan_uninstall(place)))
-    assert lines(plan_uninstall(place))[0] == '-     "mcpmux": {'
+    assert list(describe(plan_uninstall(place))) == [f"{place.path}:", *(f"- {line}" for line in entry)]
 
 
-def test_lines_are_shown_with_their_indents(tmp_path: Path) -> None:
-    place = place_of(tmp_path, "zed")
-    place.path.write_text('{\n  "context_servers": {\n    "x": {},\n  },\n}\n')
-    assert lines(plan_install(place, COMMAND[:1])) == [
-        '+     "mcpmux": {',
-        '+       "command": "/opt/mcpmux",',
-        '+       "args": []',
-        "+     },",
+@pytest.mark.parametrize("host", FORMATS)
+def test_another_command_is_shown_as_lines_between_those_that_stay(tmp_path: Path, host: str) -> None:
+    place = place_of(tmp_path, host)
+    make(plan_install(place, ["/opt/mcpmux", "serve"]))
+    shown = lines(plan_install(place, ["/opt/mcpmux", "--stdio"]))
+    assert {line[:2] for line in shown} == {"  ", "- ", "+ "}
+    assert [("serve" in line, "--stdio" in line) for line in shown if line[0] in "-+"] == [
+        (True, False),
+        (False, True),
     ]
+    assert any("/opt/mcpmux" in line and line[0] == " " for line in shown)
 
 
 def test_a_manual_entry_is_not_shown_and_comes_back(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_a_manual_entry_is_not_shown_and_comes_back(tmp_path: Path) -> None:
     place.path.write_text(text := f'{{ "mcpServers": {{ {entry} }} }}')
     change = plan_install(place, COMMAND)
     assert "geheim" not in "".join(describe(change))
-    assert lines(change)[0] == "- 1 lines of the entry `mcpmux`"
+    assert lines(change)[0] == "- an entry `mcpmux` that mcpmux did not make"
     make(change)
     make(plan_uninstall(place))
     assert place.path.read_text() == text
