@@ -91,8 +91,8 @@ class Client:
         self._era = era
         self._target = parts
         self._session: Headers = ()
-        self._socket = socket.create_connection((parts.hostname, parts.port), SILENCE_SECONDS)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection((parts.hostname, parts.port), SILENCE_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __repr__(self) -> str:
         return f"<Client of {self._target.netloc}>"
@@ -101,29 +101,34 @@ class Client:
         """Do what must come before the first request."""
         if self._era == LEGACY:
             params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-            self._send((), encode_request(1, m.INITIALIZE, params))
+            self._send(encode_request(1, m.INITIALIZE, params))
             response, body = self._receive()
             session = response.headers["Mcp-Session-Id"]
             version = ("MCP-Protocol-Version", decode(body).result.protocolVersion)
             self._session = (version, ("Mcp-Session-Id", session)) if session else (version,)
-            self._send(self._session, encode_notification(m.INITIALIZED))
+            self._send(encode_notification(m.INITIALIZED))
             self._receive()
         return self
 
     def close(self) -> None:
         """Close the connection. A session stays."""
-        self._socket.close()
+        self.socket.close()
 
     def frame(self, method: str, subject: str, number: int = 1, headers: Headers = ()) -> bytes:
         """Return a request of this client as bytes of HTTP."""
-        params = params_of(method, subject)
-        if self._era == MODERN:
-            headers = (*method_headers(method, NEWEST), *name_headers(method, params), *headers)
-        return self._frame((*self._session, *headers), encode(self._era, method, params, number))
+        return self._frame_of(method, params_of(method, subject), number, headers)
 
     def send(self, method: str, subject: str) -> None:
         """Send a request."""
-        self._socket.sendall(self.frame(method, subject))
+        self.post(method, params_of(method, subject))
+
+    def post(self, method: str, params: Fields) -> None:
+        """Send a request with these parameters."""
+        self.socket.sendall(self._frame_of(method, params))
+
+    def get_stream(self) -> None:
+        """Open the stream of the session, whose events come to the `socket`."""
+        self.socket.sendall(self._message("GET", (("Accept", "text/event-stream"),)))
 
     def receive(self) -> Result:
         """Receive the answer to the last request. Raises MeasurementFailed, OSError."""
@@ -134,23 +139,30 @@ class Client:
         self.send(m.RESOURCES_READ, uri)
         check_text(self.receive(), TEXT_BYTES)
 
-    def _frame(self, headers: Headers, body: bytes) -> bytes:
-        fields = [
-            ("Host", self._target.netloc),
+    def _frame_of(self, method: str, params: Fields, number: int = 1, headers: Headers = ()) -> bytes:
+        if self._era == MODERN:
+            headers = (*method_headers(method, NEWEST), *name_headers(method, params), *headers)
+        return self._post(encode(self._era, method, params, number), headers)
+
+    def _post(self, body: bytes, headers: Headers = ()) -> bytes:
+        fields = (
             ("Content-Type", "application/json"),
             ("Accept", "application/json, text/event-stream"),
             ("Content-Length", str(len(body))),
-            *headers,
-        ]
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields)
-        return f"POST {self._target.path} HTTP/1.1\r\n{head}\r\n".encode() + body
+        )
+        return self._message("POST", (*fields, *headers)) + body
 
-    def _send(self, headers: Headers, body: bytes) -> None:
-        self._socket.sendall(self._frame(headers, body))
+    def _message(self, method: str, headers: Headers) -> bytes:
+        fields = (("Host", self._target.netloc), *headers, *self._session)
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields)
+        return f"{method} {self._target.path} HTTP/1.1\r\n{head}\r\n".encode()
+
+    def _send(self, body: bytes) -> None:
+        self.socket.sendall(self._post(body))
 
     def _receive(self) -> tuple[HTTPResponse, bytes]:
         """Return a response, and the message in its body or in the last event of its body."""
-        response = HTTPResponse(self._socket, method="POST")
+        response = HTTPResponse(self.socket, method="POST")
         try:
             response.begin()
             body = response.read()

@@ -7,7 +7,6 @@ a direct run and one through mcpmux right after or before it; which one begins c
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -16,7 +15,7 @@ from typing import NamedTuple, Protocol
 from benchmarks.asking import Headers
 from benchmarks.load import Tally, requests_of, run_wrk
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
-from benchmarks.process import Child
+from benchmarks.process import Child, cores
 from benchmarks.report import Pair
 from benchmarks.upstream import LEGACY
 
@@ -54,13 +53,18 @@ def mux_command(*more: str) -> list[str]:
 class Bench:
     """Starts what is measured, and measures it. `note` is called with the name of each row."""
 
-    def __init__(self, effort: Effort, note: Note, hurry_seconds: float = math.inf) -> None:
-        """Rows that begin later than `hurry_seconds` from now are measured once only."""
-        cores = sorted(os.sched_getaffinity(0))
-        self.mux_core, self.load_core = cores[0], cores[-1]
+    def __init__(
+        self, effort: Effort, note: Note, hurry_seconds: float = math.inf, peers: Sequence[str] = ()
+    ) -> None:
+        """Rows that begin later than `hurry_seconds` from now are measured once only.
+
+        `peers`: names of the other proxies that are measured; all of them when it is empty.
+        """
+        self.mux_core, self.load_core = cores()
         self._effort = effort
         self._hurry_at = time.monotonic() + hurry_seconds
         self.note = note
+        self.peers = peers
         self.remarks: list[str] = []
 
     def __repr__(self) -> str:
@@ -139,7 +143,7 @@ class Bench:
         self,
         direct: Callable[[], Tally],
         through: Callable[[], Tally],
-        mux: Used,
+        mux: Used | None = None,
         upstream: Used | None = None,
     ) -> list[Pair]:
         """Return all pairs of runs. The CPU time is that of `mux`, and of `upstream` in direct runs."""

@@ -5,7 +5,6 @@ Apart from the project, as an extension module beside a source hides what is edi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.peers.install import locked
 from benchmarks.process import MEASURED, PROJECT, measured_folder
 
 REAL = PROJECT / ".real"
@@ -33,9 +33,7 @@ def compiled_copy() -> Path:
 
     Raises RuntimeError when it cannot be compiled.
     """
-    REAL.mkdir(exist_ok=True)
-    with (REAL / f"{HOME.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(REAL / f"{HOME.name}.lock"):
         return _compiled_copy()
 
 
@@ -92,8 +90,16 @@ def _digest() -> str:
 
 def _compile() -> None:
     """Compile: the hook leaves its results in the tree of which it builds a wheel."""
+    build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".")
+    _run_there("mcpmux cannot be compiled", *build)
+    if not _has_compiled(HOME):
+        raise RuntimeError("mcpmux cannot be compiled: nothing was compiled")
+    _run_there("what was compiled cannot be loaded", "-c", "import mcpmux.transports.byte_stream")
+
+
+def _run_there(problem: str, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."],
+        [sys.executable, *arguments],
         cwd=HOME,
         env={**os.environ, **_environment()},
         capture_output=True,
@@ -101,18 +107,8 @@ def _compile() -> None:
         timeout=BUILD_SECONDS,
         check=False,
     )
-    if done.returncode or not _has_compiled(HOME):
-        raise RuntimeError(f"mcpmux cannot be compiled: {done.stderr[-SHOWN:] or 'nothing was compiled'}")
-    tried = subprocess.run(
-        [sys.executable, "-c", "import mcpmux.transports.byte_stream"],
-        cwd=HOME,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_SECONDS,
-        check=False,
-    )
-    if tried.returncode:
-        raise RuntimeError(f"what was compiled cannot be loaded: {tried.stderr[-SHOWN:]}")
+    if done.returncode:
+        raise RuntimeError(f"{problem}: {done.stderr[-SHOWN:]}")
 
 
 def _environment() -> dict[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from benchmarks.asking import first_answer
 from benchmarks.bench import UPSTREAMS, Bench
 from benchmarks.goal import Goal, at_most
 from benchmarks.naming import exposed_subjects, exposed_uri, http_config
+from benchmarks.process import Child
 from benchmarks.rates import LARGE
 from benchmarks.report import MEGA, Row, memory_row, spread, time_row
 from benchmarks.upstream import LARGE_BYTES, item_uri
@@ -47,10 +50,7 @@ def memory(bench: Bench) -> list[Row]:
     with bench.upstream(IDLE_UPSTREAMS) as upstream:
         urls = upstream.lines(IDLE_UPSTREAMS)
         for _ in range(bench.effort.runs):
-            with bench.mux(http_config(urls)) as mux:
-                (url,) = mux.lines(1)
-                for number in range(IDLE_UPSTREAMS):
-                    first_answer(url, exposed_uri(number))
+            with _warm(bench, urls) as (mux, _):
                 time.sleep(SETTLE_SECONDS)
                 direct.append(upstream.resident_bytes())
                 through.append(mux.resident_bytes())
@@ -66,10 +66,7 @@ def large(bench: Bench) -> list[Row]:
     with bench.upstream(UPSTREAMS) as upstream:
         urls = upstream.lines(UPSTREAMS)
         for _ in range(bench.effort.runs):
-            with bench.mux(http_config(urls)) as mux:
-                (url,) = mux.lines(1)
-                for number in range(UPSTREAMS):
-                    first_answer(url, exposed_uri(number))
+            with _warm(bench, urls) as (mux, url):
                 start = mux.resident_bytes()
                 bench.load(load, [url], exposed_subjects(load, UPSTREAMS))
                 sizes.append((mux.peak_bytes() - start) / LARGE_IN_FLIGHT)
@@ -77,3 +74,13 @@ def large(bench: Bench) -> list[Row]:
     own = spread([size / MEGA for size in sizes], " MB", 1)
     row = Row(measure, f"{LARGE_BYTES / MEGA:.1f} MB", own, spread(payloads, " × the payload", 2))
     return [row.judged(LARGE_GOAL, payloads)]
+
+
+@contextmanager
+def _warm(bench: Bench, urls: Sequence[str]) -> Iterator[tuple[Child, str]]:
+    """Run mcpmux, which has answered for each of the upstreams, and yield it with its URL."""
+    with bench.mux(http_config(urls)) as mux:
+        (url,) = mux.lines(1)
+        for number in range(len(urls)):
+            first_answer(url, exposed_uri(number))
+        yield mux, url

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.instructions`: what an exchange through mcpmux costs, counted instead of timed.
+"""Sections: the cost of an exchange through mcpmux, counted instead of timed.
 
 Instructions are counted at CONNECTIONS clients with a request each, which is how a busy mcpmux works; system
 calls with one client, where no two exchanges can share one. Upstreams and clients run beside it, uncounted.
@@ -7,10 +7,6 @@ calls with one client, where no two exchanges can share one. Upstreams and clien
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeVar
 
-import click
-
 from benchmarks.asking import Client, check_text, decode, encode, params_of
-from benchmarks.bench import QUIET, UPSTREAMS, mux_command
-from benchmarks.compiled import measure_compiled
+from benchmarks.bench import QUIET, UPSTREAMS, Bench, mux_command
 from benchmarks.counting import (
     READY_SECONDS,
     RECEIVES,
@@ -33,11 +26,22 @@ from benchmarks.counting import (
     count_calls,
     count_instructions,
 )
-from benchmarks.naming import READ, Load, exposed_subjects, http_config, stdio_config
-from benchmarks.process import Child, MeasurementFailed
+from benchmarks.naming import (
+    ADMIN,
+    AUDIT,
+    CALL,
+    CAPTURE,
+    READ,
+    Load,
+    exposed_subjects,
+    http_config,
+    stdio_config,
+    stdio_upstream,
+)
+from benchmarks.process import Child, MeasurementFailed, cores, open_store
 from benchmarks.rates import FRESH
-from benchmarks.upstream import LEGACY, TOOL
-from mcpmux.protocol import method as m
+from benchmarks.report import markdown
+from benchmarks.upstream import LEGACY
 
 T = TypeVar("T")
 
@@ -45,9 +49,7 @@ CONNECTIONS = 16
 WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be remembered is
 ROUNDS = 40  # that count
 SETTLE_SECONDS = 12  # a lease, in which a replica caches nothing, as others may not know it yet
-CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
-AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
-ADMIN = "[admin]\nport = 0\n"
+UNCOMPRESSED = f"{CAPTURE}compress = false\n"
 
 
 class Scenario(NamedTuple):
@@ -69,7 +71,7 @@ class Scenario(NamedTuple):
 
 MODERN_READ = Scenario("read 1 KB, modern")
 LEGACY_READ = Scenario("read 1 KB, legacy", READ._replace(era=LEGACY))
-TOOL_CALL = Scenario("call a tool", READ._replace(method=m.TOOLS_CALL, subjects=[TOOL]))
+TOOL_CALL = Scenario("call a tool", CALL)
 LEGACY_CALL = Scenario("call a tool, legacy", TOOL_CALL.load._replace(era=LEGACY))
 STREAMED_CALL = LEGACY_CALL._replace(
     name="call a tool, legacy, answers in event streams", upstream=["--streams"]
@@ -98,11 +100,11 @@ SCENARIOS = (
     TOOL_CALL,
     LEGACY_CALL,
     STREAMED_CALL,
-    MODERN_READ._replace(name="read 1 KB, modern, full capture", settings=CAPTURE),
+    MODERN_READ._replace(name="read 1 KB, modern, full capture", settings=UNCOMPRESSED),
     MODERN_READ._replace(name="read 1 KB, modern, audit log", settings=AUDIT),
     MODERN_READ._replace(name="read 1 KB, modern, admin listener", settings=ADMIN),
-    LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=CAPTURE),
-    TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),
+    LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=UNCOMPRESSED),
+    TOOL_CALL._replace(name="call a tool, full capture", settings=UNCOMPRESSED),
     CACHE_HIT,
     VIEW_READ,
     LEGACY_VIEW_READ,
@@ -128,40 +130,30 @@ class Cost(NamedTuple):
         return sum(self.calls[name] for name in names) / self.exchanges
 
 
-class Asking:
-    """Clients that ask in rounds: each sends a request, then each gets its answer. Made by `open_asking`."""
-
-    def __init__(self, clients: Sequence[Client], load: Load, subjects: Sequence[str]) -> None:
-        self._clients = clients
-        self._load = load
-        self._subjects = itertools.cycle(subjects)
-
-    def __repr__(self) -> str:
-        return f"<Asking with {len(self._clients)} clients>"
-
-    def rounds(self, count: int) -> None:
-        """Ask so many times over every connection. Raises MeasurementFailed."""
-        for _ in range(count):
-            for client in self._clients:
-                client.send(self._load.method, next(self._subjects))
-            for client in self._clients:
-                check_text(client.receive(), self._load.size)
-
-
 @contextmanager
 def asking_in_rounds(
     url: str, load: Load, subjects: Sequence[str], connections: int, rounds: int
 ) -> Iterator[Callable[[], None]]:
-    """Yield the work of so many rounds, everything being warm. Raises MeasurementFailed."""
+    """Yield the work of so many rounds: each client sends a request, then each gets its answer.
+
+    Everything is warm. Raises MeasurementFailed.
+    """
+    turns = itertools.cycle(subjects)
     with ExitStack() as stack:
-        clients = []
-        for _ in range(connections):
-            client = Client(url, load.era)
+        clients = [Client(url, load.era) for _ in range(connections)]
+        for client in clients:
             stack.callback(client.close)
-            clients.append(client.open())
-        asking = Asking(clients, load, subjects)
-        asking.rounds(WARM_UP_ROUNDS)
-        yield lambda: asking.rounds(rounds)
+            client.open()
+
+        def ask(count: int) -> None:
+            for _ in range(count):
+                for client in clients:
+                    client.send(load.method, next(turns))
+                for client in clients:
+                    check_text(client.receive(), load.size)
+
+        ask(WARM_UP_ROUNDS)
+        yield lambda: ask(rounds)
 
 
 def instructions_of(scenario: Scenario, rounds: int = ROUNDS) -> float:
@@ -222,11 +214,11 @@ def _count(
 ) -> T:
     """Count what mcpmux does, with its configuration on standard input unless its client is there."""
     if not scenario.started:
-        return count(mux_command(), _cores()[0], config, prepare)
+        return count(mux_command(), cores()[0], config, prepare)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mcpmux.toml"
         path.write_text(config)
-        return count(["mcpmux", "serve", str(path), "--stdio", *QUIET], _cores()[0], None, prepare)
+        return count(["mcpmux", "serve", str(path), "--stdio", *QUIET], cores()[0], None, prepare)
 
 
 def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
@@ -255,63 +247,37 @@ def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
 @contextmanager
 def _configured(scenario: Scenario) -> Iterator[str]:
     """Yield mcpmux's configuration for a scenario, whose upstreams run meanwhile."""
-    core = _cores()[-1]
+    core = cores()[1]
     with TemporaryDirectory() as folder, ExitStack() as stack:
         store = stack.enter_context(open_store(folder)) if "{store}" in scenario.settings else 0
         settings = scenario.settings.format(folder=folder, store=store)
         if scenario.stdio:
-            command = [sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--core={core}"]
-            yield settings + stdio_config(command)
+            yield settings + stdio_config(stdio_upstream(core))
             return
         arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", scenario.load.era]
         with Child([*arguments, *scenario.upstream], core) as upstream:
             yield settings + http_config(upstream.lines(UPSTREAMS))
 
 
-@contextmanager
-def open_store(folder: str) -> Iterator[int]:
-    """Run a Redis that keeps nothing on disk, and yield its port. Raises FileNotFoundError without Redis."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield port
-        finally:
-            process.terminate()
-
-
-def _cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0))
+HEAD = ("one exchange", "instructions", "receives", "sends", "waits", "other calls")
 
 
 def table(costs: Sequence[Cost]) -> str:
     """Return the costs as a Markdown table."""
-    lines = [
-        "| one exchange | instructions | receives | sends | waits | other calls |",
-        "| --- |" + " --: |" * 5,
-    ]
-    for cost in costs:
-        receives, sends, waits = (cost.each(names) for names in (RECEIVES, SENDS, WAITS))
-        others = cost.calls.total() / cost.exchanges - receives - sends - waits
-        numbers = (f"{receives:.1f}", f"{sends:.1f}", f"{waits:.1f}", f"{others:.1f}")
-        lines.append(f"| {cost.scenario.name} | {cost.instructions:,.0f} | {' | '.join(numbers)} |")
-    return "\n".join(lines)
+    return markdown(HEAD, map(_line, costs))
 
 
-@click.command()
-@click.option("--compiled", is_flag=True, help="Compile mcpmux first. Needs a C compiler.")
-def main(compiled: bool) -> None:
-    """Count what an exchange through mcpmux costs: instructions and system calls."""
-    if compiled:
-        measure_compiled()
+def counted(bench: Bench) -> str:
+    """Count every exchange, and return the table. Raises MeasurementFailed."""
     costs = []
     for scenario in SCENARIOS:
-        click.echo(scenario.name, err=True)
+        bench.note(f"counting: {scenario.name}")
         costs.append(cost_of(scenario))
-    click.echo(table(costs))
+    return table(costs)
 
 
-if __name__ == "__main__":
-    main()
+def _line(cost: Cost) -> Sequence[str]:
+    receives, sends, waits = (cost.each(names) for names in (RECEIVES, SENDS, WAITS))
+    others = cost.calls.total() / cost.exchanges - receives - sends - waits
+    numbers = (f"{number:.1f}" for number in (receives, sends, waits, others))
+    return cost.scenario.name, f"{cost.instructions:,.0f}", *numbers

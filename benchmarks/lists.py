@@ -1,15 +1,21 @@
-"""Rows: merged lists, cold and from memory."""
+"""Rows: merged lists, cold and from memory, and of very many upstreams."""
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from statistics import median
 
 from benchmarks.asking import first_answer, timed_walk
-from benchmarks.bench import UPSTREAMS, Bench
-from benchmarks.goal import Goal
+from benchmarks.bench import UPSTREAMS, Bench, mux_command
+from benchmarks.counting import count_instructions
+from benchmarks.goal import Goal, at_most
 from benchmarks.naming import Load, exposed_uri, http_config
+from benchmarks.process import Child
 from benchmarks.rates import FRESH
-from benchmarks.report import Row, time_row
+from benchmarks.report import MEGA, Row, time_row
 from benchmarks.upstream import MODERN
 from mcpmux.protocol import method as m
 
@@ -60,3 +66,84 @@ def warm(bench: Bench) -> list[Row]:
                 through.append(1 / bench.load(PAGE, [url], PAGE.subjects).rate)
     shares = [t / max(d, WARM_SECONDS) for d, t in zip(direct, through, strict=True)]
     return [time_row(measure, direct, through).judged(WARM, shares)]
+
+
+# Lists of very many upstreams: does the cost grow with their number only?
+
+FEW = 100  # resources of each upstream
+FEWEST, MORE = 250, (500, 1000)
+READY_SECONDS = 120.0  # until as many upstreams listen
+FILES = 16  # that one upstream takes at most, in the process of all of them
+
+LINEAR = at_most(1.3, " × as long")
+EXACT = at_most(1.05, " × as many")
+
+
+def many(bench: Bench) -> list[Row]:
+    """Measure the processor time of lists, beside what it would be in proportion to a list of FEWEST."""
+    _allow_files(FILES * max(MORE))
+    fewest = _seconds(bench, FEWEST)
+    table_rows = []
+    for count in MORE:
+        measure = (
+            f"list {count:,} × {FEW} resources, processor time, "
+            f"beside {count / FEWEST:g} × that of {FEWEST} × {FEW}"
+        )
+        through = _seconds(bench, count)
+        expected = median(fewest) * count / FEWEST
+        direct = [expected] * len(through)
+        shares = [rate / expected for rate in through]
+        table_rows.append(time_row(measure, direct, through).judged(LINEAR, shares))
+    return table_rows
+
+
+def many_counted(bench: Bench) -> list[Row]:
+    """Count the largest of these lists in instructions, which no cache and no neighbour changes."""
+    _allow_files(FILES * max(MORE))
+    count = max(MORE)
+    times = count / FEWEST
+    measure = f"list {count:,} × {FEW} resources, instructions, beside {times:g} × those of {FEWEST}"
+    bench.note(measure)
+    expected, actual = _instructions(bench, FEWEST) * times, _instructions(bench, count)
+    share = actual / expected
+    row = Row(measure, f"{expected / MEGA:,.0f} M", f"{actual / MEGA:,.0f} M", f"{share:.2f} × as many")
+    return [row.judged(EXACT, [share])]
+
+
+def _instructions(bench: Bench, count: int) -> int:
+    """Count the instructions of mcpmux for one whole list, the third."""
+
+    @contextmanager
+    def prepare(mux: Child) -> Iterator[Callable[[], object]]:
+        (url,) = mux.lines(1, READY_SECONDS)
+        for _ in range(2):
+            timed_walk(url, FEW * count)
+        yield lambda: timed_walk(url, FEW * count)
+
+    with bench.upstream(count, f"--items={FEW}") as upstream:
+        config = http_config(upstream.lines(count, READY_SECONDS))
+        return count_instructions(mux_command(), bench.mux_core, config, prepare)
+
+
+def _seconds(bench: Bench, count: int) -> list[float]:
+    """Measure the processor time of each whole list, without the first, which connects."""
+    bench.note(f"list {count:,} × {FEW} resources")
+    seconds = []
+    with bench.upstream(count, f"--items={FEW}") as upstream:
+        urls = upstream.lines(count, READY_SECONDS)
+        with bench.mux(http_config(urls)) as mux:
+            (url,) = mux.lines(1, READY_SECONDS)
+            timed_walk(url, FEW * count)
+            for _ in range(bench.effort.runs):
+                start = mux.cpu_seconds()
+                timed_walk(url, FEW * count)
+                seconds.append(mux.cpu_seconds() - start)
+    return seconds
+
+
+def _allow_files(needed: int) -> None:
+    """Allow child processes as many open files, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from benchmarks.process import PROJECT
-from benchmarks.upstream import MODERN, TEXT_BYTES, item_uri
+from benchmarks.upstream import MODERN, TEXT_BYTES, TOOL, item_uri
 from mcpmux.protocol import method as m
 
 CONNECTIONS = 64
@@ -25,7 +26,11 @@ class Load(NamedTuple):
     connections: int = CONNECTIONS
 
 
+CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\n'
+AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
+ADMIN = "[admin]\nport = 0\n"
 READ = Load(MODERN, m.RESOURCES_READ, [item_uri(number) for number in range(READ_ITEMS)])
+CALL = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
 
 
 def name_of(number: int) -> str:
@@ -53,6 +58,11 @@ def http_config(urls: Sequence[str], settings: str = "") -> str:
     return "".join(
         f'[upstreams.{name_of(number)}]\nurl = "{url}"\n{settings}' for number, url in enumerate(urls)
     )
+
+
+def stdio_upstream(core: int, *more: str) -> list[str]:
+    """Return the command line of an upstream that serves a pipe. It sets its own core."""
+    return [sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--core={core}", *more]
 
 
 def stdio_config(command: Sequence[str]) -> str:

@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 import trio
 
-from mcpmux.errors import RpcError
+from benchmarks.upstream import EVENTS, JSON, as_modern, error_to, refuse, reply_to
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, SERVER_INFO, SUBSCRIPTION_ID
+from mcpmux.protocol.call import META, SUBSCRIPTION_ID
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import (
-    Request,
-    decode_fields,
-    decode_message,
-    encode_error,
-    encode_notification,
-    encode_reply,
-    raw,
-)
+from mcpmux.protocol.envelope import Request, decode_fields, decode_message, encode_notification, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.message import HttpRequest
@@ -36,9 +29,6 @@ from mcpmux.transports.sse import encode_event
 
 URI = "bench:///changing"
 CHANGE_PATH = "/change"
-SERVER = {"name": "mcpmux-benchmark-notifier", "version": "1"}
-JSON = (("Content-Type", "application/json"),)
-STREAM = (("Content-Type", "text/event-stream"),)
 
 
 class Notifier:
@@ -60,11 +50,10 @@ class Notifier:
             await reply.send(405 if message is None else 202, ())
         elif message.method == m.LISTEN:
             await self._listen(message, reply)
-        elif (result := _answers().get(message.method)) is not None:
-            await reply.send(200, JSON, encode_reply(message.id, result))
+        elif message.method in ANSWERS:
+            await reply.send(200, JSON, reply_to(bytes(raw(message.id)), ANSWERS[message.method]))
         else:
-            error = RpcError(METHOD_NOT_FOUND, "Method not found")
-            await reply.send(404, JSON, encode_error(message.id, error))
+            await reply.send(404, JSON, error_to(bytes(raw(message.id)), METHOD_NOT_FOUND, message.method))
 
     async def _change(self) -> int:
         began = time.monotonic_ns()
@@ -77,7 +66,7 @@ class Notifier:
         """Agree to everything, then keep the stream open until the client goes."""
         meta = {SUBSCRIPTION_ID: raw(request.id)}
         agreed = {"notifications": decode_fields(request.params)["notifications"], META: raw(meta)}
-        await reply.open(200, STREAM, encode_event(encode_notification(m.ACKNOWLEDGED, agreed)))
+        await reply.open(200, EVENTS, encode_event(encode_notification(m.ACKNOWLEDGED, agreed)))
         self._listens[reply] = meta
         try:
             await trio.sleep_forever()
@@ -85,29 +74,20 @@ class Notifier:
             del self._listens[reply]
 
 
-def _answers() -> dict[str, dict[str, Any]]:
-    resources = {"resources": [{"uri": URI, "name": "changing"}]}
-    discovered = {"supportedVersions": [NEWEST], "capabilities": {"resources": {"subscribe": True}}}
-    contents = {"contents": [{"uri": URI, "mimeType": "text/plain", "text": "changed"}]}
-    answers: dict[str, dict[str, Any]] = {
-        m.DISCOVER: discovered,
-        m.RESOURCES_LIST: resources,
-        m.TEMPLATES_LIST: {"resourceTemplates": []},
-        m.RESOURCES_READ: contents,
-    }
-    common = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", META: {SERVER_INFO: SERVER}}
-    return {method: {**common, **result} for method, result in answers.items()}
+RESULTS: Mapping[str, Mapping[str, Any]] = {
+    m.DISCOVER: {"supportedVersions": [NEWEST], "capabilities": {"resources": {"subscribe": True}}},
+    m.RESOURCES_LIST: {"resources": [{"uri": URI, "name": "changing"}]},
+    m.TEMPLATES_LIST: {"resourceTemplates": []},
+    m.RESOURCES_READ: {"contents": [{"uri": URI, "mimeType": "text/plain", "text": "changed"}]},
+}
+ANSWERS = {method: as_modern(0, result) for method, result in RESULTS.items()}
 
 
 async def serve() -> None:
     """Serve on any port, printing the URL, until cancelled."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     click.echo(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
-    await serve_http(listeners, Notifier().handle, refuse=_refuse, stopping=trio.Event())
-
-
-def _refuse(_status: int, sentence: str, _limit: str) -> tuple[tuple[tuple[str, str], ...], bytes]:
-    return JSON, encode_error(None, RpcError(METHOD_NOT_FOUND, sentence))
+    await serve_http(listeners, Notifier().handle, refuse=refuse, stopping=trio.Event())
 
 
 @click.command()

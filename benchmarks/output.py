@@ -10,8 +10,7 @@ from pathlib import Path
 from benchmarks.process import PROJECT
 
 RESULTS = PROJECT / "benchmarks" / "results"
-NAME = "benchmarks/results/DATE-MACHINE{part}.md"  # as help texts show it
-BESIDE_PEERS = "peers"  # the name of a report about the other proxies alone ends with this
+NAME = "benchmarks/results/DATE-MACHINE.md"  # as help texts show it
 PART = "part"  # of a run that left something out: it does not replace a whole one, and git ignores it
 
 _MARKS = re.compile(r"\((?:R|TM)\)", re.IGNORECASE)

@@ -14,20 +14,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.bench import QUIET, Bench
 from benchmarks.goal import at_least
 from benchmarks.load import GRACE_SECONDS, Tally, bench_command, results_in, run_bench, tally_of
-from benchmarks.naming import READ, exposed_subjects, exposed_uri, stdio_config
+from benchmarks.naming import READ, exposed_subjects, exposed_uri, stdio_config, stdio_upstream
 from benchmarks.process import Child, children_of, cpu_seconds_of
 from benchmarks.report import MICRO, Pair, Row, rate_row, spread
-from benchmarks.upstream import MODERN, item_uri
+from benchmarks.upstream import item_uri
 
 LEAST = at_least(25_000, " /s", absolute=True)
 LOOK_SECONDS = 0.05  # between two looks at the CPU time of mcpmux
 SERVE = b"serve"  # in the command line of mcpmux
-
-
-def upstream_command(bench: Bench, era: str = MODERN) -> list[str]:
-    """Return the command line of the reference server on the core of the load."""
-    arguments = ["benchmarks.upstream", "--stdio", f"--era={era}", f"--core={bench.load_core}"]
-    return [sys.executable, "-m", *arguments]
 
 
 def stdio(bench: Bench) -> list[Row]:
@@ -35,7 +29,7 @@ def stdio(bench: Bench) -> list[Row]:
     measure = "read 1 KB from a stdio upstream, 64 at a time, modern"
     bench.note(measure)
     rates, costs = [], []
-    with bench.mux(stdio_config(upstream_command(bench))) as mux:
+    with bench.mux(stdio_config(stdio_upstream(bench.load_core))) as mux:
         urls = mux.lines(1)
         for _ in range(bench.effort.runs):
             used = mux.cpu_seconds()
@@ -54,7 +48,7 @@ def client(bench: Bench) -> list[Row]:
     """
     measure = "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern"
     bench.note(measure)
-    command, seconds = upstream_command(bench), bench.effort.seconds
+    command, seconds = stdio_upstream(bench.load_core), bench.effort.seconds
     ask = ["--do", f"read {item_uri(0)}"]
     pairs = []
     for _ in range(bench.effort.runs):

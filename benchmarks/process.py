@@ -1,14 +1,16 @@
-"""Child processes of a measurement: started on one core, asked what they used, ended by their id."""
+"""Processes of a measurement: started on some cores, asked what they used, ended by their id."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,41 +32,49 @@ class MeasurementFailed(RuntimeError):
     """What should be measured did not answer as it should, or a tool is missing or has failed."""
 
 
-class Child:
-    """`python -m MODULE …` on one core, which prints a line (its URL) for each thing that is ready."""
+class Process:
+    """A process on some cores. Leaving ends it, and with `leads` all that it has started.
+
+    What it prints is read by `lines`, `receive` and `output`, unless it goes to the file `log`.
+    """
 
     def __init__(
         self,
-        arguments: Sequence[str],
-        core: int,
-        stdin: str | None = "",
-        under: Sequence[str] = (),
+        command: Sequence[str],
+        cores: Iterable[int],
+        *,
+        folder: Path = PROJECT,
         environment: Mapping[str, str] | None = None,
+        stdin: str | None = "",
+        log: Path | None = None,
+        leads: bool = False,
     ) -> None:
         """`stdin`: all that it is given there; None to leave that open, see `receive` and `send`.
 
-        `under`: a tool's command line that becomes the child; `environment`: is put on top of ours.
+        `environment`: is put on top of ours. `leads`: it is in a new session. Raises OSError.
         """
-        self._module = arguments[0]
-        # An installed mcpmux has its bytecode; what was edited since would be compiled at every start.
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        self.started = time.perf_counter()
-        self._process = subprocess.Popen(
-            [*under, sys.executable, "-m", *arguments],
-            cwd=measured_folder() if self._module in FROM_THERE else PROJECT,
-            env={**inherited, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        os.sched_setaffinity(self._process.pid, {core})
-        assert self._process.stdin is not None
-        if stdin is not None:
+        cores = set(cores)
+        with log.open("wb") if log is not None else nullcontext(subprocess.PIPE) as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.PIPE if stdin != "" else subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if log is None else subprocess.STDOUT,
+                start_new_session=leads,
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),  # before it has threads
+            )
+        self._name = Path(command[0]).name
+        self._leads = leads
+        if stdin:
+            assert self._process.stdin is not None
             with self._process.stdin as pipe:
                 pipe.write(stdin.encode())
             self._process.stdin = None  # `communicate` must not find a closed pipe
 
     def __repr__(self) -> str:
-        return f"<Child {self._module}, id {self._process.pid}>"
+        return f"<{type(self).__name__} {self._name}, id {self.pid}>"
 
     def __enter__(self) -> Self:
         return self
@@ -72,17 +82,32 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._process:  # which closes its pipe
-            self._process.terminate()
-            try:
+        with self._process:  # which closes its pipes
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            self._signal(signal.SIGKILL)  # with `leads` also what it started and did not end
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._leads:
+            self._process.send_signal(number)  # none if it has ended
+            return
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(self.pid, number)
 
     @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop it, with `leads` also what it has started, while another one is measured on its core."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
 
     def lines(self, count: int, seconds: float = READY_SECONDS) -> list[str]:
         """Return the next `count` lines that it prints. Raises MeasurementFailed if they are late."""
@@ -124,13 +149,59 @@ class Child:
 
     def resident_bytes(self) -> int:
         """Return the memory that it occupies now."""
-        return int(_stat(self.pid)[21]) * os.sysconf("SC_PAGE_SIZE")
+        return self._memory("VmRSS")
 
     def peak_bytes(self) -> int:
         """Return the peak of its memory so far."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        (peak,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-        return int(peak) * 1024
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        (size,) = [line.split()[1] for line in status if line.startswith(f"{name}:")]
+        return int(size) * 1024
+
+
+class Child(Process):
+    """`python -m MODULE …`, which prints a line (its URL) for each thing that is ready."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cores: int | Iterable[int],
+        stdin: str | None = "",
+        under: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`under`: a tool's command line that becomes the child."""
+        # An installed mcpmux has its bytecode; what was edited since would be compiled at every start.
+        more = {"PYTHONDONTWRITEBYTECODE": "", **(environment or {})}
+        folder = measured_folder() if arguments[0] in FROM_THERE else PROJECT
+        self.started = time.perf_counter()
+        command = [*under, sys.executable, "-m", *arguments]
+        each = (cores,) if isinstance(cores, int) else cores
+        super().__init__(command, each, folder=folder, environment=more, stdin=stdin)
+        self._name = arguments[0]
+
+
+@contextmanager
+def open_store(folder: str) -> Iterator[int]:
+    """Run a Redis that keeps nothing on disk, and yield its port. Raises FileNotFoundError without Redis."""
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    with Process(command, os.sched_getaffinity(0), log=Path(folder, "redis.log")):
+        yield port
+
+
+def free_port() -> int:
+    """Return a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def cores() -> tuple[int, int]:
+    """Return the core of mcpmux and that of everything else, which may be the same."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed[0], allowed[-1]
 
 
 def measured_folder() -> Path:
@@ -162,8 +233,3 @@ def children_of(process_id: int, program: bytes) -> list[int]:
     tasks = Path(f"/proc/{process_id}/task").iterdir()
     children = [child for task in tasks for child in (task / "children").read_text().split()]
     return [int(child) for child in children if program in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def _stat(process_id: int) -> list[str]:
-    """Return the fields of `/proc/ID/stat` from the third on."""
-    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()

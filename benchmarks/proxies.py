@@ -22,16 +22,13 @@ from benchmarks.bench import UPSTREAMS, Bench, Used, measured
 from benchmarks.compiled import is_compiled
 from benchmarks.goal import Goal, at_least, at_most, spread_of
 from benchmarks.load import Tally
-from benchmarks.naming import READ, Load, exposed_subjects, http_config
+from benchmarks.naming import CALL, READ, Load, exposed_subjects, http_config
 from benchmarks.peers.install import PIP, CannotRun, Environment, install
 from benchmarks.peers.peer import Launch
-from benchmarks.peers.running import Running, free_port, listening
-from benchmarks.process import Child
+from benchmarks.peers.running import Running, listening
+from benchmarks.process import Child, free_port
 from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_row, shares, spread
-from benchmarks.upstream import TOOL
-from mcpmux.protocol import method as m
 
-CALL = READ._replace(method=m.TOOLS_CALL, subjects=[TOOL])
 START_SECONDS = 10
 SDK_PROGRAM = Path(__file__).parent / "peers" / "programs" / "sdk_server.py"
 SDK = Environment(PIP, "mcp", ("mcp>=2.3,<3", "uvicorn", "uvloop", "httptools"))
@@ -117,58 +114,32 @@ MUX, RELAY = "mcpmux", "a relay of bytes"
 
 
 class Target(NamedTuple):
-    """Something in front of the servers, and what it is asked for."""
-
-    urls: Sequence[str]
-    subjects: Sequence[str]
-    process: Used
-
-
-class Servers(NamedTuple):
-    """Servers that are asked directly: URLs, and the process that serves them."""
+    """Servers, or something in front of them: URLs, the process, and what it is asked for."""
 
     urls: Sequence[str]
     process: Used
+    subjects: Sequence[str] = ()
 
 
-Start = Callable[[Bench], AbstractContextManager[Servers]]
+Start = Callable[[Bench], AbstractContextManager[Target]]
 
 
 @contextmanager
-def _lean(bench: Bench) -> Iterator[Servers]:
+def _lean(bench: Bench) -> Iterator[Target]:
     with bench.upstream(UPSTREAMS, "--era", READ.era, server="benchmarks.lean") as process:
-        yield Servers(process.lines(UPSTREAMS), process)
+        yield Target(process.lines(UPSTREAMS), process)
 
 
 @contextmanager
-def _sdk(bench: Bench) -> Iterator[Servers]:
+def _sdk(bench: Bench) -> Iterator[Target]:
     """Start servers made with the SDK. Raises CannotRun."""
-    python = install("python-sdk", SDK).python
+    python = install("peer-python-sdk", SDK).python
     ports = [free_port() for _ in range(UPSTREAMS)]
     launch = Launch([python, "-P", "-O", str(SDK_PROGRAM), *map(str, ports)])
     with TemporaryDirectory() as folder, Running(launch, bench.load_core, Path(folder)) as process:
         for port in ports:
             process.wait_until(partial(listening, port), START_SECONDS)
-        yield Servers([f"http://127.0.0.1:{port}/mcp" for port in ports], process)
-
-
-def read(bench: Bench) -> list[Row]:
-    """Measure small resources."""
-    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", READ, _lean)
-
-
-def call(bench: Bench) -> list[Row]:
-    """Measure tools."""
-    return _rates(bench, "call a tool, 64 connections, modern, lean servers", CALL, _lean)
-
-
-def read_of_sdk(bench: Bench) -> list[Row]:
-    """Measure small resources of servers made with the SDK, as many are."""
-    measure = "read 1 KB, 64 connections, modern, servers made with the official Python SDK"
-    try:
-        return _rates(bench, measure, READ, _sdk)
-    except CannotRun as trouble:
-        return [failed_row(measure, trouble)]
+        yield Target([f"http://127.0.0.1:{port}/mcp" for port in ports], process)
 
 
 def latency(bench: Bench) -> list[Row]:
@@ -183,12 +154,22 @@ def latency(bench: Bench) -> list[Row]:
     return [*rows, *rounds.failed, *_compared(measure, rounds, lambda tally: 1 / tally.p50, at_least(1))]
 
 
-def _rates(bench: Bench, measure: str, load: Load, start: Start) -> list[Row]:
-    rounds = _rounds(bench, measure, load, start)
+def _rates(measure: str, load: Load, start: Start, bench: Bench) -> list[Row]:
+    try:
+        rounds = _rounds(bench, measure, load, start)
+    except CannotRun as trouble:
+        return [failed_row(measure, trouble)]
     goals = {MUX: at_least(0.65 if is_compiled() else 0.45)}
     rows = [rate_row(_through(measure, name), pairs, goals.get(name)) for name, pairs in rounds.pairs.items()]
     goal = at_least(0.7) if is_compiled() else None
     return [*rows, *rounds.failed, *_compared(measure, rounds, lambda tally: tally.rate, goal)]
+
+
+read = partial(_rates, "read 1 KB, 64 connections, modern, lean servers", READ, _lean)
+call = partial(_rates, "call a tool, 64 connections, modern, lean servers", CALL, _lean)
+read_of_sdk = partial(
+    _rates, "read 1 KB, 64 connections, modern, servers made with the official Python SDK", READ, _sdk
+)
 
 
 def _through(measure: str, name: str) -> str:
@@ -218,9 +199,9 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
     bench.note(measure)
     failed = []
     with ExitStack() as stack:
-        urls, upstream = stack.enter_context(start(bench))
+        urls, upstream, _ = stack.enter_context(start(bench))
         mux = stack.enter_context(bench.mux(http_config(urls)))
-        targets = {MUX: Target(mux.lines(1), exposed_subjects(load, UPSTREAMS), mux)}
+        targets = {MUX: Target(mux.lines(1), mux, exposed_subjects(load, UPSTREAMS))}
         for name, proxy in PROXIES.items():
             folder, port = Path(stack.enter_context(TemporaryDirectory())), free_port()
             try:
@@ -228,9 +209,9 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
             except CannotRun as trouble:
                 failed.append(failed_row(_through(measure, name), trouble))
             else:
-                targets[name] = Target([f"http://127.0.0.1:{port}/mcp"], load.subjects, process)
+                targets[name] = Target([f"http://127.0.0.1:{port}/mcp"], process, load.subjects)
         relay = stack.enter_context(Child(["benchmarks.relay", urls[0]], bench.mux_core))
-        targets[RELAY] = Target(relay.lines(1), load.subjects, relay)
+        targets[RELAY] = Target(relay.lines(1), relay, load.subjects)
         pairs: dict[str, list[Pair]] = {name: [] for name in targets}
         names = list(targets)
         for number in range(bench.effort.runs):

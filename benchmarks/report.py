@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from importlib.metadata import version
 from statistics import median
 from typing import NamedTuple
@@ -130,19 +130,18 @@ def spread(values: Sequence[float], unit: str, digits: int) -> str:
     return f"{median(values):.{digits}f}{unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: Container[int] = (0,)) -> str:
+    """Return a Markdown table. `words`: the columns that hold words; all others hold numbers."""
+    aligned = ["---" if place in words else "--:" for place in range(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, aligned, *rows))
+
+
+HEAD = ("measure", "direct", "through mcpmux", "compared", "CPU of mcpmux per exchange", "goal", "reached")
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a Markdown table."""
-    head = (
-        "measure",
-        "direct",
-        "through mcpmux",
-        "compared",
-        "CPU of mcpmux per exchange",
-        "goal",
-        "reached",
-    )
-    lines = [head, ("---", "--:", "--:", "--:", "--:", "--:", "---"), *(row[:7] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(HEAD, (row[:7] for row in rows), (0, 6))
 
 
 def scorecard(rows: Sequence[Row]) -> str:

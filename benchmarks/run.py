@@ -18,7 +18,7 @@ from benchmarks.output import NAME, PART, heading, result_path, write_result
 from benchmarks.picture import Panel, picture, ratio_marks
 from benchmarks.report import Row, describe_machine, scorecard, table
 from benchmarks.scenario import SCENARIOS, measure
-from benchmarks.sections import SECTIONS, Section
+from benchmarks.sections import ASKED_FOR, PEERS, SECTIONS, Section
 from benchmarks.yardstick import pace_of
 
 FULL = Effort(runs=7, seconds=4)
@@ -34,7 +34,8 @@ MACHINE = (
 
 def chosen(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> list[str]:
     """Return the names of the measurements in order. `only` wins over `quick`."""
-    usual = [name for name, scenario in SCENARIOS.items() if scenario.quick] if quick else NAMES
+    everything = [name for name in NAMES if name not in ASKED_FOR]
+    usual = [name for name, scenario in SCENARIOS.items() if scenario.quick] if quick else everything
     return [name for name in NAMES if name in (only or usual) and name not in without]
 
 
@@ -71,19 +72,21 @@ def written(
 )
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="Measure this. May be repeated.")
 @click.option("--without", multiple=True, type=click.Choice(NAMES), help="Leave this out. May be repeated.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Only this peer.")
 @click.option("--compiled", is_flag=True, help="Compile mcpmux first, and measure that. Needs a C compiler.")
 @click.option("--runs", type=click.IntRange(1, 100), help="Pairs of a direct run and one through mcpmux.")
 @click.option("--seconds", type=click.IntRange(1, 60), help="How long each run measures.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    show_default=NAME.format(part=""),
+    show_default=NAME,
     help="Where the report is written; the picture gets the same name with .svg.",
 )
 def main(
     quick: bool,
     only: tuple[str, ...],
     without: tuple[str, ...],
+    peers: tuple[str, ...],
     compiled: bool,
     runs: int | None,
     seconds: int | None,
@@ -93,14 +96,14 @@ def main(
     if compiled:
         measure_compiled()
     began = time.monotonic()
-    output = output or default_output(quick=quick, only=only, without=without)
+    output = output or default_output(quick=quick, only=only, without=without or peers)
     effort = QUICK if quick else FULL
     effort = effort._replace(
         runs=runs or effort.runs,
         seconds=seconds or effort.seconds,
         long_seconds=seconds or effort.long_seconds,
     )
-    bench = Bench(effort, partial(click.echo, err=True), HURRY_SECONDS if quick else math.inf)
+    bench = Bench(effort, partial(click.echo, err=True), HURRY_SECONDS if quick else math.inf, peers)
     names = chosen(quick=quick, only=only, without=without)
     rows = measure(bench, names)
     if rows:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from benchmarks import (
-    crowd,
     fanout,
     footprint,
     latencies,
@@ -17,10 +16,9 @@ from benchmarks import (
     pipes,
     proxies,
     rates,
-    replicas,
     security,
+    several,
     watching,
-    workers,
 )
 from benchmarks.bench import Bench
 from benchmarks.process import MeasurementFailed, on_core
@@ -51,8 +49,8 @@ SCENARIOS = {
     "list": Scenario(lists.cold, quick=True),
     "list-slow": Scenario(lists.cold_slow, quick=True),
     "list-warm": Scenario(lists.warm, quick=True),
-    "list-many": Scenario(crowd.rows, quick=False),
-    "list-many-counted": Scenario(crowd.counted, quick=False),
+    "list-many": Scenario(lists.many, quick=False),
+    "list-many-counted": Scenario(lists.many_counted, quick=False),
     "cache": Scenario(rates.read_slow, quick=True),
     "stdio": Scenario(pipes.stdio, quick=True),
     "stdio-client": Scenario(pipes.client, quick=False),
@@ -69,9 +67,9 @@ SCENARIOS = {
     "memory": Scenario(footprint.memory, quick=True),
     "large-memory": Scenario(footprint.large, quick=False),
     "fanout": Scenario(fanout.rows, quick=False),
-    "workers": Scenario(workers.two_workers, quick=False),
-    "cluster": Scenario(replicas.beside_one_alone, quick=False),
-    "replicas": Scenario(replicas.two_replicas, quick=False),
+    "workers": Scenario(several.two_workers, quick=False),
+    "cluster": Scenario(several.beside_one_alone, quick=False),
+    "replicas": Scenario(several.two_replicas, quick=False),
 }
 
 

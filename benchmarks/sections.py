@@ -6,18 +6,20 @@ A new section is a function of a `Bench` that gives a `Section`, and a line in t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from benchmarks import generator, instructions
 from benchmarks.bench import Bench
-from benchmarks.peers.catalogue import PEERS
-from benchmarks.peers.measure import Result, compare
-from benchmarks.peers.table import named
-from benchmarks.peers.table import table as peers_table
+from benchmarks.peers import context_forge, envoy, fast_mcp, node
+from benchmarks.peers.measure import Result, compare, named
+from benchmarks.peers.measure import table as peers_table
 from benchmarks.picture import Mark, Panel
 from benchmarks.process import MeasurementFailed
 
-TOOL_RUNS, TOOL_SECONDS = 7, 4  # of the load generator beside wrk
+_AGGREGATORS = (node.MCP_HUB, node.ONE_MCP, fast_mcp.PEER, context_forge.PEER, envoy.PEER)
+_BRIDGES = (node.SUPERGATEWAY, node.MCP_PROXY)
+PEERS = {peer.name: peer for peer in (*_AGGREGATORS, *_BRIDGES)}
 
 
 class Section(NamedTuple):
@@ -29,8 +31,8 @@ class Section(NamedTuple):
 
 
 def peers(bench: Bench) -> Section:
-    """Measure every other proxy."""
-    results = [compare(bench, peer) for peer in PEERS.values()]
+    """Measure every other proxy, or those that were chosen."""
+    results = [compare(bench, PEERS[name]) for name in bench.peers or PEERS]
     return Section("Beside other proxies", peers_table(results), peer_panels(results))
 
 
@@ -44,31 +46,18 @@ def peer_panels(results: list[Result]) -> tuple[Panel, ...]:
     return (Panel("Rate of mcpmux, divided by the peer's", marks, log=True),)
 
 
-def counts(bench: Bench) -> Section:
-    """Count instructions and system calls of one exchange, which do not drift with the machine."""
-    title = "Instructions and system calls"
-    costs = []
-    try:
-        for scenario in instructions.SCENARIOS:
-            bench.note(f"counting: {scenario.name}")
-            costs.append(instructions.cost_of(scenario))
-    except MeasurementFailed as error:
-        return Section(title, f"Not counted: {error}")
-    return Section(title, instructions.table(costs))
-
-
-def load_generator(bench: Bench) -> Section:
-    """Measure `mcpmux bench` beside an independent tool."""
-    title = "The load generator beside wrk"
+def _section(title: str, measure: Callable[[Bench], str], bench: Bench) -> Section:
     bench.note(title)
     try:
-        return Section(title, generator.measured(TOOL_RUNS, TOOL_SECONDS, memory=False))
+        return Section(title, measure(bench))
     except MeasurementFailed as error:
         return Section(title, f"Not measured: {error}")
 
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "peers": peers,
-    "instructions": counts,
-    "generator": load_generator,
+    "instructions": partial(_section, "Instructions and system calls", instructions.counted),
+    "generator": partial(_section, "The load generator beside wrk", generator.compared),
+    "generator-memory": partial(_section, "Memory of the load generator", generator.memory),
 }
+ASKED_FOR = frozenset({"generator-memory"})  # takes ten minutes: only with `--only`

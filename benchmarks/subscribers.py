@@ -10,11 +10,9 @@ once all streams are open, then one JSON object; with `--idle` it only keeps the
 
 from __future__ import annotations
 
-import re
 import resource
 import select
 import signal
-import socket
 import time
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -22,20 +20,16 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from benchmarks.asking import CLIENT, SILENCE_SECONDS, encode
+from benchmarks.asking import SILENCE_SECONDS, Client
 from benchmarks.notifier import CHANGE_PATH
 from benchmarks.process import MeasurementFailed
 from benchmarks.upstream import LEGACY, MODERN
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import encode_notification, encode_request, raw
-from mcpmux.protocol.headers import method_headers, name_headers
-from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
+from mcpmux.protocol.envelope import raw
 
 RECEIVE_BYTES = 16 * 1024
 SPARE_FILES = 100  # besides one socket for each subscriber
 WARM_UP_CHANGES = 3
-
-_SESSION = re.compile(rb"\r\nmcp-session-id: *([^\r]+)\r\n", re.IGNORECASE)
 
 
 class Delivery(msgspec.Struct):
@@ -54,18 +48,23 @@ class Subscriber:
 
     __slots__ = ("_needle", "_tail", "heard", "socket")
 
-    def __init__(self, url: str, uri: str, kind: str) -> None:
+    def __init__(self, url: str, uri: str, era: str) -> None:
         """Connect, subscribe to `uri`, and wait until the stream is open."""
-        parts = urlsplit(url)
-        self.socket = socket.create_connection((parts.hostname, parts.port), SILENCE_SECONDS)
+        client = Client(url, era).open()
+        self.socket = client.socket
         self.heard = 0
         self._tail = b""
         self._needle = b'"uri":"%b"' % uri.encode()
-        host = f"Host: {parts.netloc}\r\nAccept: application/json, text/event-stream\r\n"
-        if kind == MODERN:
-            self._listen(parts.path, host, uri)
+        if era == MODERN:
+            wish = {"resourceSubscriptions": [uri]} if uri else {"toolsListChanged": True}
+            client.post(m.LISTEN, {"notifications": raw(wish)})
+            self._await(b"acknowledged")
         else:
-            self._open_session(parts.path, host, uri)
+            if uri:
+                client.post(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)})
+                client.receive()
+            client.get_stream()
+            self._await(b": open")
         self.socket.setblocking(False)
 
     def __repr__(self) -> str:
@@ -82,43 +81,13 @@ class Subscriber:
         self._tail = data[data.rfind(b"\n") + 1 :]
         return count
 
-    def _listen(self, path: str, host: str, uri: str) -> None:
-        params = {
-            "notifications": raw({"resourceSubscriptions": [uri]} if uri else {"toolsListChanged": True})
-        }
-        fields = "".join(
-            f"{k}: {v}\r\n" for k, v in (*method_headers(m.LISTEN, NEWEST), *name_headers(m.LISTEN, params))
-        )
-        self._post(path, host + fields, encode(MODERN, m.LISTEN, params))
-        self._await(b"acknowledged")
-
-    def _open_session(self, path: str, host: str, uri: str) -> None:
-        params = {"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-        self._post(path, host, encode_request(0, m.INITIALIZE, params))
-        match = _SESSION.search(self._await(b'"result"'))
-        if match is None:
-            raise MeasurementFailed("no session was opened")
-        session = f"MCP-Protocol-Version: {NEWEST_LEGACY}\r\nMcp-Session-Id: {match[1].decode()}\r\n"
-        self._post(path, host + session, encode_notification(m.INITIALIZED))
-        self._await(b" 202 ")
-        if uri:
-            self._post(path, host + session, encode_request(1, m.RESOURCES_SUBSCRIBE, {"uri": uri}))
-            self._await(b'"result"')
-        self.socket.sendall(f"GET {path} HTTP/1.1\r\n{host}{session}\r\n".encode())
-        self._await(b": open")
-
-    def _post(self, path: str, fields: str, body: bytes) -> None:
-        framing = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        self.socket.sendall(f"POST {path} HTTP/1.1\r\n{fields}{framing}\r\n".encode() + body)
-
-    def _await(self, sign: bytes) -> bytes:
+    def _await(self, sign: bytes) -> None:
         data = b""
         while sign not in data:
             part = self.socket.recv(RECEIVE_BYTES)
             data += part
             if not part or b'"error"' in data:
                 raise MeasurementFailed(f"not subscribed: {data[:500]!r}")
-        return data
 
 
 def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Delivery:

@@ -73,7 +73,7 @@ class Site:
 
     def __init__(self, era: str, items: int, page: int, ttl_ms: int = 0) -> None:
         """Encode all answers. `ttl_ms`: of all of them, which are public then; 0: no answer may be cached."""
-        self._finish = partial(_as_modern, ttl_ms) if era == MODERN else _as_legacy
+        self._finish = partial(as_modern, ttl_ms) if era == MODERN else _as_legacy
         self._contents = {uri: self._contents_of(uri, TEXT_BYTES) for uri in map(item_uri, range(items))}
         self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
         self._pages = self._pages_of(items, page)
@@ -89,7 +89,7 @@ class Site:
         try:
             request = self._decode(body)
         except msgspec.DecodeError:
-            return "", _error(b"null", PARSE_ERROR, "Parse error")
+            return "", error_to(b"null", PARSE_ERROR, "Parse error")
         request_id = bytes(request.id)
         return request.method, self._reply(request, request_id) if request_id else None
 
@@ -103,10 +103,10 @@ class Site:
         else:
             result = self._fixed.get(asked.method)
             if result is None:
-                return _error(request_id, METHOD_NOT_FOUND, "Method not found")
+                return error_to(request_id, METHOD_NOT_FOUND, "Method not found")
         if result is None:
-            return _error(request_id, INVALID_PARAMS, "Nothing is there")
-        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
+            return error_to(request_id, INVALID_PARAMS, "Nothing is there")
+        return reply_to(request_id, result)
 
     def _contents_of(self, uri: str, size: int) -> bytes:
         return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size, uri)}]})
@@ -139,7 +139,8 @@ class Site:
         return {method: self._finish(result) for method, result in answers.items()}
 
 
-def _as_modern(ttl_ms: int, result: Mapping[str, Any]) -> bytes:
+def as_modern(ttl_ms: int, result: Mapping[str, Any]) -> bytes:
+    """Encode a result of the modern era; `ttl_ms`: see Site."""
     freshness = {"ttlMs": ttl_ms, "cacheScope": "public" if ttl_ms else "private"}
     return msgspec.json.encode({"resultType": "complete", **result, **freshness, META: {SERVER_INFO: SERVER}})
 
@@ -163,13 +164,20 @@ def _listed(number: int) -> dict[str, str]:
     }
 
 
-def _error(request_id: bytes, code: int, message: str) -> bytes:
+def reply_to(request_id: bytes, result: bytes) -> bytes:
+    """Return the answer with an encoded result."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
+
+
+def error_to(request_id: bytes, code: int, message: str) -> bytes:
+    """Return the answer that is an error."""
     error = msgspec.json.encode({"code": code, "message": message})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, error)
 
 
-def _refuse(_status: int, sentence: str, _limit: str) -> tuple[HeaderFields, bytes]:
-    return JSON, _error(b"null", INVALID_PARAMS, sentence)
+def refuse(_status: int, sentence: str, _limit: str) -> tuple[HeaderFields, bytes]:
+    """Return the answer to what is no request. See `serve_http`."""
+    return JSON, error_to(b"null", INVALID_PARAMS, sentence)
 
 
 class Delays(NamedTuple):
@@ -208,7 +216,7 @@ async def serve_sites(
     async with trio.open_nursery() as nursery:
         for port in ports:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-            serve = partial(serve_http, refuse=_refuse, stopping=trio.Event(), tls=tls)
+            serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls)
             await nursery.start(serve, listeners, handler)
             click.echo(f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
 

@@ -10,13 +10,10 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bench import UPSTREAMS, Bench
 from benchmarks.goal import at_least
-from benchmarks.naming import http_config
+from benchmarks.naming import ADMIN, AUDIT, CAPTURE, http_config
 from benchmarks.report import Row, rate_row
 
-CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\n'
 METADATA = CAPTURE.replace("full", "metadata")
-AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
-ADMIN = "[admin]\nport = 0\n"
 SUSTAINED_SECONDS = 30  # in which files are rotated and queues are full
 SHORT = (
     f"Runs shorter than {SUSTAINED_SECONDS} s end before the queues of capture and audit log are full: they "

@@ -1,11 +1,12 @@
-"""Environments of the peers, each its own, installed from the public registries on first use.
+"""Environments of programs of other people, each its own, installed from public registries on first use.
 
-They lie in `.real/` of the checkout. A later run finds a stamp with what was asked for and starts at once.
+They lie in `.real/` of the checkout. A later run finds a stamp of what was asked for and starts at once.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ class CannotRun(Exception):
 
 
 class Environment(NamedTuple):
-    """Packages of a peer. `package` is the one whose version counts."""
+    """Packages that are installed together. `package` is the one whose version counts."""
 
     kind: str
     package: str
@@ -71,20 +72,24 @@ class Installed(NamedTuple):
 
 
 def install(name: str, wanted: Environment) -> Installed:
-    """Return the environment of a peer. Installs it if it is missing or has other requirements.
+    """Return the environment in that folder. Installs it if it is missing or has other requirements.
 
     Raises CannotRun with the installer's words.
     """
-    directory = HOME / f"peer-{name}"
-    stamp = directory / "stamp"
-    mark = "\n".join([sys.version, *wanted.requirements])
-    with _locked(HOME / f"peer-{name}.lock"):
+    directory = HOME / name
+    stamp, mark = directory / "stamp", stamp_of(wanted.requirements)
+    with locked(HOME / f"{name}.lock"):
         if not (stamp.is_file() and stamp.read_text() == mark):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
             INSTALLERS[wanted.kind](directory, wanted.requirements)
             stamp.write_text(mark)
     return Installed(directory, wanted.kind)
+
+
+def stamp_of(requirements: Sequence[str]) -> str:
+    """Return the stamp of an environment that has these requirements."""
+    return hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
@@ -123,7 +128,7 @@ SILENT = {
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock, so that one process installs and others wait for it."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -13,14 +12,14 @@ from typing import NamedTuple
 
 from benchmarks.asking import Client, check_text
 from benchmarks.bench import UPSTREAMS, Bench
-from benchmarks.goal import Goal, Spread, at_least, spread_of
+from benchmarks.goal import NOT_MEASURED, Goal, Spread, at_least, spread_of
 from benchmarks.load import Tally, run_bench
-from benchmarks.naming import exposed_subjects, http_config, stdio_config
+from benchmarks.naming import exposed_subjects, http_config, stdio_config, stdio_upstream
 from benchmarks.peers.install import CannotRun, install
 from benchmarks.peers.peer import READ_ITEMS, Peer, Shape, Site
-from benchmarks.peers.running import Running, free_port, listening, paused
-from benchmarks.process import MeasurementFailed
-from benchmarks.report import MICRO, Pair, shares
+from benchmarks.peers.running import Running, listening
+from benchmarks.process import MeasurementFailed, free_port
+from benchmarks.report import MICRO, Pair, markdown, shares
 from benchmarks.upstream import LEGACY
 
 AGGREGATOR_GOAL = at_least(10, " ×")
@@ -59,7 +58,8 @@ def compare(bench: Bench, peer: Peer) -> Result:
     bench.note(f"{peer.name}: installing")
     version = ""
     try:
-        installed = install(peer.environment.package.replace("/", "-").lstrip("@"), peer.environment)
+        name = peer.environment.package.replace("/", "-").lstrip("@")
+        installed = install(f"peer-{name}", peer.environment)
         version = installed.version(peer.environment.package)
         bench.note(f"{peer.name} {version}: starting")
         with TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def summed_up(peer: Peer, version: str, shape: str, pairs: list[Pair]) -> Result
 def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
     with ExitStack() as stack:
         if peer.bridge:
-            command = _stdio_upstream(bench)
+            command = stdio_upstream(bench.load_core, f"--era={LEGACY}", f"--items={READ_ITEMS}")
             site = site._replace(command=command)
             config = stdio_config(command)
         else:
@@ -116,7 +116,7 @@ def _measured(bench: Bench, peer: Peer, version: str, site: Site) -> Result:
         def direct() -> Tally:
             process.settle()  # else what the last load left behind is counted
             used = process.cpu_seconds()
-            with paused(mux.pid):
+            with mux.paused():
                 tally = _asked(bench, peer, site, process, shape)
             costs.append((process.cpu_seconds() - used) / tally.exchanges)
             return tally
@@ -168,9 +168,37 @@ def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape)
         raise CannotRun(f"it does not hold {shape}: {error}; its last words: {process.said()}") from None
 
 
-def _stdio_upstream(bench: Bench) -> list[str]:
-    """Return the command line of the server behind a bridge. It sets its own core."""
-    return [
-        *(sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--era={LEGACY}"),
-        *(f"--items={READ_ITEMS}", f"--core={bench.load_core}"),
-    ]
+# The comparison as a Markdown table.
+
+_SIDES = ("peer", "load", "peer", "mcpmux", "mcpmux / peer")
+HEAD = (*_SIDES, "CPU per exchange: peer", "mcpmux", "goal", "reached")
+WORDS = (0, 1, 8)  # columns
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return a line for each peer, and below, how each was run or why it could not run."""
+    rows = markdown(HEAD, map(_line, results), WORDS)
+    notes = "\n".join(f"* **{named(result)}**: {result.peer.settings}." for result in results)
+    return f"{rows}\n\n{notes}"
+
+
+def named(result: Result) -> str:
+    """Return the peer and its version."""
+    return f"{result.peer.name} {result.version}".strip()
+
+
+def _line(result: Result) -> tuple[str, ...]:
+    if result.times is None:
+        reason = result.trouble.replace("|", "/")
+        return (named(result), f"could not run: {reason}", *([""] * 5), result.goal.words, NOT_MEASURED)
+    return (
+        named(result),
+        result.shape,
+        f"{result.peer_rate:,.0f} /s",
+        f"{result.mux_rate:,.0f} /s",
+        f"{result.times.median:.1f} ({result.times.least:.1f}–{result.times.most:.1f})",
+        f"{result.peer_cpu:,.0f} µs",
+        f"{result.mux_cpu:,.0f} µs",
+        result.goal.words,
+        result.met,
+    )

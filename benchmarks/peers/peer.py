@@ -53,10 +53,6 @@ class Launch(NamedTuple):
     directory: Path | None = None
 
 
-def nothing(_site: Site) -> None:
-    """Do nothing once the process listens."""
-
-
 class Peer(NamedTuple):
     """One program that mcpmux is compared with.
 
@@ -76,7 +72,7 @@ class Peer(NamedTuple):
     sse: bool = False
     compiled: bool = False
     shapes: Sequence[Shape] = (Shape(64), Shape(8))
-    prepare: Callable[[Site], None] = nothing
+    prepare: Callable[[Site], None] = lambda _site: None  # once the process listens
     start_seconds: float = START_SECONDS
 
     def url(self, site: Site) -> str:

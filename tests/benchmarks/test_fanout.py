@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 300
-SMALL = ("--subscribers=20", "--sessions=20", "--runs=1", "--changes=3")
+from benchmarks.bench import Bench, Effort
+from benchmarks.fanout import KINDS, delivery_rows, memory_row
 
 
 @pytest.mark.slow
-def test_every_row_is_measured_in_both_eras() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fanout", *SMALL],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    rows = [line.split(" | ") for line in ran.stdout.splitlines() if line.startswith("| ")][2:]
-    for who in ("modern listens", "legacy sessions"):
-        mine = [row for row in rows if who in row[0]]
-        assert len(mine) == 4
-        assert all(row[2].strip() for row in mine)
+@pytest.mark.parametrize("era", KINDS)
+def test_every_row_is_measured(era: str) -> None:
+    bench = Bench(Effort(1, 1), lambda _text: None)
+    rows = [*delivery_rows(bench, era, 20, runs=1, changes=3), memory_row(bench, era, 20)]
+    assert len(rows) == 4
+    assert all(row.through for row in rows)

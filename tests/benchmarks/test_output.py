@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from benchmarks import output, run
 from benchmarks.output import RESULTS, heading, machine_name, processor, result_path, write_result
-from benchmarks.peers import __main__ as peers
 from benchmarks.run import default_output
 
 
@@ -70,7 +69,6 @@ def test_a_second_report_of_a_day_replaces_the_first(tmp_path):
     assert path.read_text() == "second\n"
 
 
-@pytest.mark.parametrize("command", [run.main, peers.main])
-def test_help_says_where_a_report_goes(command):
-    shown = CliRunner().invoke(command, ["--help"]).output
+def test_help_says_where_a_report_goes():
+    shown = CliRunner().invoke(run.main, ["--help"]).output
     assert re.search(r"benchmarks/results/DATE-\s*MACHINE", shown)

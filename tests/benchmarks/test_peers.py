@@ -16,14 +16,14 @@ import pytest
 from benchmarks.bench import UPSTREAMS
 from benchmarks.goal import MET, NOT_MEASURED, NOT_MET
 from benchmarks.load import Tally
-from benchmarks.peers import context_forge, envoy, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
-from benchmarks.peers.catalogue import PEERS
-from benchmarks.peers.install import NPM, CannotRun, Environment, Installed, complaint, install, run
-from benchmarks.peers.measure import Result, summed_up
+from benchmarks.peers import context_forge, envoy, fast_mcp, node
+from benchmarks.peers.install import NPM, CannotRun, Environment, Installed, complaint, install, run, stamp_of
+from benchmarks.peers.measure import Result, summed_up, table
 from benchmarks.peers.peer import READ_ITEMS, Launch, Peer, Shape, Site
-from benchmarks.peers.running import Running, free_port, listening
-from benchmarks.peers.table import table
+from benchmarks.peers.running import Running, listening
+from benchmarks.process import free_port
 from benchmarks.report import Pair
+from benchmarks.sections import PEERS
 from benchmarks.upstream import TOOL, item_uri
 
 URLS = [f"http://127.0.0.1:{9000 + number}/mcp" for number in range(UPSTREAMS)]
@@ -41,7 +41,7 @@ def written(site: Site, name: str) -> dict:
 
 
 def test_mcp_hub_gets_every_server_and_a_fresh_catalogue(site):
-    launch = mcp_hub.start(site)
+    launch = node.start_hub(site)
     assert list(written(site, "servers.json")["mcpServers"].values()) == [{"url": url} for url in URLS]
     assert f"--config={site.folder}/servers.json" in launch.command
     assert "--port=8123" in launch.command
@@ -50,9 +50,9 @@ def test_mcp_hub_gets_every_server_and_a_fresh_catalogue(site):
 
 
 def test_1mcp_gets_every_server(site):
-    launch = one_mcp.start(site)
-    assert [server["url"] for server in written(site, "mcp.json")["mcpServers"].values()] == URLS
-    assert f"--config={site.folder}/mcp.json" in launch.command
+    launch = node.start_one(site)
+    assert [server["url"] for server in written(site, "servers.json")["mcpServers"].values()] == URLS
+    assert f"--config={site.folder}/servers.json" in launch.command
 
 
 def test_fastmcp_is_told_port_and_servers_in_its_own_python(site):
@@ -82,19 +82,19 @@ def test_envoy_has_a_cluster_for_every_server_and_one_thread(site):
 
 
 def test_bridges_get_the_command_of_the_server(site):
-    launched = supergateway.start(site).command
+    launched = node.start_supergateway(site).command
     assert shlex.split(launched[launched.index("--stdio") + 1]) == COMMAND
-    launched = mcp_proxy.start(site).command
+    launched = node.start_proxy(site).command
     assert list(launched[launched.index("--") + 1 :]) == COMMAND
 
 
 @pytest.mark.parametrize(
     ("peer", "exposed"),
     [
-        (mcp_hub.PEER, "s1__bench:///item/1"),
+        (node.MCP_HUB, "s1__bench:///item/1"),
         (fast_mcp.PEER, "bench://s1//item/1"),
         (envoy.PEER, "s1+bench:///item/1"),
-        (supergateway.PEER, "bench:///item/1"),
+        (node.SUPERGATEWAY, "bench:///item/1"),
     ],
     ids=lambda value: value.name if isinstance(value, Peer) else "",
 )
@@ -113,17 +113,17 @@ def test_every_peer_is_pinned_or_is_refused_by_the_registry():
     for peer in PEERS.values():
         first = peer.environment.requirements[0]
         assert first.startswith(peer.environment.package)
-        assert first != peer.environment.package or peer is one_mcp.PEER
+        assert first != peer.environment.package or peer is node.ONE_MCP
         assert peer.load.subjects in ([TOOL], [item_uri(number) for number in range(READ_ITEMS)])
 
 
 def test_result_divides_the_rate_of_mcpmux_by_the_peers():
     pairs = [tallies(100, 1100), tallies(100, 900), tallies(200, 2100)]
-    result = summed_up(mcp_hub.PEER, "1.2", str(Shape(64)), pairs)
+    result = summed_up(node.MCP_HUB, "1.2", str(Shape(64)), pairs)
     assert result.times == (10.5, 9.0, 11.0)
     assert (result.met, result.peer_rate, result.mux_rate) == (MET, 100, 1100)
-    assert summed_up(mcp_hub.PEER, "1.2", "", pairs[1:2]).met == NOT_MET
-    assert summed_up(supergateway.PEER, "4", "", pairs[1:2]).met == MET
+    assert summed_up(node.MCP_HUB, "1.2", "", pairs[1:2]).met == NOT_MET
+    assert summed_up(node.SUPERGATEWAY, "4", "", pairs[1:2]).met == MET
     assert summed_up(envoy.PEER, "1", "", [tallies(100, 101)]).met == MET
     assert summed_up(envoy.PEER, "1", "", [tallies(100, 99)]).met == NOT_MET
 
@@ -135,8 +135,8 @@ def tallies(peer: int, mux: int) -> Pair:
 
 def test_table_has_a_line_for_each_peer_or_the_reason():
     results = [
-        summed_up(supergateway.PEER, "4.0.0", str(Shape(8, 4)), [tallies(100, 1234)]),
-        Result(one_mcp.PEER, trouble="npm error 404 | not found"),
+        summed_up(node.SUPERGATEWAY, "4.0.0", str(Shape(8, 4)), [tallies(100, 1234)]),
+        Result(node.ONE_MCP, trouble="npm error 404 | not found"),
     ]
     lines = table(results).splitlines()
     assert lines[2] == (
@@ -154,7 +154,7 @@ def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
     environment = Environment(NPM, "nothing", [f"{tmp_path}/no-such-folder"])
     with pytest.raises(CannotRun, match=r"no-such-folder|npm"):
-        install("nothing", environment)
+        install("peer-nothing", environment)
     assert not (tmp_path / "peer-nothing" / "stamp").exists()
 
 
@@ -163,14 +163,14 @@ def test_what_is_there_already_is_not_installed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
     environment = Environment(NPM, "nothing", [])  # there is nothing to install, so this succeeds at once
     with suppress(CannotRun):  # but for machines without npm, where only what is there can be used
-        install("nothing", environment)
+        install("peer-nothing", environment)
     directory = tmp_path / "peer-nothing"
-    (directory / "stamp").write_text("\n".join([sys.version]))
+    (directory / "stamp").write_text(stamp_of([]))
     (directory / "kept").touch()
-    assert install("nothing", environment) == Installed(directory, NPM)
+    assert install("peer-nothing", environment) == Installed(directory, NPM)
     assert (directory / "kept").exists()
     with pytest.raises(CannotRun):  # other requirements are another environment
-        install("nothing", environment._replace(requirements=[f"{tmp_path}/no-such-folder"]))
+        install("peer-nothing", environment._replace(requirements=[f"{tmp_path}/no-such-folder"]))
     assert not (directory / "kept").exists()
 
 

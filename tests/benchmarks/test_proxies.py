@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.asking import Client, check_text
 from benchmarks.peers.install import CannotRun
-from benchmarks.peers.running import free_port
-from benchmarks.process import Child
+from benchmarks.process import Child, free_port
 from benchmarks.proxies import PROXIES, Proxy
 from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, TOOL, item_uri
 from mcpmux.protocol import method as m
