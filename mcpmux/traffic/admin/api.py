@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -45,15 +44,14 @@ import trio
 from mcpmux.cluster.letter import LEFT
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import UNREADABLE, decode_fields
 from mcpmux.traffic.admin.ring import LiveRing, Row
 from mcpmux.traffic.admin.route import (
     NO_STORE,
     SECURITY,
     BadRequest,
     HttpExchange,
+    Nothing,
     Route,
-    check_json,
     whole_number,
 )
 from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
@@ -182,11 +180,7 @@ class Api:
         await http.send(await find_differences(view, row, other))
 
     async def _mark(self, http: HttpExchange) -> None:
-        check_json(http)
-        try:
-            mark = msgspec.json.decode(http.request.body, type=Mark)
-        except UNREADABLE as error:
-            raise BadRequest(str(error)) from None
+        mark = http.body(Mark)
         view, row = await self._row(http)
         marked = row.marked if mark.marked is None else mark.marked
         view.ring.mark(row, marked, row.note if mark.note is None else mark.note)
@@ -353,7 +347,7 @@ class Api:
         await http.send({"key": self._key, "actions": ACTIONS, **state})
 
     async def _reload(self, http: HttpExchange) -> None:
-        _check_body(http)
+        http.body(Nothing)
         try:
             changed = await self._control.reload()
         except ConfigError as error:
@@ -362,7 +356,7 @@ class Api:
             await http.send({"changed": dict(changed), "pending": self._control.pending})
 
     async def _act(self, http: HttpExchange) -> None:
-        _check_body(http)
+        http.body(Nothing)
         name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
             raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
@@ -390,15 +384,6 @@ def _rows_event(
     counts = {"first": ring.first, "last": ring.last, "messages": ring.position}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
-
-
-def _check_body(http: HttpExchange) -> None:
-    """Raise BadRequest for an invalid body, also for members that would be ignored."""
-    check_json(http)
-    with suppress(ValueError):
-        if not decode_fields(http.request.body):
-            return
-    raise BadRequest("send {} as the body, there is nothing more to say")
 
 
 def _check_get(http: HttpExchange) -> None:

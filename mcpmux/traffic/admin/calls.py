@@ -30,7 +30,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, encode, error_body, raw, text_of
 from mcpmux.protocol.principal import Principal
-from mcpmux.traffic.admin.route import SECURITY, BadRequest, Handle, HttpExchange, Route, check_json
+from mcpmux.traffic.admin.route import SECURITY, BadRequest, Handle, HttpExchange, Route
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 PRINCIPAL: Final = Principal("mcpmux:inspector")
@@ -107,7 +107,6 @@ def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
 
     The request cannot set its client or revision.
     """
-    check_json(http)
     try:
         members = decode_fields(http.request.body)
         params = decode_fields(members.get("params", EMPTY_OBJECT))

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
-from mcpmux.protocol.envelope import UNREADABLE
-from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Route, check_json
+from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Route
 from mcpmux.traffic.admin.selection import read_filter
 from mcpmux.traffic.reading.filters import NAMES
 
@@ -85,21 +84,12 @@ def held_routes(desk: Desk) -> tuple[Route, ...]:
         await http.send({"held": await desk.read(), "order": desk.order})
 
     async def order(http: HttpExchange) -> None:
-        check_json(http)
-        try:
-            order = msgspec.json.decode(http.request.body, type=HoldOrder)
-        except UNREADABLE as error:
-            raise BadRequest(str(error)) from None
+        order = http.body(HoldOrder)
         read_filter(order.filter, NAMES)
         await http.send({"held": await desk.follow(order), "order": order})
 
     async def decide(http: HttpExchange) -> None:
-        check_json(http)
-        try:
-            verdict = msgspec.json.decode(http.request.body)
-        except UNREADABLE as error:
-            raise BadRequest(str(error)) from None
-        decision = await desk.decide(http.path["key"], verdict)
+        decision = await desk.decide(http.path["key"], http.body(object))
         if decision.problem:
             raise BadRequest(decision.problem, 404 if decision.is_gone else 422)
         await http.send({"held": http.path["key"]})

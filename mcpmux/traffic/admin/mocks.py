@@ -23,7 +23,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.format import counts_text
-from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Route, check_json, whole_number
+from mcpmux.traffic.admin.route import BadRequest, HttpExchange, Nothing, Route, whole_number
 from mcpmux.traffic.admin.selection import chosen_records, read_filter
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.reading.dialogue import Reading
@@ -85,11 +85,7 @@ class Mocks:
         await http.send({"mocks": [state for state in states if state is not None]})
 
     async def _start(self, http: HttpExchange) -> None:
-        check_json(http)
-        try:
-            order = msgspec.json.decode(http.request.body, type=Wanted)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(str(error)) from None
+        order = http.body(Wanted)
         chosen = read_filter(order.filter)
         if len(self._running) >= MOCKS:
             raise BadRequest(f"{MOCKS} mocks are running already; stop one of them", 429)
@@ -141,7 +137,7 @@ class Mocks:
             self._running.pop(number, None)
 
     async def _stop(self, http: HttpExchange) -> None:
-        check_json(http)
+        http.body(Nothing)
         number = whole_number(http.path, "number", 1, 2**53, 0)
         mock = self._running.get(number)
         if mock is None or mock.state is None:

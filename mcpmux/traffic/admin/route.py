@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.reply import HttpReply
+
+T = TypeVar("T")
 
 SECURITY: HeaderFields = (
     (
@@ -48,13 +51,26 @@ class HttpExchange:
     path: Mapping[str, str]
     query: Mapping[str, str]
 
+    def body(self, kind: type[T]) -> T:
+        """Return the JSON in the body, of this type. Raises BadRequest."""
+        try:
+            return msgspec.json.decode(self.request.body, type=kind)
+        except UNREADABLE as error:
+            raise BadRequest(str(error)) from None
+
     async def send(self, value: Any, status: int = 200) -> None:
         """Answer with JSON."""
         await self.reply.send(status, JSON, _encoder.encode(value))
 
     async def answer(self, handle: Handle) -> None:
-        """Answer with what `handle` sends, or with its BadRequest."""
+        """Answer with what `handle` sends, or with its BadRequest.
+
+        Refuses a POST that a form of a foreign page could send.
+        """
         try:
+            content_type = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if self.request.method == "POST" and content_type != "application/json":
+                raise BadRequest("send `Content-Type: application/json`")
             await handle(self)
         except BadRequest as problem:
             await self.send({"error": str(problem)}, problem.status)
@@ -78,19 +94,16 @@ class Route:
         return {name: unquote(value) for name, value in match.groupdict().items()} if match else None
 
 
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that says everything by its path."""
+
+
 class BadRequest(ValueError):
     """A request that is refused. The text is the reason; `status` is that of the answer."""
 
     def __init__(self, problem: str, status: int = 400) -> None:
         super().__init__(problem)
         self.status = status
-
-
-def check_json(http: HttpExchange) -> None:
-    """Raise BadRequest for a body that a form of a foreign page could send."""
-    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("send `Content-Type: application/json`")
 
 
 def read_query(query: str) -> dict[str, str]:
