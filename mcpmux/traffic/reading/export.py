@@ -12,7 +12,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 from urllib.parse import quote
 
@@ -26,8 +26,6 @@ COLUMNS += ("client", "method", "target", "id", "outcome", "status", "code", "ms
 COLUMNS += ("transport", "revision", "session")
 _OWN: tuple[str, ...] = ("leg", "direction", "kind", "method", "target", "exchange", "run", "seq", "id")
 _OWN += ("upstream", "client", "transport", "revision")
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
 
 
@@ -35,10 +33,8 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
     """Yield one HAR document in pieces. `version`: that of mcpmux."""
     creator = json.dumps({"name": "mcpmux", "version": version})
     yield f'{{"log":{{"version":"1.2","creator":{creator},"pages":[],"entries":['
-    separator = "\n"
-    for pair in pair_up(records):
-        yield separator + json.dumps(har_entry(pair), ensure_ascii=False)
-        separator = ",\n"
+    for number, pair in enumerate(pair_up(records)):
+        yield (",\n" if number else "\n") + json.dumps(har_entry(pair), ensure_ascii=False)
     yield "\n]}}\n"
 
 
@@ -48,45 +44,42 @@ def har_entry(pair: Pair) -> dict[str, Any]:
     Status 0 means that there was no answer; on other transports than HTTP an answer has 200.
     """
     first, answer = pair
-    own = {f"_{name}": getattr(first, name) for name in _OWN}
-    own["_outcome"] = next(iter(statuses_of(answer or first)), None)
-    own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
-    query = [{"name": "target", "value": first.target}] if first.target is not None else []
-    status, content = first.status or 0, {"size": 0, "mimeType": "x-unknown", "text": ""}
-    took: float = 0  # for a message that has no answer
-    if answer is not None:
-        own |= {"_answerSeq": answer.seq, "_code": answer.code}
-        took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
-        status, content = answer.status or 200, {"size": answer.size, **_body_of(answer)}
-    entry = {
+    took = answer.ms if answer is not None else 0  # 0: a message that has no answer
+    if answer is not None and took is None:
+        took = round(max(0.0, answer.at - first.at) * 1000, 3)
+    status = (first.status or 0) if answer is None else answer.status or 200
+    content = {"mimeType": "x-unknown", "text": ""} if answer is None else _body_of(answer)
+    own = {name: getattr(first, name) for name in _OWN}
+    own |= {} if answer is None else {"answerSeq": answer.seq, "code": answer.code}
+    own["outcome"] = next(iter(statuses_of(answer or first)), None)
+    own["redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
+    return {
         "startedDateTime": first.time,
         "time": took,
         "request": {
             "method": "POST",
             "url": _url_of(first),
-            "queryString": query,
+            "queryString": [{"name": "target", "value": first.target}] if first.target is not None else [],
             "postData": {"params": [], **_body_of(first)},
-            "bodySize": first.size,
-            **_head_of(first),
+            **_head_of(first, first.size),
         },
         "response": {
             "status": status,
-            "statusText": _PHRASES.get(status, ""),
-            "content": content,
+            "statusText": responses.get(status, ""),
+            "content": {"size": answer.size if answer is not None else 0, **content},
             "redirectURL": "",
-            "bodySize": answer.size if answer is not None else -1,
-            **_head_of(answer or first),
+            **_head_of(answer or first, answer.size if answer is not None else -1),
         },
         "cache": {},
-        "timings": {**_TIMINGS, "wait": took},
+        "timings": {"send": 0, "wait": took, "receive": 0},
         "connection": f"{first.run} {first.peer or ''}".strip(),
+        **{f"_{name}": value for name, value in own.items() if value is not None},
     }
-    return entry | {name: value for name, value in own.items() if value is not None}
 
 
-def _head_of(record: Record) -> dict[str, Any]:
+def _head_of(record: Record, size: int) -> dict[str, Any]:
     version = "HTTP/1.1" if record.transport in ("http", "sse") else record.transport or "unknown"
-    return {"httpVersion": version, "cookies": [], "headers": [], "headersSize": -1}
+    return {"httpVersion": version, "cookies": [], "headers": [], "headersSize": -1, "bodySize": size}
 
 
 def _body_of(record: Record) -> dict[str, Any]:
