@@ -115,11 +115,11 @@ class Capture:
     on_full: Annotated[str, Choice(("drop", "wait"))] = "drop"
     """If the disk is too slow: `drop` messages and count them, or let new requests of clients `wait`."""
     rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
-    """Size at which a new file is started."""
+    """Size at which a new file is started, before it is compressed."""
     rotate_age: Seconds = 3600.0
     """Age at which a new file is started, with the next message."""
     compress: Annotated[bool, Flag()] = True
-    """Compress finished files with gzip."""
+    """Compress files with gzip while they are written."""
     keep_bytes: Annotated[int, Size(4096, 2**50)] = 2**30
     """Size of all files together. The oldest files are deleted first."""
     keep_files: Annotated[int, Whole(1, 1_000_000)] | None = None

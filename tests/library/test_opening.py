@@ -141,7 +141,7 @@ def lines_in(directory: Path) -> list[bytes]:
 
 
 async def test_what_a_program_asks_is_captured_on_both_sides(tmp_path: Path):
-    capture = Capture(level="full", directory=str(tmp_path))
+    capture = Capture(level="full", directory=str(tmp_path), compress=False)
     worker = Worker()
 
     async def hear(_notification: object) -> None: ...

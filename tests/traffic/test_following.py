@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpmux.traffic.capture import files as capture_files
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.traffic.reading import following
 from mcpmux.traffic.reading.following import Follower
@@ -156,7 +157,7 @@ def test_compressed_files_count_among_the_newest(world: World):
 
 
 def test_a_large_file_comes_in_parts(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(capture_files, "CHUNK_BYTES", 100)
     world.add(world.file(1), 1, 2, 3)
     with world.follow(world.file(1)) as follower:
         assert [record.seq for record in follower.read()] == [1]

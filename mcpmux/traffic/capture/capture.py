@@ -1,7 +1,7 @@
 """Write messages from the tap to files, redacted, without delaying traffic.
 
-    tap → queue, bounded in bytes: redact, encode many → one writer task → thread: write, begin new files
-                                                                         → thread: compress, remove
+    tap → queue, bounded in bytes: redact, encode many → one writer task: compress → thread: write
+                                                                                   → thread: remove old files
 
 A message that finds the queue full is dropped: its number (`seq`) is missing in the files, and a warning
 counts them. With `on_full = "wait"` new requests of clients wait while the queue is more than half full, so
@@ -12,7 +12,6 @@ pauses with an error in the log, traffic goes on, and the queue is written when 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +27,7 @@ from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.lru import Lru
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.capture.files import CaptureWriter, sweep
+from mcpmux.traffic.capture.files import CaptureWriter, remove_surplus
 from mcpmux.traffic.capture.line import data_of, encode_lines
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS, Run
@@ -117,10 +116,11 @@ class Levels:
 
 
 class _Batch(msgspec.Struct, gc=False):
-    """Messages of one level, or their `lines`. `size`: bytes in the queue."""
+    """Messages of one level, or their `lines`. `count`: of messages; `size`: bytes in the queue."""
 
     level: str
     messages: list[Observation]
+    count: int = 0
     size: int = 0
     lines: Sequence[bytes] = ()
 
@@ -151,11 +151,12 @@ class CaptureSink:
         self._config = config
         self._run = run
         self._clock = clock
-        self.writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
+        folder, size, age = Path(config.directory), config.rotate_size, config.rotate_age
+        self.writer = CaptureWriter(folder, run, size, age, compress=config.compress)
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._unlogged: Counter[str] = Counter()  # dropped messages, by the reason to log
-        self._lost = 0  # at the end
+        self._gives_up = False  # at the end
         self._filled = trio.Event()
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
@@ -199,6 +200,7 @@ class CaptureSink:
             last = _Batch(level, [])
             self._queue.append(last)
         last.messages += messages
+        last.count += len(messages)
         last.size += size
         if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
             # Now, while they are in the processor's caches.
@@ -252,9 +254,12 @@ class CaptureSink:
                 self._settle()
                 if not self._queue:
                     break
-        if self._lost:
-            self.dropped += self._lost
-            log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
+        self.writer.end()
+        await self._write()
+        self.writer.close()
+        if lost := self.writer.waiting:
+            self.dropped += lost
+            log.error("the capture is incomplete: its last messages could not be written", lost=lost)
 
     def close(self) -> None:
         """End the capture: `run` returns when the rest is written, within CLOSE_SECONDS."""
@@ -266,38 +271,40 @@ class CaptureSink:
     async def _write_queue(self) -> None:
         """Encode and write the queue of now; its bytes count until it is written."""
         queue, self._queue = self._queue, deque()
-        parts: list[bytes] = []
         size = 0
         while queue:
             batch = queue.popleft()
-            lines = batch.lines
-            encode = partial(self._encode, batch.level, batch.messages)
+            add = partial(self._add, batch, self._clock())
             if batch.size > LARGE:
-                lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
-            elif not lines:
-                # Encoding blocks, so other tasks run before each batch.
+                await trio.to_thread.run_sync(add, abandon_on_cancel=True)
+            else:
+                # Encoding and compressing block, so other tasks run before each batch.
                 await trio.lowlevel.checkpoint()
-                lines = encode()
-            parts += lines
+                add()
             size += batch.size
             if size >= BATCH_BYTES or not queue:
-                await self._write(b"".join(parts), size)
-                parts, size = [], 0
+                await self._write()
+                self._bytes -= size
+                self._waiting_for_room.unpark_all()
+                size = 0
 
-    async def _write(self, lines: bytes, size: int) -> None:
-        """Write all lines, retrying for ever; after `close`, stop at the first failure."""
-        while lines and not self._lost:
-            write = partial(self.writer.write, lines, self._clock())
+    def _add(self, batch: _Batch, now: float) -> None:
+        lines = batch.lines or self._encode(batch.level, batch.messages)
+        self.writer.add(b"".join(lines), batch.count, now)
+
+    async def _write(self) -> None:
+        """Write all that was added, retrying for ever; after `close`, stop at the first failure."""
+        written = False
+        while not written and not self._gives_up:
             try:
-                written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(self.writer.write, abandon_on_cancel=True)
             except OSError as error:
                 if not self.paused:
                     self.paused = True
                     what = "capture pauses, its files cannot be written; traffic goes on"
                     log.error(what, directory=str(self.writer.directory), reason=reason_of(error))
                 self._waiting_for_room.unpark_all()
-                if self._closed.is_set():
-                    break
+                self._gives_up = self._closed.is_set()
                 with trio.move_on_after(RETRY_SECONDS):
                     await self._closed.wait()
             else:
@@ -306,29 +313,20 @@ class CaptureSink:
                     log.warning("capture goes on")
                 if self.writer.rotated:
                     self._rotated.set()
-                lines = lines[written:]
-        self._lost += lines.count(b"\n")
-        self._bytes -= size
-        self._waiting_for_room.unpark_all()
+                written = True
 
     async def keep_tidy(self) -> None:
-        """Compress and remove files: at the start, when a file is complete, and every TIDY_SECONDS."""
+        """Remove files: at the start, when a file is complete, and every TIDY_SECONDS."""
         while True:
             self._rotated, self.writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
-            work = partial(sweep, self.writer.directory, self._config, _rest, now)
+            work = partial(remove_surplus, self.writer.directory, self._config, now)
             try:
                 await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             except OSError as error:
-                log.warning("capture files could not be compressed or removed", reason=reason_of(error))
+                log.warning("capture files could not be removed", reason=reason_of(error))
             with trio.move_on_after(TIDY_SECONDS):
                 await self._rotated.wait()
-
-
-def _rest(seconds: float) -> None:
-    """Wait, in a thread, unless its task is cancelled."""
-    trio.from_thread.check_cancelled()
-    time.sleep(seconds)
 
 
 class CaptureUnusable(McpmuxError):
@@ -350,7 +348,8 @@ async def open_capture(
     """
     sink = CaptureSink(config, redactor, run, prefixes, clock)
     try:
-        await trio.to_thread.run_sync(sink.writer.open, clock())
+        sink.writer.add(b"", 0, clock())
+        await trio.to_thread.run_sync(sink.writer.write)
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None

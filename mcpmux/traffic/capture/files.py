@@ -1,28 +1,30 @@
-"""Name, read, write, compress and remove the files in a capture folder.
+"""Name, read, write and remove the files in a capture folder.
 
-    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl      being written, or left behind by a run that was killed
-    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl.gz   complete and compressed
+    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl.gz   compressed while it is written
+    mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl      with `compress = false`
 
 The names sort by time. A file belongs to one run and is locked while it is written, so that no other process
-removes or compresses it. Readers take files in any state: cut, damaged, half of another version. Unreadable
-lines are reported and the rest is read.
+removes it. Readers take files in any state: growing, cut, damaged, half of another version. Unreadable lines
+are reported and the rest is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import math
 import os
 import re
-import shutil
 import sys
-import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
+
+import msgspec
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
@@ -31,16 +33,21 @@ from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.file_lock import BINARY, lock_file
 
 try:
-    from isal.igzip import GzipFile
+    from isal.isal_zlib import compressobj
 except ImportError:  # it is not made for this kind of processor
-    from gzip import GzipFile
+    from zlib import compressobj  # type: ignore[assignment]  # the class that it returns has another name
 
 SUFFIX = ".jsonl"
-COMPRESSED = ".jsonl.gz"
-UNFINISHED = ".part"  # behind a name: being compressed; a leftover of that is useless
+GZIP = ".gz"
+COMPRESSED = SUFFIX + GZIP
 
 LINE_LIMIT = 512 * 2**20  # bytes; a whole message in one record, with room to spare
 
+CHUNK_BYTES = 64 * 2**10  # of lines that are read at a time
+
+DAMAGED = "the compressed file is damaged from here on"
+_MAGIC = b"\x1f\x8b"
+_CUT = "the file was cut in the middle of this line"
 _NAME = re.compile(r"mcpmux-\d{8}T\d{6}Z-[0-9a-z]+-\d{4,}\.jsonl(\.gz)?")
 
 
@@ -64,15 +71,8 @@ def file_name(wall: float, run: str, number: int) -> str:
 
 
 def find_files(directory: Path) -> list[Path]:
-    """Return the capture files of a folder, oldest first; of a file and its compressed copy the file.
-
-    Raises OSError when the folder cannot be read.
-    """
-    files: dict[str, Path] = {}
-    for path in sorted(directory.iterdir()):  # so `x.jsonl` comes before `x.jsonl.gz`, and stays
-        if _NAME.fullmatch(path.name):
-            files.setdefault(path.name.removesuffix(".gz"), path)
-    return list(files.values())
+    """Return the capture files of a folder, oldest first. Raises OSError when the folder cannot be read."""
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
 def expand_paths(paths: Sequence[Path]) -> list[Path]:
@@ -80,11 +80,71 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
     return [file for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
+class LineReader:
+    """Reads whole lines of a file that may be compressed, cut or still growing. Use it as a context. Blocks.
+
+    `is_complete`: whether no more can come, as the compression has its end, or `is_damaged`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file. Raises OSError."""
+        self._file = path.open("rb")
+        self._stream: gzip.GzipFile | BufferedReader | None = None
+        self.is_complete = self.is_damaged = False
+        self._begun: list[bytes] = []  # the line whose end has not been read
+        self._size = 0  # of that line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self) -> list[bytes]:
+        """Return some lines without their ends; [] when there are no more so far. Raises OSError."""
+        while data := self._read_some():
+            piece, *pieces = data.split(b"\n")
+            self._go_on(piece)
+            if pieces:
+                lines = self.take_rest() or [b""]
+                self._go_on(pieces.pop())
+                return lines + pieces
+        return []
+
+    def take_rest(self) -> list[bytes]:
+        """Return the last line if it has no end, else []."""
+        begun, self._begun, self._size = self._begun, [], 0
+        return [b"".join(begun)] if begun else []
+
+    def _read_some(self) -> bytes:
+        if self._stream is None and (begin := self._file.peek(len(_MAGIC))):
+            self._stream = gzip.GzipFile(fileobj=self._file) if begin.startswith(_MAGIC) else self._file
+        if self._stream is None or self.is_complete:
+            return b""
+        try:
+            data = self._stream.read1(CHUNK_BYTES)
+        except EOFError:  # the compression has no end: more will come, or the file was cut
+            return b""
+        except (zlib.error, gzip.BadGzipFile):
+            self.is_complete = self.is_damaged = True
+            return b""
+        self.is_complete = not data and self._stream is not self._file
+        return data
+
+    def _go_on(self, piece: bytes) -> None:
+        if piece and self._size <= LINE_LIMIT:  # a line that is too long shows by its length, not by its end
+            self._begun.append(piece)
+            self._size += len(piece)
+
+
 def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
     """Yield every record in files, plain or compressed, in the order of the files and their lines.
 
-    `on_bad` is called with each line that is no record, with a file that ends in the middle of a line or of
-    its compression, and with one that cannot be opened. Blocks; holds one line in memory at a time.
+    `on_bad` is called with each line that is no record, with a file that ends in the middle of a line or is
+    damaged, and with one that cannot be opened. Blocks; holds few lines in memory at a time.
     """
     for path in paths:
         yield from _read_file(path, on_bad)
@@ -93,71 +153,26 @@ def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
 def _read_file(path: Path, on_bad: OnBad) -> Iterator[Record]:
     number = 0
     try:
-        with path.open("rb") as raw:
-            stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            while line := stream.readline(LINE_LIMIT):
-                number += 1
-                whole = line.endswith(b"\n")
-                if not whole and len(line) == LINE_LIMIT:
-                    on_bad(BadLine(path, number, f"the line is longer than {LINE_LIMIT} bytes"))
-                    while (piece := stream.readline(2**20)) and not piece.endswith(b"\n"):
-                        pass
-                elif line.strip():
+        with LineReader(path) as reader:
+            while lines := (whole := reader.read()) or reader.take_rest():
+                for line in lines:
+                    number += 1
                     try:
-                        yield decode_record(line)
+                        if line.strip():
+                            yield decode_line(line)
                     except BadRecord as error:
-                        problem = str(error) if whole else "the file was cut in the middle of this line"
-                        on_bad(BadLine(path, number, problem))
-    except EOFError:
-        on_bad(BadLine(path, number + 1, "the compressed file was cut here"))
-    except (zlib.error, gzip.BadGzipFile):
-        on_bad(BadLine(path, number + 1, "the compressed file is damaged from here on"))
+                        on_bad(BadLine(path, number, str(error) if whole else _CUT))
+            if reader.is_damaged:
+                on_bad(BadLine(path, number + 1, DAMAGED))
     except OSError as error:
         on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
 
 
-# Complete files are compressed, and files beyond the limits of number, size and age removed. This blocks.
-# A file that a process is still writing is locked, and left alone.
-
-CHUNK = 64 * 2**10  # bytes that are compressed at a time, in half a millisecond or so
-LEVEL = 1  # of gzip: the quickest that makes files small; ISA-L has 0 to 3
-
-
-def sweep(directory: Path, config: Capture, rest: Callable[[float], None], now: float) -> None:
-    """Sweep the folder once. `now`: seconds since 1970. Raises OSError.
-
-    `rest` waits for a number of seconds; an exception of it ends the work.
-    """
-    leftovers = directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}")
-    for path in _unlocked([leftover.with_suffix("").with_suffix("") for leftover in leftovers]):
-        path.with_name(path.name + ".gz" + UNFINISHED).unlink(missing_ok=True)
-    if config.compress:
-        for path in _unlocked(file for file in find_files(directory) if file.name.endswith(SUFFIX)):
-            compress(path, rest)
-    remove_surplus(directory, config, now)
-
-
-def compress(path: Path, rest: Callable[[float], None]) -> None:
-    """Replace a file by its `.gz`, with the same time. Rests half of the time: traffic goes first."""
-    whole = path.with_name(path.name + ".gz")
-    part = whole.with_name(whole.name + UNFINISHED)
-    try:
-        with path.open("rb") as source, open(part, "wb", opener=partial(os.open, mode=FILE_MODE)) as raw:
-            with GzipFile("", "wb", LEVEL, raw, mtime=0) as target:
-                began = time.monotonic()
-                while chunk := source.read(CHUNK):
-                    target.write(chunk)
-                    rest(time.monotonic() - began)
-                    began = time.monotonic()
-            raw.flush()
-            os.fsync(raw.fileno())
-        # A crash leaves the plain file, or both: never the compressed one alone before it is on the disk.
-        shutil.copystat(path, part)
-        part.replace(whole)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    path.unlink()
+def decode_line(line: bytes) -> Record:
+    """Return the record on a line of a file. Raises BadRecord."""
+    if len(line) > LINE_LIMIT:
+        raise BadRecord(f"the line is longer than {LINE_LIMIT} bytes")
+    return decode_record(line)
 
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:
@@ -173,6 +188,11 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
                 total, count = total - facts.st_size, count - 1
 
 
+def is_being_written(path: Path) -> bool:
+    """Return whether a process has locked a file to write it. Raises OSError."""
+    return not list(_unlocked([path]))
+
+
 def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the paths that no other process has locked, or that are gone, each locked until the next one."""
     for path in paths:
@@ -184,95 +204,133 @@ def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-# One run's files are written in whole lines only, and as many as there is room for. When a write fails, an
-# incomplete line is cut off, so that this line can be written again later; when even that is
-# impossible, a new file is begun. All of it blocks, for one caller at a time.
+# Lines are compressed when they are added, which costs less than writing them plain, and are written later.
+# What cannot be written stays, to be written again.
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+LEVEL = 1  # of the compression: the quickest that makes files small
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY
 
 
-class CaptureWriter:
-    """Writes one file at a time. `size` in bytes, `age` in seconds; `now` is the time by the run's clock.
+class _Waiting(msgspec.Struct):
+    """What is to be written to one file. `began`: when that is to be begun, None if it is open.
 
+    `count`: the number of messages.
+    """
+
+    began: float | None
+    data: list[bytes]
+    count: int = 0
+
+
+class CaptureWriter:
+    """Writes one run's lines to one file at a time; `add` and `write` are for one caller at a time.
+
+    `size`: bytes of a file's lines; `age`: of a file in seconds; `now`: the time by the run's clock.
     `rotated` becomes true when a file is complete.
     """
 
-    def __init__(self, directory: Path, run: Run, size: int, age: float) -> None:
+    def __init__(self, directory: Path, run: Run, size: int, age: float, *, compress: bool) -> None:
         self.directory = directory
         self.rotated = False
         self._run = run
         self._size_limit = size
         self._age_limit = age
+        self._compress = compress
+        self._compressor: Any = None
+        self._waiting: deque[_Waiting] = deque()
+        self._size, self._began = 0, -math.inf
         self._number = 0
         self._fd: int | None = None
-        self._size = 0
-        self._began = 0.0
 
-    def open(self, now: float) -> None:
-        """Begin a file when none is open. Raises OSError."""
-        if self._fd is not None:
-            return
-        self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        while self._fd is None:
-            self._number += 1
-            path = self.directory / file_name(self._run.wall_at(now), self._run.name, self._number)
-            with contextlib.suppress(FileExistsError):  # of another run with the same random name
-                self._fd = os.open(path, _FLAGS, FILE_MODE)
+    @property
+    def waiting(self) -> int:
+        """The number of messages that were added and are not, or not wholly, written."""
+        return sum(part.count for part in self._waiting)
+
+    def add(self, lines: bytes, count: int, now: float) -> None:
+        """Add whole lines of so many messages, to a new file if the last one is large or old enough."""
+        if now - self._began >= self._age_limit:
+            self._begin(now)
+        while lines:
+            # At least one line, of any length, goes into a file.
+            room = max(self._size_limit - self._size, 1)
+            part = lines if len(lines) < room else lines[: lines.find(b"\n", room - 1) + 1]
+            self._put(part)
+            lines = lines[len(part) :]
+            if self._size >= self._size_limit:
+                self.end()
+                if lines:
+                    self._begin(now)
+        self._waiting[-1].count += count
+
+    def _begin(self, now: float) -> None:
+        self.end()
+        if self._compress:
+            self._compressor = compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # with a gzip header
         self._size, self._began = 0, now
+        self._waiting.append(_Waiting(now, []))
         at = round(now - self._run.clock, 6)
         time = self._run.time_of(now)
         start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
+        self._put(encode_record(start))
+
+    def _put(self, lines: bytes) -> None:
+        self._size += len(lines)
+        if self._compressor is not None:
+            # Flushed, so that a reader of an unfinished file gets these lines.
+            lines = self._compressor.compress(lines) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        self._append(lines)
+
+    def _append(self, data: bytes) -> None:
+        if not self._waiting:
+            self._waiting.append(_Waiting(None, []))
+        self._waiting[-1].data.append(data)
+
+    def end(self) -> None:
+        """Add the end of the compression; lines after it begin a file."""
+        if self._compressor is not None:
+            self._append(self._compressor.flush())
+            self._compressor = None
+        self._began = -math.inf
+
+    def write(self) -> None:
+        """Write what was added. Raises OSError; what is left then can be written again. Blocks."""
+        while self._waiting:
+            part = self._waiting[0]
+            data = b"".join(part.data)
+            if part.began is not None:
+                written = self._open(part.began, data)
+                part.began = None
+            else:
+                assert self._fd is not None
+                written = os.write(self._fd, data)
+            part.data = [data[written:]]
+            if written == len(data):
+                self._waiting.popleft()
+
+    def _open(self, began: float, data: bytes) -> int:
+        """Begin a file. Return how much of the data it has. Raises OSError: there is no file."""
+        self.close()
+        self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        while self._fd is None:
+            self._number += 1
+            name = file_name(self._run.wall_at(began), self._run.name, self._number)
+            path = self.directory / (name + GZIP if self._compress else name)
+            with contextlib.suppress(FileExistsError):  # of another run with the same random name
+                self._fd = os.open(path, _FLAGS, FILE_MODE)
         try:
             lock_file(self._fd)
-            self._append(encode_record(start))
+            return os.write(self._fd, data)
         except OSError:
             self.close()
             path.unlink(missing_ok=True)
             raise
 
-    def write(self, lines: bytes, now: float) -> int:
-        """Write as many lines, each with its newline, as belong into one file.
-
-        Returns the number of bytes written, of whole lines. Raises OSError when not even the first could be;
-        the rest can be written again in any case.
-        """
-        if now - self._began >= self._age_limit:
-            self.close()
-        self.open(now)
-        # At least one line, of any length, goes into a file.
-        room = max(self._size_limit - self._size, 1)
-        if len(lines) >= room:
-            lines = lines[: lines.find(b"\n", room - 1) + 1 or None]
-        written = self._append(lines)
-        if self._size >= self._size_limit:
-            self.close()
-        return written
-
-    def _append(self, lines: bytes) -> int:
-        assert self._fd is not None
-        good, rest = self._size, memoryview(lines)
-        try:
-            while rest:
-                written = os.write(self._fd, rest)
-                self._size += written
-                rest = rest[written:]
-        except OSError:
-            whole = lines.rfind(b"\n", 0, self._size - good) + 1  # bytes that end with a line
-            try:
-                os.ftruncate(self._fd, good + whole)
-                self._size = good + whole
-            except OSError:
-                self.close()
-            if not whole:
-                raise
-            return whole
-        return self._size - good
-
     def close(self) -> None:
-        """Complete the file. Never raises: no data wait in it to be written."""
+        """Close the file. Never raises: no data wait in it to be written."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self.rotated = True

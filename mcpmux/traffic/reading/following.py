@@ -1,26 +1,31 @@
-"""Follow capture files that grow, rotate, are compressed and disappear.
+"""Follow capture files that grow, rotate and disappear.
 
-All files that are being written are followed at once, so several mcpmux may write into one folder. A file
-that was rotated and compressed between two reads is read from its compressed copy. Blocks, never for long:
-the caller waits between two reads.
+All files that are being written are followed at once, so several mcpmux may write into one folder. Blocks,
+never for long: the caller waits between two reads.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from mcpmux.traffic.capture.files import BadLine, OnBad, expand_paths, find_files, read_files
-from mcpmux.traffic.record import BadRecord, Record, decode_record
+from mcpmux.traffic.capture.files import (
+    DAMAGED,
+    GZIP,
+    BadLine,
+    LineReader,
+    OnBad,
+    decode_line,
+    expand_paths,
+    find_files,
+    is_being_written,
+    read_files,
+)
+from mcpmux.traffic.record import BadRecord, Record
 
 LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; reading more would take long
 GZIP_GROWTH = 8  # ratio of a capture's size to its compressed size
-CHUNK_BYTES = 2**20  # of a file in one read
-
-_GZIP = ".gz"
-_MAGIC = b"\x1f\x8b"
 
 
 class Follower:
@@ -33,16 +38,15 @@ class Follower:
         self._start = expand_paths(paths)
         self.found_nothing = not self._start
         self.left_out = False
-        self._known = set(map(_plain, self._start))
-        plain = (path for path in self._start if not _is_compressed(path))
-        self.growing = {path: path.open("rb") for path in plain}
+        self._known = {_plain_name(path) for path in self._start}
+        self.growing = {path: LineReader(path) for path in self._start if _may_grow(path)}
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in self.growing.values():
-            stream.close()
+        for reader in self.growing.values():
+            reader.close()
 
     def recent(self) -> Iterator[Record]:
         """Yield the ends of the newest files, oldest record first; `read` continues behind them.
@@ -53,86 +57,64 @@ class Follower:
         while place > 0 and size < LOOK_BACK_BYTES:
             place -= 1
             path = self._start[place]
-            size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
+            size += path.stat().st_size * (GZIP_GROWTH if path.suffix == GZIP else 1)
         self.left_out = place > 0
         for number, path in enumerate(self._start):
-            stream = self.growing.get(path)
-            if number < place:
-                if stream is not None:
-                    _skip_all(stream)
-            elif stream is None:
-                yield from read_files([path], self._on_bad)
-            else:
-                position = path.stat().st_size - LOOK_BACK_BYTES
-                if position > 0:  # go on with the next whole line
+            reader = self.growing.get(path)
+            if reader is None:
+                if number >= place:
+                    yield from read_files([path], self._on_bad)
+                continue
+            end: deque[bytes] = deque()
+            size = 0
+            while lines := reader.read():
+                end.extend(lines)
+                size += sum(map(len, lines))
+                while size > LOOK_BACK_BYTES:
                     self.left_out = True
-                    stream.seek(position - 1)
-                    stream.readline()
-                while records := self._read_new(path, stream):
-                    yield from records
+                    size -= len(end.popleft())
+            if number >= place:
+                yield from self._records(path, end)
 
     def skip(self) -> None:
         """Skip all existing records."""
-        for stream in self.growing.values():
-            _skip_all(stream)
+        for reader in self.growing.values():
+            while reader.read():
+                pass
 
     def read(self) -> list[Record]:
         """Return the records since the last read; [] when there are none."""
         records: list[Record] = []
-        idle = not self.growing
-        for path, stream in list(self.growing.items()):
-            new = self._read_new(path, stream)
-            records += new
-            idle = idle or not new
-            if not new and not path.exists():
+        idle = True
+        for path, reader in list(self.growing.items()):
+            lines = reader.read()
+            records += self._records(path, lines)
+            idle = idle and not lines
+            if reader.is_damaged:
+                self._on_bad(BadLine(path, 0, DAMAGED))
+            if not lines and (reader.is_complete or not path.exists()):
                 self.growing.pop(path).close()
         if idle:  # else the rest of a complete file must come before the next file
             for path in (path for folder in self._folders for path in find_files(folder)):
-                records += self._begin(path)
+                if _plain_name(path) not in self._known:
+                    self._known.add(_plain_name(path))
+                    self.growing[path] = LineReader(path)
+                    records += self._records(path, self.growing[path].read())
         return records
 
-    def _begin(self, path: Path) -> list[Record]:
-        if _plain(path) in self._known:
-            return []
-        self._known.add(_plain(path))
-        if path.suffix == _GZIP:
-            return list(read_files([path], self._on_bad))
-        self.growing[path] = path.open("rb")
-        return self._read_new(path, self.growing[path])
-
-    def _read_new(self, path: Path, stream: BinaryIO) -> list[Record]:
-        """Return a bounded part of the new records in a file; [] only when there are none.
-
-        An unfinished last line waits for its rest.
-        """
-        records: list[Record] = []
-        while not records and (lines := stream.readlines(CHUNK_BYTES)):
-            if not lines[-1].endswith(b"\n"):
-                stream.seek(-len(lines.pop()), os.SEEK_CUR)
-                if not lines:
-                    break
-            for line in filter(bytes.strip, lines):
-                try:
-                    records.append(decode_record(line))
-                except BadRecord as error:
-                    self._on_bad(BadLine(path, 0, str(error)))
-        return records
+    def _records(self, path: Path, lines: Iterable[bytes]) -> Iterator[Record]:
+        for line in filter(bytes.strip, lines):
+            try:
+                yield decode_line(line)
+            except BadRecord as error:
+                self._on_bad(BadLine(path, 0, str(error)))
 
 
-def _skip_all(stream: BinaryIO) -> None:
-    """Move to the line that is being written."""
-    size = stream.seek(0, os.SEEK_END)
-    start = stream.seek(max(0, size - LOOK_BACK_BYTES))
-    stream.seek(start + stream.read(size - start).rfind(b"\n") + 1)
+def _plain_name(path: Path) -> Path:
+    """Return the path that a file had before another program compressed it."""
+    return path.with_suffix("") if path.suffix == GZIP else path
 
 
-def _is_compressed(path: Path) -> bool:
-    """Return whether a file is compressed, by its name, or by its first bytes, as files may be renamed."""
-    if path.suffix == _GZIP:
-        return True
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
-def _plain(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix == _GZIP else path
+def _may_grow(path: Path) -> bool:
+    """Return whether a file may be written now: other programs than mcpmux do not lock plain files."""
+    return path.suffix != GZIP or is_being_written(path)
