@@ -152,11 +152,11 @@ async def _prepare_http(
     handle: Handler = endpoint.handle
     door = None
     if replica is not None and sessions is not None:
-        sessions.on_loss = endpoint.lose
+        sessions.on_loss = endpoint.sessions.lose
         nursery.start_soon(sessions.run, name="sessions in the store")
         door = replica.door_of(number, endpoint, sessions)
         handle = door.handle
-    await nursery.start(endpoint.run)
+    await nursery.start(endpoint.sessions.run)
     serve = partial(
         serve_http,
         handler=handle,

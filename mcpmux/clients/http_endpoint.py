@@ -2,7 +2,7 @@
 
 The content of a POST decides how it is served: modern `_meta` or a modern version header → stateless;
 `initialize` → a new legacy session; a session header → that session. GET opens or resumes a session's
-streams, DELETE ends the session; idle sessions are ended after `limits.session_idle`.
+streams, DELETE ends the session. `http_sessions` keeps the sessions.
 
 Promises where clients must authenticate: before a client is admitted, only Host and Origin of its request are
 examined, and a large body is not even read; a stream (GET, or a listen) ends when the token that opened it
@@ -11,7 +11,7 @@ card are public. They do not reveal which views exist.
 
 Where several processes serve the same clients, a request about something of another process (a legacy
 session, a stream of HTTP+SSE, a parked call, a task) does not reach this one: its own process authenticates
-and authorizes the client. A session whose process has gone is recovered here.
+and authorizes the client.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" is in `sse_endpoint`.
@@ -19,8 +19,6 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-2
 
 from __future__ import annotations
 
-import secrets
-from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -44,10 +42,10 @@ from mcpmux.clients.http_answer import (
     status_of,
 )
 from mcpmux.clients.http_session import HttpSession
-from mcpmux.clients.legacy_session import Session
+from mcpmux.clients.http_sessions import HttpSessions
 from mcpmux.clients.server_card import ServerCard
 from mcpmux.clients.service import Service
-from mcpmux.clients.session_records import MovedElsewhere, Recovered, Recoveries, SessionRecords
+from mcpmux.clients.session_records import MovedElsewhere, SessionRecords
 from mcpmux.clients.sse_endpoint import SseEndpoint
 from mcpmux.config import HttpListener, Limits
 from mcpmux.config.scalars import is_name
@@ -83,7 +81,7 @@ from mcpmux.protocol.headers import (
     ToolHeaders,
     check_request,
 )
-from mcpmux.protocol.principal import Principal, Turned
+from mcpmux.protocol.principal import Turned
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.transports.body_budget import BodyBudget
@@ -91,7 +89,6 @@ from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.waiting import DeadlineSweeper
 
 if TYPE_CHECKING:
     from mcpmux.auth.discovery import OwnMetadata
@@ -103,8 +100,6 @@ Handling = Awaitable[None]
 """The remaining work for a request, to be awaited."""
 
 _OBJECT: Final = b"{"  # the first byte of most bodies, and of no batch
-SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
-SWEEP_SECONDS = 1.0  # between two looks for idle sessions
 # Principals whose lists of tools are remembered; for others the parameter headers are not compared.
 LEARNERS_LIMIT: Final = 1000
 LEARNED_BYTES: Final = 32 * 2**20  # of these lists
@@ -120,7 +115,7 @@ def _place_of_leg(request: HttpRequest) -> tuple[str, str]:
 
 
 class HttpEndpoint:
-    """All HTTP clients of one listener. `handle` answers a request while `run` runs. `sessions`: by id."""
+    """All HTTP clients of one listener. `handle` answers a request while `sessions.run` runs."""
 
     def __init__(
         self,
@@ -140,9 +135,6 @@ class HttpEndpoint:
         reach their process. `records` keep sessions beyond the life of this process. `card`: the server card
         to publish. `bodies`: the budget for large messages over HTTP+SSE.
         """
-        self._marks = marks or Marks()
-        self._records = records
-        self._recoveries = Recoveries(records, self._go_on) if records is not None else None
         self._gate = gate
         self._card = card
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
@@ -151,79 +143,22 @@ class HttpEndpoint:
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self.grants = self._policy.grants
         """The function that returns the CORS headers of every answer to a page; see OriginPolicy."""
-        self._limits = limits
         self._streams = Share(limits.stream_share())
         # Tools as clients see them, by the principal who listed them.
         self._tools: Lru[str, ToolHeaders] = Lru(LEARNERS_LIMIT, LEARNED_BYTES)
         self._legs: Lru[tuple[str, str], Watch] = Lru(LEGS_LIMIT, LEGS_BYTES)  # the legs without a session
-        self._nursery: trio.Nursery
-        self._deadlines = DeadlineSweeper()
-        self.sessions: dict[str, HttpSession] = {}
+        self.sessions = HttpSessions(service, limits, gate, marks or Marks(), records, self._count_streams)
         # The (endpoint, view) of paths that were served before: most requests need one look here.
         self._places: dict[str, tuple[str, str]] = {}
         # The part of a path before the name of a view, and the endpoint that it belongs to.
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._sse: SseEndpoint | None = None
         if listener.sse_path:
-            more = gate, stopping, self._new_id, self._is_full, self._streams, bodies
+            more = gate, stopping, self.sessions.new_id, self.sessions.is_full, self._streams, bodies
             self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the calls that outlive their connections, and end idle sessions, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(self._deadlines.run, name="calls' time")
-            task_status.started()
-            try:
-                while True:
-                    await trio.sleep(SWEEP_SECONDS)
-                    self._end_sessions()
-            finally:
-                # Inside the nursery: a call that goes on without its client is cancelled by a task of it.
-                for session in self.sessions.values():
-                    session.close()
-
-    def _end_sessions(self) -> None:
-        """End sessions that are idle for too long, and sessions of principals that are no longer admitted."""
-        last = trio.current_time() - self._limits.session_idle
-        for session_id, session in list(self.sessions.items()):
-            orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
-            if orphaned or (session.idle and session.last_used < last):
-                self._end(session_id, "session of nobody ended" if orphaned else "idle session ended")
-
-    def _end(self, session_id: str, event: str, **facts: str) -> None:
-        self._service.session_counter.end(session_id)
-        if self._records is not None:
-            self._records.forget(session_id)
-        self.sessions.pop(session_id).close()
-        log.info(event, **facts, sessions=len(self.sessions))
-
-    def lose(self, session_id: str) -> None:
-        """Give up a session that another process has taken over."""
-        if (session := self.sessions.pop(session_id, None)) is not None:
-            self._service.session_counter.lose(session_id)
-            session.close()
-
-    def _is_full(self) -> bool:
-        streams = len(self._sse) if self._sse is not None else 0
-        return len(self.sessions) + streams >= self._limits.max_sessions
-
-    def _make_room(self, principal: Principal) -> bool:
-        """End a session of the principal that has most, if it has more than `principal` will have.
-
-        The least recently used of its idle sessions ends; sessions in use stay. Return whether one ended.
-        """
-        # Otherwise one principal could take every place and keep all others out.
-        counts = Counter(session.session.principal.name for session in self.sessions.values())
-        greedy, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
-        idle = [
-            (session.last_used, session_id)
-            for session_id, session in self.sessions.items()
-            if session.idle and session.session.principal.name == greedy
-        ]
-        if not principal or most <= counts[principal.name] + 1 or not idle:
-            return False
-        self._end(min(idle)[1], "session ended for another principal", principal=greedy)
-        return True
+    def _count_streams(self) -> int:
+        return len(self._sse) if self._sse is not None else 0
 
     def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
         """Serve a request if its client is admitted. Most need no task: their token was judged before."""
@@ -396,10 +331,8 @@ class HttpEndpoint:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
             return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
-        if self._recoveries is not None and not is_recovered:
-            session_id = request.headers.get(SESSION_HEADER)
-            if session_id is not None and session_id not in self.sessions:  # its process may have gone
-                return self._recover(self._recoveries, request, reply)
+        if not is_recovered and self.sessions.may_recover(request):
+            return self._recover(request, reply)
         if request.method == "POST":
             return self._post(request, reply)
         if (refusal := _version_refused(request)) is not None:
@@ -411,10 +344,10 @@ class HttpEndpoint:
             return self._delete(request, reply)
         return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
 
-    async def _recover(self, recoveries: Recoveries, request: HttpRequest, reply: HttpReply) -> None:
+    async def _recover(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer a request in a session of a process that has gone, after taking the session over."""
         await in_task()
-        trouble = await recoveries.recover(request.headers[SESSION_HEADER], request.principal)
+        trouble = await self.sessions.recover(request)
         if isinstance(trouble, RpcError):
             await reply.send(status_of(trouble), headers_of(trouble), encode_error(None, trouble))
         elif trouble is not None:
@@ -423,21 +356,8 @@ class HttpEndpoint:
         else:
             await self._serve_entered(request, reply, is_recovered=True)
 
-    def _go_on(self, session_id: str, principal: Principal, recovered: Recovered) -> None:
-        self._service.session_counter.go_on(session_id, principal)
-        self._hold(session_id, recovered.session).go_on(recovered)
-        log.info("session taken over", revision=recovered.session.revision, sessions=len(self.sessions))
-
-    def _hold(self, session_id: str, session: Session) -> HttpSession:
-        """Register a session under its id, and return it."""
-        keeper = self._records.keeper_of(session_id) if self._records is not None else None
-        in_flight = self._limits.max_in_flight
-        held = HttpSession(session, self._nursery, self._deadlines, in_flight, keeper)
-        self.sessions[session_id] = held
-        return held
-
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
-        session = self._find_session(request)
+        session = self.sessions.find(request)
         watch = (session.watch if session is not None else None) or self._leg_of(request, tap)
         if EXCHANGE.get():  # left by the request before on the same connection, whose task this is
             EXCHANGE.set(0)
@@ -469,7 +389,7 @@ class HttpEndpoint:
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
             # The question that this answers would otherwise wait for its whole deadline.
-            if bad.is_answer and (asking := self._find_session(request)) is not None:
+            if bad.is_answer and (asking := self.sessions.find(request)) is not None:
                 asking.fail_question(bad)
             return reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
         if self._gate is not None and (refusal := self._refuses([message], request, reply)) is not None:
@@ -497,7 +417,7 @@ class HttpEndpoint:
 
     def _batching(self, request: HttpRequest) -> HttpSession | None:
         """Return the session if the body is a batch in a session whose revision has batches, else None."""
-        session = self._find_session(request)
+        session = self.sessions.find(request)
         if session is None or not allows_batch(session.session.revision):
             return None
         return session if is_batch(request.body) else None
@@ -548,7 +468,7 @@ class HttpEndpoint:
             raise refusal
         if message.method == m.INITIALIZE:
             return self._initialize(message, request, reply)
-        return self._session_of(request).post(message, call, reply, streams=streams)
+        return self.sessions.find_existing(request).post(message, call, reply, streams=streams)
 
     async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer a listen. Raises Busy when its client has too many streams."""
@@ -570,39 +490,17 @@ class HttpEndpoint:
         return result
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
-        session_id, lasting = self._new_id(), self._records is not None
         try:
-            await self._service.session_counter.begin(session_id, request.principal, lasting=lasting)
-            session, result = await self._open(session_id, message, request.principal)
+            session_id, opened, result = await self.sessions.open(message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)
             return
-        opened = self._hold(session_id, session)
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
             self._legs.discard(_place_of_leg(request))  # the session has this leg now; others need a new one
-        log.info("session opened", revision=session.revision, sessions=len(self.sessions))
+        log.info("session opened", revision=opened.session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
-
-    async def _open(self, session_id: str, message: Request, principal: Principal) -> tuple[Session, Fields]:
-        """Open a session that is counted already. Return it and the answer. Raises RpcError."""
-        session: Session | None = None
-        try:
-            if self._is_full() and not self._make_room(principal):
-                raise Busy(f"{self._limits.max_sessions} sessions are open; end one", "limits.max_sessions")
-            session, result = await self._service.initialize(message, principal)
-            if self._records is not None:
-                await self._records.begin(session_id, session)
-        except BaseException:  # cancelling too must not leave a session that no client knows, or its count
-            if session is not None:
-                session.close()
-            self._service.session_counter.end(session_id)
-            raise
-        return session, result
-
-    def _new_id(self) -> str:
-        return self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
         if (refusal := _version_refused(request)) is not None:
@@ -610,7 +508,7 @@ class HttpEndpoint:
             return
         if SESSION_HEADER in request.headers:
             try:
-                session = self._session_of(request)
+                session = self.sessions.find_existing(request)
             except NoSession as error:
                 await reply.send(error.status, JSON, encode_error(None, error))
                 return
@@ -625,7 +523,7 @@ class HttpEndpoint:
         await in_task()
         client = client_of(request.principal, origin_of(request.peer))
         try:
-            session = self._session_of(request)
+            session = self.sessions.find_existing(request)
             self._streams.take(client)
             try:
                 await session.get(request.headers.get(LAST_EVENT_ID), reply)
@@ -637,35 +535,11 @@ class HttpEndpoint:
             await refuse_with(reply, 400, str(gone))
 
     async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
-        if self._find_session(request) is None:
+        if self.sessions.find(request) is None:
             await refuse_with(reply, 404, "Session not found")
         else:
-            self._end(request.headers[SESSION_HEADER], "session ended")
+            self.sessions.end(request.headers[SESSION_HEADER], "session ended")
             await reply.send(204, ())
-
-    def _session_of(self, request: HttpRequest) -> HttpSession:
-        # 400 without the header, 404 for a session that has ended: "Session Management", 2025-03-26 to
-        # 2025-11-25.
-        if SESSION_HEADER not in request.headers:
-            raise NoSession(400, "send `initialize` first, then its Mcp-Session-Id with every request")
-        session = self._find_session(request)
-        if session is None:
-            raise NoSession(404, "Session not found: it has ended; send `initialize` again")
-        return session
-
-    def _find_session(self, request: HttpRequest) -> HttpSession | None:
-        """Return the session that a request names; None when there is none, or another principal has it."""
-        session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
-        if session is None:
-            return None
-        legacy, principal = session.session, request.principal
-        # As if there were none: an id alone must neither open a session nor confirm that it exists ("Session
-        # Hijacking" in the Security Best Practices).
-        if legacy.principal.name != principal.name or legacy.principal.view != principal.view:
-            return None
-        # The same principal, but the new token may have other scopes: they count from now on.
-        legacy.principal = legacy.outbox.principal = principal
-        return session
 
 
 def _version_refused(request: HttpRequest) -> RpcError | None:

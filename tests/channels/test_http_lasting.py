@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from mcpmux.clients import http_session
-from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.http_session import ResumableCall
+from mcpmux.clients.http_sessions import HttpSessions
 from tests.peers.http_client import request
 from tests.peers.revision import CLIENT, LEGACY, Json
 from tests.peers.server import RpcFailure, ScriptedServer
@@ -173,7 +173,7 @@ async def test_call_ends_with_everything_when_mcpmux_stops_at_once(held, revisio
 @pytest.mark.interpreted
 async def test_endpoint_that_ends_before_its_connections_leaves_no_slot_taken(held, monkeypatch):
     scopes, over = [], trio.Event()
-    run = HttpEndpoint.run
+    run = HttpSessions.run
 
     async def stoppable(self, task_status=trio.TASK_STATUS_IGNORED):
         with trio.CancelScope() as scope:
@@ -181,7 +181,7 @@ async def test_endpoint_that_ends_before_its_connections_leaves_no_slot_taken(he
             await run(self, task_status)
         over.set()
 
-    monkeypatch.setattr(HttpEndpoint, "run", stoppable)
+    monkeypatch.setattr(HttpSessions, "run", stoppable)
     async with in_session(held, OLDER) as (client, session):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, call(), session)

@@ -126,7 +126,7 @@ async def open_site(
             site.ended.set()
 
         async with trio.open_nursery() as nursery:
-            await nursery.start(endpoint.run)
+            await nursery.start(endpoint.sessions.run)
             await nursery.start(serve)
             with trio.fail_after(PATIENCE):
                 yield site

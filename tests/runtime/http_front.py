@@ -35,7 +35,7 @@ async def start_endpoint(
     `parts` and `more`: other arguments of `HttpEndpoint`; `serving`: arguments of `serve_http`.
     """
     endpoint = HttpEndpoint(service, listener or HttpListener(port=0), sessions, *parts, **more)
-    await nursery.start(endpoint.run)
+    await nursery.start(endpoint.sessions.run)
     port = await start_http(nursery, endpoint.handle, **{"grants": endpoint.grants, **(serving or {})})
     return endpoint, port
 
