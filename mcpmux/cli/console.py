@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TextIO
@@ -200,7 +201,14 @@ class Activity:
 
     def __init__(self, text: str) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
-        self._bar = Progress(*columns, console=ERR, transient=True, disable=not sys.stderr.isatty())
+        self._bar = Progress(
+            *columns,
+            console=ERR,
+            transient=True,
+            disable=not sys.stderr.isatty(),
+            redirect_stdout=False,  # which would send it to stderr
+            redirect_stderr=False,
+        )
         self._task = self._bar.add_task(printable(text), total=None)
         self._is_paused = False
 
@@ -211,9 +219,9 @@ class Activity:
 
     def report(self, progress: float, total: float | None, message: str) -> None:
         """Show how far the activity is, and `message`, unless it is empty."""
-        self.start()
         description = printable(message) if message else None  # None keeps the old one
         self._bar.update(self._task, completed=progress, total=total, description=description)
+        self.start()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -244,5 +252,20 @@ async def show_activity(text: str) -> AsyncIterator[Activity]:
             nursery.start_soon(start_later)
             yield activity
             nursery.cancel_scope.cancel()
+    finally:
+        activity.stop()
+
+
+@contextmanager
+def show_reading(has_bar: bool) -> Iterator[ReportProgress]:
+    """Yield what shows the progress of work without tasks, by the same rule. `has_bar`: it is wanted."""
+    activity, began = Activity(""), time.monotonic()
+
+    def report(progress: float, total: float | None, message: str) -> None:
+        if has_bar and time.monotonic() - began > PATIENCE_SECONDS:
+            activity.report(progress, total, message)
+
+    try:
+        yield report
     finally:
         activity.stop()

@@ -320,7 +320,7 @@ def grep(
       mcpmux traffic grep '' 'status!=ok duration>200ms'
       mcpmux traffic grep -F 'file:///a.md' --by exchange
     """
-    source = CaptureFiles(where)
+    source = CaptureFiles(where, prints=True)
     try:
         expression = re.compile(re.escape(pattern) if fixed else pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:

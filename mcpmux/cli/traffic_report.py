@@ -204,7 +204,8 @@ def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> N
     if count > 1:
         raise Mistake(f"{place}: two formats cannot go to the same place")
     redactor = read_redactor(redact)
-    source = CaptureFiles(where, change=lambda record: redact_record(record, redactor))
+    prints = STDOUT in files.values()
+    source = CaptureFiles(where, change=lambda record: redact_record(record, redactor), prints=prints)
     counts: Counter[str] = Counter()
     for name, convert in chosen:
         records = source.everything() if name == files["jsonl"] and not source.filter else source.wanted()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from mcpmux.cli.console import show_bytes, tell
+from mcpmux.cli.console import is_screen, show_bytes, show_reading, tell
 from mcpmux.cli.options import load_config
 from mcpmux.cli.process import Mistake
 from mcpmux.config.traffic import Capture
@@ -33,6 +33,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
 
 FOLDER = Capture().directory
+MESSAGES_EACH = 1000  # between two looks at the clock
 TOLD_LIMIT = 5  # lines that cannot be read and are named one by one
 
 where_argument = click.argument("where", nargs=-1, metavar="[FILES|DIR]... [FILTER]...")
@@ -65,10 +66,15 @@ class CaptureFiles:
     """Capture files and folders, and a filter for their messages.
 
     Lines that cannot be read are named on stderr, the rest is read. `change` is applied to messages first.
+    `prints`: the command prints while it reads, so that on a terminal there is no room for a progress bar.
     """
 
     def __init__(
-        self, words: Sequence[str | Path], change: Callable[[Record], Record] = lambda record: record
+        self,
+        words: Sequence[str | Path],
+        change: Callable[[Record], Record] = lambda record: record,
+        *,
+        prints: bool = False,
     ) -> None:
         """`words` are files, folders and terms of a filter. Without any path it is the default folder.
 
@@ -78,6 +84,7 @@ class CaptureFiles:
         self.filter = read_filter(" ".join(terms), terms)
         self.paths = [Path(word) for word in words if word not in terms] or [Path(FOLDER)]
         self._change = change
+        self._has_bar = not (prints and is_screen())
         self._sightings = Sightings(self.filter)
         self._bad = 0
         self._unread: list[Path] = []  # files without a readable line
@@ -99,14 +106,19 @@ class CaptureFiles:
 
     def records(self) -> Iterator[Record]:
         """Yield all messages, and notes about the capture itself."""
-        for path in self.files():
-            bad, nothing = self._bad, True
-            for record in read_files([path], self.on_bad):
-                nothing = False
-                self._sightings.add(record)
-                yield record
-            if nothing and self._bad > bad:
-                self._unread.append(path)
+        files, count = self.files(), 0
+        with show_reading(self._has_bar) as report:
+            for number, path in enumerate(files):
+                bad, nothing = self._bad, True
+                for record in read_files([path], self.on_bad):
+                    count += 1
+                    if not count % MESSAGES_EACH:
+                        report(number, len(files), f"reading {path.name}, {count:,} messages so far")
+                    nothing = False
+                    self._sightings.add(record)
+                    yield record
+                if nothing and self._bad > bad:
+                    self._unread.append(path)
         self.tell_bad()
 
     def everything(self) -> Iterator[Record]:

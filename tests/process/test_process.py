@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
@@ -23,13 +24,13 @@ server.run_server(server.DemoServer("hostile", about, read, {}))
 """
 
 
-def run_on_terminal(*args: str, **variables: str) -> str:
+def run_on_terminal(*args: str, command: Sequence[str] = COMMAND, **variables: str) -> str:
     """Run a command on a terminal, with `variables` in its environment. Return its stdout and stderr."""
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     environment.pop("NO_COLOR", None)
     environment |= variables
-    process = subprocess.Popen([*COMMAND, *args], stdout=terminal, stderr=terminal, env=environment)
+    process = subprocess.Popen([*command, *args], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     shown = b""
     try:
@@ -41,6 +42,24 @@ def run_on_terminal(*args: str, **variables: str) -> str:
         os.close(controller)
         process.wait(WAIT_SECONDS)
     return shown.decode().replace("\r\n", "\n")
+
+
+IMPATIENT = """
+import mcpmux.cli.console, mcpmux.cli.traffic_source
+from mcpmux.__main__ import main
+mcpmux.cli.console.PATIENCE_SECONDS = -1.0
+mcpmux.cli.traffic_source.MESSAGES_EACH = 1
+main()
+"""
+
+
+def test_reading_a_capture_shows_progress_unless_lines_are_printed_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    write(file, [record(kind="request"), record(kind="response")])
+    command = [sys.executable, "-c", IMPATIENT]
+    shown = run_on_terminal("traffic", "stats", str(file), command=command)
+    assert "reading a.jsonl, " in shown
+    assert "reading" not in run_on_terminal("traffic", "grep", "x", str(file), command=command)
 
 
 def test_interrupted_command_exits_130_without_noise_and_without_orphans(tmp_path: Path) -> None:
