@@ -55,7 +55,7 @@ class MuxDesk:
 
     async def read(self) -> list[HeldState]:
         """See Desk."""
-        return [await self._state(held) for held in list(self._mux.holding.held.values())]
+        return [await self._state(number, held) for number, held in list(self._mux.holding.held.items())]
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
@@ -68,7 +68,7 @@ class MuxDesk:
         except (BadVerdict, ValueError) as mistake:
             return HoldDecision(str(mistake))
 
-    async def _state(self, held: Held) -> HeldState:
+    async def _state(self, number: int, held: Held) -> HeldState:
         message, schema = held.message, None
         try:
             shown = message.as_json()
@@ -78,7 +78,7 @@ class MuxDesk:
         if message.method == m.TOOLS_CALL and message.on == REQUEST and upstream is not None:
             schema = upstream.listings[m.TOOLS_LIST].schema(message.own or "") or None
         return HeldState(
-            str(held.number),
+            str(number),
             await self._row_of(held.exchange),
             held.by,
             held.reason,

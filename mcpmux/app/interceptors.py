@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final
-
-import trio
+from typing import Final, cast
 
 from mcpmux.config import Config, Intercept
 from mcpmux.config.intercept import RESULT
@@ -18,14 +16,14 @@ from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
 from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function, is_async
 from mcpmux.interceptors.mcp_server import McpServer
-from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse
+from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse, Verdict
 from mcpmux.mux.naming import Naming, is_among
 from mcpmux.mux.pattern import parse_glob
 from mcpmux.mux.view import hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.interception import Interceptor, Step
+from mcpmux.runtime.interception import Interceptor, Step, is_failure, verdict_in_time
 from mcpmux.upstreams.upstream import Upstream
 
 Functions = Mapping[str, Function]
@@ -92,9 +90,13 @@ async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:
     for rule, interceptor in steps:
         message = _made_up(rule.settings, config)
         try:
-            with trio.fail_after(rule.settings.patience):
-                verdict = await interceptor.judge(message)
-        except Exception as problem:  # a wall, as in an exchange
+            if interceptor.waits:
+                verdict = await verdict_in_time(interceptor, rule.settings, message)
+            else:
+                verdict = cast(Verdict, interceptor.judge(message))
+        except BaseException as problem:  # a wall, as in an exchange
+            if not is_failure(problem):
+                raise
             done = f"fails: {problem!r}"
         else:
             match verdict:

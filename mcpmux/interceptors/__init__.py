@@ -1,1 +1,1 @@
-"""The kinds of interceptors. `mux/intercept` defines the messages and verdicts."""
+"""The kinds of interceptors. `mux/intercept` has the laws of messages and verdicts."""

@@ -24,7 +24,7 @@ class Approve:
 
     waits = False
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict:
         """Return the question."""
         what = f"Allow {message.method}"
         if (target := target_in(message.params)) is not None:
@@ -45,7 +45,7 @@ class HoldBack:
     def __init__(self, is_wanted: Callable[[InterceptedMessage], bool] = lambda _message: True) -> None:
         self._is_wanted = is_wanted
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Hold or Pass."""
         return Hold() if self._is_wanted(message) else PASS
 
@@ -58,7 +58,7 @@ class Redact:
     def __init__(self, rules: Redaction) -> None:
         self._rules = RuleSet(rules)
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict:
         """Return a change to the message without what is secret. Raises ValueError for malformed JSON."""
         outcome = message.outcome
         if outcome is None:
@@ -80,7 +80,7 @@ class LimitSize:
     def __init__(self, most: int) -> None:
         self._most = most
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Refuse or Pass."""
         what = "params" if message.outcome is None else "answer"
         is_large = message.size > self._most
@@ -110,6 +110,6 @@ class Fail:
     def __init__(self, probability: float, random: Random) -> None:
         self._probability, self._random = probability, random
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict:
         """Return Refuse or Pass."""
         return Refuse("it fails on purpose") if self._random() < self._probability else PASS

@@ -1,11 +1,6 @@
 """Interceptors that are functions of Python, sync or async on trio.
 
-A function gets the message as plain values and returns the verdict as such, see `mcpmux/mux/intercept`:
-
-    def check(message):
-        if message["params"]["arguments"].get("path", "").startswith("/etc"):
-            return {"verdict": "refuse", "reason": "not there"}
-
+A function gets the message as plain values and returns the verdict as such.
 A sync function runs in the event loop: all of mcpmux waits for it, and its timeout does not end it. One that
 waits for anything is async, or is called in a thread. A late one in a thread runs on, without an effect.
 """
@@ -13,14 +8,14 @@ waits for anything is async, or is called in a thread. A late one in a thread ru
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
 
 import trio
 
 from mcpmux.config.report import InvalidValue
-from mcpmux.mux.intercept import BadVerdict, InterceptedMessage, Verdict, read_verdict
+from mcpmux.mux.intercept import InterceptedMessage, Verdict, read_verdict
 
 THREADS: Final = 8  # calls of one function at once
 
@@ -57,16 +52,13 @@ class FunctionInterceptor:
         # Late calls count until they end: they must not take all threads of trio.
         self._threads = trio.CapacityLimiter(THREADS) if in_thread else None
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict | Awaitable[Verdict]:
         """Return the function's verdict. Raises BadVerdict, and what the function raises."""
+        return self._wait(message) if self.waits else read_verdict(self._function(message.as_json()))
+
+    async def _wait(self, message: InterceptedMessage) -> Verdict:
         function, shown, threads = self._function, message.as_json(), self._threads
-        try:
-            if threads is not None:
-                run = trio.to_thread.run_sync
-                return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))
-            verdict = function(shown)
-            return read_verdict(await verdict if self.waits else verdict)
-        except (SystemExit, BaseExceptionGroup) as end:
-            if isinstance(end, BaseExceptionGroup) and end.subgroup((trio.Cancelled, KeyboardInterrupt)):
-                raise
-            raise BadVerdict(f"it would end mcpmux: {end!r}") from None
+        if threads is None:
+            return read_verdict(await function(shown))
+        run = trio.to_thread.run_sync
+        return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))

@@ -5,28 +5,8 @@ The law
     An interceptor is for an exchange when everything fits that its table names. A name fits in every spelling
     (see `naming`): like a `deny`, for it protects something.
 
-An interceptor sees one message of an exchange in its 2026-07-28 shape and in the client's words:
-
-| member | meaning |
-| --- | --- |
-| `on` | `request`, `result` or `notification` |
-| `method` | of the request; of the notification itself |
-| `params` | of the request; of the notification itself |
-| `result`, `error` | the answer, `on` is `result` |
-| `principal`, `view` | of the client; null for a client without a name, and for the view with everything |
-| `upstream` | configured name; null for a list of several |
-| `name` | the upstream's own name, or URI, of what the request uses; null for others |
-| `annotations` | the four hints of the tool, with their defaults; null for others |
-
-Its verdict is null or `{"verdict": "pass"}`, or one of
-
-| verdict | members | meaning |
-| --- | --- | --- |
-| `refuse` | `reason` | the client gets an error; the server is not asked, or its answer is dropped |
-| `change` | `params`, whole | they go on in place of the client's |
-| `change` | `result` or `error`, whole | the client gets it; `on` the request in the place of the server |
-| `ask` | `message`, perhaps `url` | the client's user is asked first |
-| `hold` | perhaps `reason` | a person at the admin page decides |
+An interceptor sees one message of an exchange in its 2026-07-28 shape and in the client's words, and gives a
+verdict: `mcpmux/interceptors/README.md` has the members of both.
 
 Laws: a change never touches what decides where a message goes or whose it is (FIXED); arguments suit the
 schema that the client sees, structured content suits that of the tool; without a change all bytes stay. A

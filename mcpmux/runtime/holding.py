@@ -25,30 +25,29 @@ TryOn = Callable[[Verdict], object]
 
 
 class Held:
-    """One held exchange. `until`: trio's time at which it ends as `at_timeout` says ("refuse" or "pass").
+    """One exchange to hold. `by`: the name of the interceptor. `reason`: why, in its words.
 
-    `by`: the name of the interceptor. `reason`: why, in its words.
+    `seconds`: until it ends as `at_timeout` says ("refuse" or "pass"); `until`: trio's time of that.
     """
 
     def __init__(
         self,
-        number: int,
         exchange: int,
         by: str,
         reason: str,
         message: InterceptedMessage,
-        until: float,
+        seconds: float,
         at_timeout: str,
         try_on: TryOn,
     ) -> None:
-        self.number, self.exchange, self.by, self.reason = number, exchange, by, reason
-        self.message, self.until, self.at_timeout = message, until, at_timeout
-        self.try_on = try_on
+        self.exchange, self.by, self.reason, self.message = exchange, by, reason, message
+        self.at_timeout, self.try_on = at_timeout, try_on
+        self.until = trio.current_time() + seconds
         self._decided = trio.Event()
         self._verdict: Verdict = Refuse("nobody decided in time") if at_timeout == "refuse" else PASS
 
     def __repr__(self) -> str:
-        return f"<Held {self.number} by {self.by} until {self.until:.0f}>"
+        return f"<Held by {self.by} until {self.until:.0f}>"
 
     def end(self, verdict: Verdict) -> None:
         """Let the exchange go on by a verdict."""
@@ -70,7 +69,7 @@ class HeldExchanges:
         self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
-        return f"<Holding of {len(self.held)}>"
+        return f"<HeldExchanges: {len(self.held)}>"
 
     def decide(self, number: int, verdict: Verdict) -> bool:
         """Let an exchange go on by a person's verdict; return False if it is not held any more.
@@ -86,26 +85,16 @@ class HeldExchanges:
         held.end(verdict)
         return True
 
-    async def hold(
-        self,
-        exchange: int,
-        by: str,
-        reason: str,
-        message: InterceptedMessage,
-        seconds: float,
-        at_timeout: str,
-        try_on: TryOn,
-    ) -> Verdict:
-        """Hold an exchange until a person decides or `seconds` have passed. Return the verdict."""
+    async def hold(self, held: Held) -> Verdict:
+        """Hold an exchange until a person decides or its time has passed. Return the verdict."""
         await in_task()
-        is_full = len(self.held) >= HELD_LIMIT
-        until = trio.current_time() + (0.0 if is_full else seconds)
-        held = Held(next(self._numbers), exchange, by, reason, message, until, at_timeout, try_on)
-        if is_full:
-            log.warning("too many exchanges are held", interceptor=by, limit=HELD_LIMIT)
+        if len(self.held) >= HELD_LIMIT:
+            log.warning("too many exchanges are held", interceptor=held.by, limit=HELD_LIMIT)
+            held.until = trio.current_time()
             return await held.decided()
-        self.held[held.number] = held
+        number = next(self._numbers)
+        self.held[number] = held
         try:
             return await held.decided()
         finally:
-            self.held.pop(held.number, None)
+            self.held.pop(number, None)

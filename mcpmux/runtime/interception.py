@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 import structlog
 import trio
@@ -57,7 +57,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE, offers, read_respon
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.holding import HeldExchanges
+from mcpmux.runtime.holding import Held, HeldExchanges
 from mcpmux.runtime.round_trips import RoundTrips
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.lists import known_listing, learn_listing
@@ -83,12 +83,28 @@ AnswerCall = Callable[[Call, Notify], Awaitable[Fields]]
 
 
 class Interceptor(Protocol):
-    """One interceptor. `waits`: whether `judge` may wait, so that it has a timeout."""
+    """One interceptor. `waits`: whether `judge` returns an awaitable, which has a timeout."""
 
     waits: bool
 
-    async def judge(self, message: InterceptedMessage) -> Verdict:
+    def judge(self, message: InterceptedMessage) -> Verdict | Awaitable[Verdict]:
         """Return the verdict. Any exception is a failure."""
+
+
+async def verdict_in_time(
+    interceptor: Interceptor, settings: Intercept, message: InterceptedMessage
+) -> Verdict:
+    """Return the verdict of an interceptor that waits. Raises TooSlowError, and what it raises."""
+    await in_task()
+    with trio.fail_after(settings.patience):
+        return await cast(Awaitable[Verdict], interceptor.judge(message))
+
+
+def is_failure(problem: BaseException) -> bool:
+    """Return whether an interceptor has failed: also if it would end mcpmux, but not if it was cancelled."""
+    if isinstance(problem, BaseExceptionGroup):
+        return problem.subgroup((trio.Cancelled, KeyboardInterrupt)) is None
+    return isinstance(problem, (Exception, SystemExit))
 
 
 class Step(NamedTuple):
@@ -337,11 +353,9 @@ class Interception:
         word, changed = CANCELLED, None
         try:
             if step.interceptor.waits:
-                await in_task()
-                with trio.fail_after(settings.patience):
-                    verdict = await step.interceptor.judge(message)
+                verdict = await verdict_in_time(step.interceptor, settings, message)
             else:
-                verdict = await step.interceptor.judge(message)
+                verdict = cast(Verdict, step.interceptor.judge(message))
             if isinstance(verdict, (Ask, Hold)):
                 verdict = await self._asked(walk, step, message, verdict)
             word = type(verdict).__name__.lower()
@@ -353,7 +367,9 @@ class Interception:
         except _Ended as end:
             word = end.verdict
             raise
-        except Exception as problem:  # a wall: an interceptor may fail in any way
+        except BaseException as problem:  # a wall: an interceptor may fail in any way
+            if not is_failure(problem):
+                raise problem
             word = FAILED
             reason = str(problem) if isinstance(problem, McpmuxError) else repr(problem)
             shown = reason[:REASON_CHARACTERS]
@@ -391,15 +407,9 @@ class Interception:
                 return Refuse("the client cannot ask its user")
             verdict = Hold(verdict.message)
         await self._learn(walk, message.call)
-        decision = await self._holding.hold(
-            EXCHANGE.get(),
-            name,
-            verdict.reason,
-            message,
-            settings.answer_timeout,
-            settings.at_timeout,
-            partial(self._tried, walk, message),
-        )
+        why, try_on = (name, verdict.reason), partial(self._tried, walk, message)
+        held = Held(EXCHANGE.get(), *why, message, settings.answer_timeout, settings.at_timeout, try_on)
+        decision = await self._holding.hold(held)
         if message.on == REQUEST:
             walk.approved += (settings,)
         return decision

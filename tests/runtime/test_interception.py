@@ -16,6 +16,7 @@ import trio.testing
 
 from mcpmux.config import Intercept, Limits
 from mcpmux.errors import ConfigError
+from mcpmux.runtime.holding import Held
 from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
@@ -755,10 +756,10 @@ async def test_a_held_exchange_ends_at_its_deadline(autojump_clock):
         assert not calls_at(server) and not world.mux.holding.held
 
 
-async def held_one(world: World) -> Any:
+async def held_one(world: World) -> tuple[int, Held]:
     await trio.testing.wait_all_tasks_blocked()
-    [held] = world.mux.holding.held.values()
-    return held
+    [(number, held)] = world.mux.holding.held.items()
+    return number, held
 
 
 async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_clock):
@@ -768,11 +769,11 @@ async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_
     async with open_world({"x": server}, **HELD) as world:
         client = world.client()
         request_id = await client.start("tools/call", DELETE)
-        held = await held_one(world)
+        number, _ = await held_one(world)
         with pytest.raises(BadVerdict):
-            world.mux.holding.decide(held.number, Change(params=DELETE | {"arguments": {"path": 1}}))
-        assert world.mux.holding.decide(held.number, Change(params=DELETE | {"arguments": {"path": "/else"}}))
-        assert not world.mux.holding.decide(held.number, PASS)  # before its task goes on
+            world.mux.holding.decide(number, Change(params=DELETE | {"arguments": {"path": 1}}))
+        assert world.mux.holding.decide(number, Change(params=DELETE | {"arguments": {"path": "/else"}}))
+        assert not world.mux.holding.decide(number, PASS)  # before its task goes on
         assert "result" in await client.answer(request_id)
         assert [call["arguments"] for call in calls_at(server)] == [{"path": "/else"}]
 
@@ -785,9 +786,9 @@ async def test_request_and_answer_of_an_exchange_are_held_one_after_the_other(au
         client = world.client()
         request_id = await client.start("tools/call", DELETE)
         for on in ("request", "result"):
-            held = await held_one(world)
+            number, held = await held_one(world)
             assert held.message.on == on
-            world.mux.holding.decide(held.number, PASS)
+            world.mux.holding.decide(number, PASS)
         assert "result" in await client.answer(request_id)
 
 

@@ -6,7 +6,7 @@
 | `POST /api/held` | the same, after the HoldOrder in the body is in force; an empty `filter` holds none |
 | `POST /api/held/{key}` | `{"held": key}`; 404 for one that has gone, 422 with `error` for a bad verdict |
 
-The body of the last is a verdict as interceptors give it (see `mux/intercept`): `pass`, `refuse` with a
+The body of the last is a verdict as interceptors give it (see `interceptors/`): `pass`, `refuse` with a
 `reason`, or `change` with `params`, or with a `result` in the place of the server. Messages are not redacted:
 a person decides about them, and a change goes on as sent here.
 """
