@@ -178,8 +178,8 @@ class Child(Process):
         folder = measured_folder() if arguments[0] in FROM_THERE else PROJECT
         self.started = time.perf_counter()
         command = [*under, sys.executable, "-m", *arguments]
-        each = (cores,) if isinstance(cores, int) else cores
-        super().__init__(command, each, folder=folder, environment=more, stdin=stdin)
+        places = (cores,) if isinstance(cores, int) else cores
+        super().__init__(command, places, folder=folder, environment=more, stdin=stdin)
         self._name = arguments[0]
 
 

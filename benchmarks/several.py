@@ -85,12 +85,12 @@ def _compare(bench: Bench, what: str, goal: Goal, load: Load, direct: Muxes, thr
     measure = f"read 1 KB, 64 connections, {what}"
     bench.note(measure)
     pairs = [(_run(bench, load, direct), _run(bench, load, through)) for _ in range(bench.effort.runs)]
-    one, other = ([pair[side][0] for pair in pairs] for side in (0, 1))
-    ratios = shares(one, other)
+    direct_rates, rates = ([pair[side][0] for pair in pairs] for side in (0, 1))
+    ratios = shares(direct_rates, rates)
     row = Row(
         measure,
-        f"{median(one):,.0f} /s of its cores",
-        f"{median(other):,.0f} /s of its cores",
+        f"{median(direct_rates):,.0f} /s of its cores",
+        f"{median(rates):,.0f} /s of its cores",
         spread(ratios, "", 2),
         spread([cost * MICRO for _, (_, cost) in pairs], " µs", 0),
         ratio=spread_of(ratios),
