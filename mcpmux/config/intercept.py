@@ -18,8 +18,8 @@ from mcpmux.config.scalars import (
     KEY_TEXT,
     Choice,
     Flag,
+    Fraction,
     Seconds,
-    Share,
     Size,
     Text,
     read_only,
@@ -124,7 +124,7 @@ class Intercept:
     """Size of `params` or of the result, for `limit_size`."""
     seconds: Seconds | None = None
     """The pause of `delay`."""
-    probability: Annotated[float, Share()] = 1.0
+    probability: Annotated[float, Fraction()] = 1.0
     """Share of exchanges that `delay` and `fail` are for."""
 
     def __attrs_post_init__(self) -> None:

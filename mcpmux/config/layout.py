@@ -22,7 +22,6 @@ from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import (
     PREFIX,
     SAFE_VARIABLES,
-    Handling,
     Http,
     Settings,
     Stdio,
@@ -32,6 +31,7 @@ from mcpmux.config.model import (
     Transport,
     Unix,
     Upstream,
+    UpstreamHandling,
     WebSocket,
 )
 from mcpmux.config.report import closest, sort_of
@@ -41,7 +41,7 @@ from mcpmux.config.scalars import (
     EnvironmentValue,
     Filled,
     Flag,
-    Headers,
+    HeaderTable,
     Inheritance,
     Text,
     derive_name,
@@ -123,7 +123,7 @@ NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a r
 
 
 @frozen(kw_only=True)
-class UpstreamSettings(Handling):
+class UpstreamSettings(UpstreamHandling):
     """What mcpmux has to know about a server besides how to reach it."""
 
     enabled: Annotated[bool, Flag()] = True
@@ -172,7 +172,7 @@ class UpstreamTable(UpstreamSettings):
     """Working directory of the program."""
     url: Url | None = None
     """URL of a running server: http(s), ws(s), tcp or tls://HOST:PORT, unix:PATH."""
-    headers: Headers = field(factory=dict)
+    headers: HeaderTable = field(factory=dict)
     """Headers to send with every HTTP request, or with the WebSocket handshake."""
     transport: Transport = "auto"
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
@@ -183,7 +183,10 @@ class UpstreamTable(UpstreamSettings):
 
 
 def make_target(
-    url: str, headers: Headers | None = None, transport: str = "auto", ours: UpstreamSettings | None = None
+    url: str,
+    headers: HeaderTable | None = None,
+    transport: str = "auto",
+    ours: UpstreamSettings | None = None,
 ) -> Http | WebSocket | Tcp | Unix:
     """Return the server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
     ours, headers = ours or UpstreamSettings(), headers or {}
@@ -215,7 +218,7 @@ def make_upstream(
         enabled=enabled,
         prefix=derive_prefix(name) if table.prefix is None else table.prefix,
         tools=ToolSelection(table.include_tools, table.exclude_tools),
-        **{key.name: getattr(table, key.name) for key in attrs.fields(Handling)},
+        **{key.name: getattr(table, key.name) for key in attrs.fields(UpstreamHandling)},
     )
 
 

@@ -191,7 +191,7 @@ def secrets_of(target: Target) -> Iterator[str]:
 
 
 @frozen(kw_only=True)
-class Handling:
+class UpstreamHandling:
     """How to treat one upstream: its sessions, its timeouts and its limits."""
 
     session: Annotated[str, Choice(("shared", "per-client"))] = "shared"
@@ -256,7 +256,7 @@ class ToolSelection:
 
 
 @frozen(kw_only=True)
-class Upstream(Handling):
+class Upstream(UpstreamHandling):
     """One MCP server. `prefix` marks its names and URIs for clients; "" leaves them unchanged."""
 
     name: str

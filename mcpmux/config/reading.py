@@ -331,7 +331,7 @@ def _optional_hook(type_: Any) -> Hook:
 # From the name of a file to a table.
 
 
-class Source(NamedTuple):
+class SourceDocument(NamedTuple):
     """A document that was read. `origin`: its name in messages."""
 
     origin: str
@@ -340,7 +340,7 @@ class Source(NamedTuple):
     text: str
 
 
-def read_document(name: str, stdin: Callable[[], bytes]) -> Source:
+def read_document(name: str, stdin: Callable[[], bytes]) -> SourceDocument:
     """Read the file `name`, or `stdin()` for "-".
 
     Text is JSON by its suffix, or if it begins as TOML cannot: with `{` or a `//` comment. Raises ConfigError
@@ -362,7 +362,7 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> Source:
         elif not is_bounded(table):
             problem = TOO_DEEP
         else:
-            return Source(origin, is_json, table, text)
+            return SourceDocument(origin, is_json, table, text)
     except OSError as error:
         problem = f"cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:

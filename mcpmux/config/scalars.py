@@ -74,7 +74,7 @@ KEY_TEXT = Text(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARAC
 Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
 HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = Text("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*", Secret)
-Headers: TypeAlias = Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]]
+HeaderTable: TypeAlias = Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]]
 
 
 class Anything(Text, frozen=True):
@@ -234,7 +234,7 @@ class Real(Number, frozen=True):
     kind: ClassVar[str] = "number"
 
 
-class Share(Real, frozen=True):
+class Fraction(Real, frozen=True):
     """A number from 0 to 1."""
 
     high: float = 1

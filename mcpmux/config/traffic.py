@@ -18,9 +18,9 @@ from mcpmux.config.scalars import (
     Choice,
     Filled,
     Flag,
-    Headers,
+    Fraction,
+    HeaderTable,
     Seconds,
-    Share,
     Size,
     Text,
     Whole,
@@ -78,7 +78,7 @@ LEVELS = ("off", "metadata", "truncated", "full")
 """From nothing to everything."""
 
 Level: TypeAlias = Annotated[str, Choice(LEVELS)]
-Glob: TypeAlias = Annotated[str, Text("a name, in which * stands for any text", r"[^\x00\s]+")]
+GlobText: TypeAlias = Annotated[str, Text("a name, in which * stands for any text", r"[^\x00\s]+")]
 Folder: TypeAlias = Annotated[str, Text("the path of a folder", r"[^\x00]+")]
 
 
@@ -88,9 +88,9 @@ class CaptureRule:
 
     level: Level
     """How much of these messages to keep."""
-    upstream: Glob | None = None
+    upstream: GlobText | None = None
     """Name of the upstream that they go to or come from. * stands for any text."""
-    method: Glob | None = None
+    method: GlobText | None = None
     """Method. A response has the method of its request. * stands for any text."""
 
     def __attrs_post_init__(self) -> None:
@@ -188,7 +188,7 @@ def check_pattern(text: str) -> str:
 
 
 JsonPath: TypeAlias = Annotated[str, Text("a path", r"[^\x00]+", lambda text: parse_path(text) and text)]
-Pattern: TypeAlias = Annotated[str, Text("a regular expression", r"[^\x00]+", check_pattern)]
+PatternText: TypeAlias = Annotated[str, Text("a regular expression", r"[^\x00]+", check_pattern)]
 KeyName: TypeAlias = Annotated[str, Text("the name of a member", r"[^\x00]*[^\x00\s._-][^\x00]*")]
 RULE_NAME = Text("a name of letters, digits, spaces and -", r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
 
@@ -201,7 +201,7 @@ class Redaction:
     """Names of members whose values are replaced anywhere. Case, `-` and `_` do not matter."""
     paths: tuple[JsonPath, ...] = ()
     """Places in a message whose values are replaced, such as `params.arguments.ssn`."""
-    patterns: Mapping[Annotated[str, RULE_NAME], Pattern] = field(factory=dict, converter=read_only)
+    patterns: Mapping[Annotated[str, RULE_NAME], PatternText] = field(factory=dict, converter=read_only)
     """Regular expressions (RE2) by name. What they match in any text is replaced by the name."""
     skip: tuple[Annotated[str, Choice(BUILT_IN)], ...] = ()
     """Built-in rules not to use, because they find text that is no secret."""
@@ -220,11 +220,11 @@ class Tracing:
     """Base URL of the collector. /v1/traces and /v1/metrics are appended. Default: what the environment
     variables OTEL_EXPORTER_OTLP_* say, else http://localhost:4318.
     """
-    headers: Headers = field(factory=dict, converter=read_only)
+    headers: HeaderTable = field(factory=dict, converter=read_only)
     """Headers for the collector, such as its API key."""
     service: Filled = "mcpmux"
     """The `service.name` of everything that is sent."""
-    sample: Annotated[float, Share()] = 1.0
+    sample: Annotated[float, Fraction()] = 1.0
     """Share of the traces that start here to send, from 0 to 1. A caller's own trace keeps its own flag."""
     propagate: Annotated[bool, Flag()] = True
     """Pass the trace on to upstreams in `_meta` and HTTP headers. `false` passes on what clients say."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from mcpmux.config.reading import TOO_DEEP, Source, is_bounded
+from mcpmux.config.reading import TOO_DEEP, SourceDocument, is_bounded
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.hosts import jsonc_text, toml_text
 
@@ -53,7 +53,7 @@ def get(document: Mapping[str, Any], path: Path) -> Any:
     return node
 
 
-def with_lines(error: ConfigError, source: Source) -> ConfigError:
+def with_lines(error: ConfigError, source: SourceDocument) -> ConfigError:
     """Return the mistakes in a document in the order of their lines, as far as these are known."""
     starts = _editor("json" if source.is_json else "toml").find_starts(source.text)
     ends = [match.start() for match in re.finditer("\n", source.text)]

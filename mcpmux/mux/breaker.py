@@ -46,7 +46,7 @@ WINDOW_SECONDS: Final = 60.0
 LOOP_SECONDS: Final = 60.0
 
 
-class State(enum.Enum):
+class BreakerState(enum.Enum):
     CLOSED = "closed"
     SUSPECT = "suspect"
     OPEN = "open"
@@ -61,7 +61,7 @@ class Breaker:
     __slots__ = ("_pause", "doubtful", "failures", "retry_at", "state")
 
     def __init__(self) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.doubtful = False
         self.failures = 0
         self.retry_at: float | None = None
@@ -70,12 +70,12 @@ class Breaker:
     @property
     def blocks(self) -> bool:
         """Whether calls are refused at the moment."""
-        return self.state is State.OPEN
+        return self.state is BreakerState.OPEN
 
     def fail(self) -> bool:
         """Note that a call got no answer. Return True when the server is now suspect: a probe is due."""
         # A suspect or open breaker has its probe already; more failures must not start another one.
-        if self.state is not State.CLOSED:
+        if self.state is not BreakerState.CLOSED:
             return False
         self.failures += 1
         self.doubtful = True
@@ -83,15 +83,15 @@ class Breaker:
 
     def suspect(self) -> bool:
         """Note evidence against the server other than a failed call. Return True when a probe is due."""
-        if self.state is not State.CLOSED:
+        if self.state is not BreakerState.CLOSED:
             return False
-        self.state, self.doubtful = State.SUSPECT, True
+        self.state, self.doubtful = BreakerState.SUSPECT, True
         return True
 
     def answered(self) -> bool:
         """Note that the server has answered. Return True when that lets calls through again."""
         again = self.blocks
-        self.state, self.doubtful, self.failures = State.CLOSED, False, 0
+        self.state, self.doubtful, self.failures = BreakerState.CLOSED, False, 0
         self.retry_at, self._pause = None, FIRST_PAUSE_SECONDS
         return again
 
@@ -102,7 +102,7 @@ class Breaker:
         """
         begins = not self.blocks
         pause = min(max(self._pause, wish), LAST_PAUSE_SECONDS)
-        self.state, self.doubtful = State.OPEN, True
+        self.state, self.doubtful = BreakerState.OPEN, True
         # Jitter only shortens the pause, so that no wait is longer than its cap.
         self.retry_at = now + pause * (1 - PROBE_JITTER * chance)
         self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)

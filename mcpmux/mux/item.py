@@ -6,8 +6,8 @@ The shapes below are those of all revisions together, the strictest where they d
 not know a member allows anything in its place. Members that no revision knows are never looked at.
 
     an item that fits --> stays unchanged
-    an item that can be mended --> is mended, with a Problem
-    any other item, or one whose name came before --> is left out, with a Problem
+    an item that can be mended --> is mended, with an ItemProblem
+    any other item, or one whose name came before --> is left out, with an ItemProblem
 
 Mends: an optional member that is null or of another type is removed, and so is such an entry of an array.
 `[]` where an object belongs is an empty object: PHP writes it so. A missing `inputSchema`, its missing
@@ -41,7 +41,7 @@ PROBLEMS_LIMIT: Final = 100  # of one page; the others are counted
 REPEATED: Final = "the list has another of this name before it"
 
 
-class Problem(NamedTuple):
+class ItemProblem(NamedTuple):
     """A fault of an item, or of the whole list.
 
     `name`: the upstream's own name or URI; None for the list, and for an item that has none. `left_out`:
@@ -237,7 +237,7 @@ _FORMS: Final = {
 }
 
 
-def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[Problem]]:
+def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[ItemProblem]]:
     """Return the names and members of the items that fit or could be mended, and the problems of all.
 
     Raises ValueError when `items` is not an array.
@@ -245,7 +245,7 @@ def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[P
     form, key = _FORMS[method], NAMED_BY[method]
     names: dict[str, None] = {}
     fitting: list[Fields] = []
-    problems: list[Problem] = []
+    problems: list[ItemProblem] = []
     for item in decode_items(items):
         notes: list[str] = []
         mended = _mend(form, item, "", notes)
@@ -256,20 +256,20 @@ def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[P
         elif fits and method == m.RESOURCES_LIST and not _SCHEME.match(name or ""):
             notes, fits = [f"`{key}` is no URI: it has no scheme"], False
         if notes:
-            problems.append(Problem(name, "; ".join(notes), left_out=not fits))
+            problems.append(ItemProblem(name, "; ".join(notes), left_out=not fits))
         if fits and name is not None:
             names[name] = None
             fitting.append(fields)
     return list(names), fitting, some_of(problems)
 
 
-def some_of(problems: list[Problem], limit: int = PROBLEMS_LIMIT) -> list[Problem]:
+def some_of(problems: list[ItemProblem], limit: int = PROBLEMS_LIMIT) -> list[ItemProblem]:
     """Return the first of many problems, and one more that counts the others."""
     rest = problems[limit:]
     if not rest:
         return problems
     left_out = any(problem.left_out for problem in rest)
-    return [*problems[:limit], Problem(None, f"there are {len(rest)} more of these", left_out)]
+    return [*problems[:limit], ItemProblem(None, f"there are {len(rest)} more of these", left_out)]
 
 
 def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:

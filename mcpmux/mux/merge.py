@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from mcpmux.mux import rewrite
-from mcpmux.mux.item import REPEATED, Problem, mend_items, read_fitting
+from mcpmux.mux.item import REPEATED, ItemProblem, mend_items, read_fitting
 from mcpmux.mux.rewrite import Space
 from mcpmux.mux.seal import FIRST_TOLD, LAST_TOLD, Position, mark_of
 from mcpmux.protocol.envelope import decode_items, decode_list, raw, text_of
@@ -115,7 +115,7 @@ class Exposed(NamedTuple):
 
     names: Sequence[str | None]
     items: Sequence[Raw]
-    problems: Sequence[Problem] = ()
+    problems: Sequence[ItemProblem] = ()
 
 
 def expose_list(method: str, items: Raw, space: Space) -> Exposed:
@@ -179,8 +179,10 @@ Item = Fields | Raw
 """An item of a list, which is not decoded further."""
 
 STALE_PAGES: Final = 2  # in a row, with only items that came before: the list has begun again
-NOTHING_NEW: Final = Problem(None, "a page of the list has only items that came before", left_out=False)
-BEGINS_AGAIN: Final = Problem(None, "the list does not end but begins again: it is cut there", left_out=False)
+NOTHING_NEW: Final = ItemProblem(None, "a page of the list has only items that came before", left_out=False)
+BEGINS_AGAIN: Final = ItemProblem(
+    None, "the list does not end but begins again: it is cut there", left_out=False
+)
 
 
 class Before:
@@ -252,7 +254,7 @@ class Walk:
     def __init__(self, start: list[Position], page_size: int) -> None:
         self.wanted = start
         self.failures: dict[str, str] = {}
-        self.problems: dict[str, dict[Problem, None]] = {}
+        self.problems: dict[str, dict[ItemProblem, None]] = {}
         self._page_size = page_size
         self._emitted: list[Sequence[Item]] = []  # the items of page after page
         self._count = self._looked_at = 0  # items so far, without and with hidden ones
@@ -273,7 +275,7 @@ class Walk:
             return None
         if any(is_new):
             for name in itertools.compress(names, map(operator.not_, is_new)):
-                self._report(position, Problem(name, REPEATED, left_out=True))
+                self._report(position, ItemProblem(name, REPEATED, left_out=True))
         elif is_new:
             self._report(position, NOTHING_NEW)
         return is_new
@@ -317,7 +319,7 @@ class Walk:
         self._looked_at += count + hidden
         self._arrived[position.upstream] = (items, after)
 
-    def _report(self, position: Position, problem: Problem) -> None:
+    def _report(self, position: Position, problem: ItemProblem) -> None:
         self.problems.setdefault(position.upstream, {})[problem] = None
 
     def take_failure(self, position: Position, reason: str) -> None:

@@ -22,25 +22,25 @@ PARENTS_LIMIT: Final = 64  # of a URI whose parents are looked up one by one: bo
 
 _SEPARATOR: Final = re.compile("[/?#]")
 
-Listener = TypeVar("Listener", bound=Hashable)
+ListenerT = TypeVar("ListenerT", bound=Hashable)
 
 
-class Subscriptions(Generic[Listener]):
+class Subscriptions(Generic[ListenerT]):
     """The interest of all listeners in resources of all upstreams."""
 
     def __init__(self) -> None:
-        self.said_raw: set[tuple[Listener, str, str]] = set()
+        self.said_raw: set[tuple[ListenerT, str, str]] = set()
         """(listener, upstream, URI) where the listener uses the server's own URI, without a prefix."""
-        self._interest: dict[str, dict[str, set[Listener]]] = {}
-        self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
-        self._bytes: dict[Listener, int] = {}  # of the URIs of each
+        self._interest: dict[str, dict[str, set[ListenerT]]] = {}
+        self._of_listener: dict[ListenerT, set[tuple[str, str]]] = {}
+        self._bytes: dict[ListenerT, int] = {}  # of the URIs of each
         self.all_bytes = 0
 
     def __repr__(self) -> str:
         counts = {upstream: len(uris) for upstream, uris in self._interest.items()}
         return f"<Subscriptions {counts} of {len(self._of_listener)} listeners>"
 
-    def add(self, listener: Listener, upstream: str, uri: str, *, said_raw: bool = False) -> bool:
+    def add(self, listener: ListenerT, upstream: str, uri: str, *, said_raw: bool = False) -> bool:
         """Add the interest of `listener` in `uri`. Return False when it was there before. See `said_raw`."""
         if said_raw:
             self.said_raw.add((listener, upstream, uri))
@@ -54,7 +54,7 @@ class Subscriptions(Generic[Listener]):
         self.all_bytes += size
         return True
 
-    def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
+    def remove(self, listener: ListenerT, upstream: str, uri: str) -> bool:
         """Remove the interest of `listener` in `uri`. Return True when it was the last one."""
         held = self._of_listener.get(listener, set())
         if (upstream, uri) not in held:
@@ -74,7 +74,7 @@ class Subscriptions(Generic[Listener]):
             del self._interest[upstream]
         return True
 
-    def remove_all(self, listener: Listener) -> set[str]:
+    def remove_all(self, listener: ListenerT) -> set[str]:
         """Remove a listener that has gone. Return the upstreams with a URI less."""
         held = list(self._of_listener.get(listener, ()))
         return {upstream for upstream, uri in held if self.remove(listener, upstream, uri)}
@@ -93,7 +93,7 @@ class Subscriptions(Generic[Listener]):
         for listener, uri in self._held(upstream):
             self.remove(listener, upstream, uri)
 
-    def _held(self, upstream: str) -> list[tuple[Listener, str]]:
+    def _held(self, upstream: str) -> list[tuple[ListenerT, str]]:
         interest = self._interest.get(upstream, {})
         return [(listener, uri) for uri, listeners in interest.items() for listener in listeners]
 
@@ -105,24 +105,24 @@ class Subscriptions(Generic[Listener]):
         """Return the number of listeners of a URI."""
         return len(self._interest.get(upstream, {}).get(uri, ()))
 
-    def held_by(self, listener: Listener) -> list[tuple[str, str]]:
+    def held_by(self, listener: ListenerT) -> list[tuple[str, str]]:
         """Return every (upstream, URI) of `listener`, sorted."""
         return sorted(self._of_listener.get(listener, ()))
 
-    def count(self, listener: Listener) -> int:
+    def count(self, listener: ListenerT) -> int:
         """Return the number of URIs of `listener`."""
         return len(self._of_listener.get(listener, ()))
 
-    def bytes_of(self, listener: Listener) -> int:
+    def bytes_of(self, listener: ListenerT) -> int:
         """Return the bytes that the URIs of `listener` take."""
         return self._bytes.get(listener, 0)
 
-    def audience(self, upstream: str, uri: str) -> dict[Listener, str]:
+    def audience(self, upstream: str, uri: str) -> dict[ListenerT, str]:
         """Return the listeners of `uri` or above it, each with the nearest URI it has subscribed to."""
         uris = self._interest.get(upstream)
         if not uris:
             return {}
-        listeners: dict[Listener, str] = {}
+        listeners: dict[ListenerT, str] = {}
         for subscribed in find_above(uris, uri):
             for listener in uris[subscribed]:
                 # Nearest first, so the first entry of a listener stays.

@@ -25,7 +25,7 @@ from mcpmux.channels.channel import ignore_event
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.mux.cache import MERGED, PLAIN, CacheKey, Freshness, like, size_of, ttl_of
-from mcpmux.mux.item import Problem, some_of
+from mcpmux.mux.item import ItemProblem, some_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk
 from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.rewrite import NAMED_BY, expose_item
@@ -113,7 +113,7 @@ class Parts:
         self.freshness = Freshness()
         self.until: float | None = math.inf
         self.personal = False
-        self.problems: dict[str, list[Problem]] = {}  # of items, by upstream
+        self.problems: dict[str, list[ItemProblem]] = {}  # of items, by upstream
 
     def take(self, found: CachedPage, *, for_all: bool) -> None:
         """Add a part. `for_all`: it is from a session that all clients share, not a private one."""

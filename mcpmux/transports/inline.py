@@ -33,7 +33,7 @@ Wake = Callable[[], None]
 Work = Coroutine[Any, Any, None]
 
 
-class Source(Protocol):
+class WakeSource(Protocol):
     """An object on which a coroutine sleeps. It has one sleeper at most, and `wake` is called once."""
 
     wake: Wake | None
@@ -75,7 +75,7 @@ def in_task() -> Awaitable[None]:
     return AT_ONCE if _running is None else _IN_TASK
 
 
-def woken(source: Source) -> Awaitable[None]:
+def woken(source: WakeSource) -> Awaitable[None]:
     """Sleep until `source.wake` is called. Check before whether there is anything to wait for.
 
     The result must be awaited at once.
@@ -88,7 +88,7 @@ def woken(source: Source) -> Awaitable[None]:
     return _ASLEEP
 
 
-async def _sleep(source: Source) -> None:
+async def _sleep(source: WakeSource) -> None:
     task = current_task()
 
     def wake() -> None:
@@ -118,7 +118,7 @@ class Inline:
         self._pauses: Generator[Any, Any, None] | None = work.__await__()
         self._context = context
         self._on_change: Callable[[], None] | None = on_change
-        self._source: Source | None = None
+        self._source: WakeSource | None = None
         self.is_over = False
         self.error: BaseException | None = None
 

@@ -48,7 +48,7 @@ if sys.platform == "win32":
 else:
     _APART["start_new_session"] = True
 
-Stdio = trio.StapledStream[SendStream, ReceiveStream]
+StdioPipes = trio.StapledStream[SendStream, ReceiveStream]
 
 OnStderrLine = Callable[[str], None]
 """Takes one line of the child's standard error, without its newline. Never waits."""
@@ -104,7 +104,7 @@ class ChildProcess(LineStream):
     and the negative number of the signal that ended it.
     """
 
-    def __init__(self, process: trio.Process, stdio: Stdio, max_message_bytes: int) -> None:
+    def __init__(self, process: trio.Process, stdio: StdioPipes, max_message_bytes: int) -> None:
         super().__init__(stdio, max_message_bytes)
         self._process = process
         self._output = stdio.receive_stream

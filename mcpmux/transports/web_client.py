@@ -123,7 +123,7 @@ class WebClient(NamedTuple):
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise _trouble(error, authority) from None
 
-    def _make_transport(self, url: httpx.URL) -> Transport:
+    def _make_transport(self, url: httpx.URL) -> WebTransport:
         """Return a transport for one request, reading the files of `tls`. Raises ConfigError."""
         context: ssl.SSLContext | bool = False
         if url.scheme == "https":
@@ -133,9 +133,9 @@ class WebClient(NamedTuple):
         if self.proxy is not None:
             own = client_context(ClientTls()) if self.proxy.origin.secure else None
             proxy = httpx.Proxy(self.proxy.origin.url, headers=list(self.proxy.fields), ssl_context=own)
-        return Transport(verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE)
+        return WebTransport(verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE)
 
-    async def _send(self, request: httpx.Request, transport: Transport, authority: str) -> httpx.Response:
+    async def _send(self, request: httpx.Request, transport: WebTransport, authority: str) -> httpx.Response:
         """Return the response with its head. Raises ConnectFailed, errors of `find`, and httpx.HTTPError."""
         url, failure = request.url, ConnectFailed(f"cannot connect to {authority}")
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
@@ -162,12 +162,12 @@ class WebClient(NamedTuple):
             raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
 
 
-Transport = httpx.AsyncHTTPTransport
+WebTransport = httpx.AsyncHTTPTransport
 """Makes the connection for one request: to an address from `find`, or to a proxy."""
 
 
 async def _send_by_proxy(
-    proxy: Proxy, request: httpx.Request, transport: Transport, authority: str
+    proxy: Proxy, request: httpx.Request, transport: WebTransport, authority: str
 ) -> httpx.Response:
     try:
         response = await _send_once(request, transport, f"{authority} through the proxy {proxy}")
@@ -183,7 +183,7 @@ async def _send_by_proxy(
     return response
 
 
-async def _send_once(request: httpx.Request, transport: Transport, where: str) -> httpx.Response:
+async def _send_once(request: httpx.Request, transport: WebTransport, where: str) -> httpx.Response:
     try:
         return await transport.handle_async_request(request)
     except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:

@@ -22,7 +22,7 @@ import trio
 
 from mcpmux.channels.http_peer import HttpStatusError
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
-from mcpmux.mux.breaker import Breaker, State
+from mcpmux.mux.breaker import Breaker, BreakerState
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_UNAVAILABLE
 from mcpmux.upstreams.connection import Connection
 from mcpmux.upstreams.limiter import Limiter
@@ -127,7 +127,7 @@ class Health:
 
     async def _until_due(self) -> None:
         status = self._status
-        while status.breaker.state is not State.SUSPECT:
+        while status.breaker.state is not BreakerState.SUSPECT:
             self._alarm = trio.Event()
             if (at := status.breaker.retry_at) is not None:
                 with trio.move_on_at(at):

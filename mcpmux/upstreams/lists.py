@@ -18,7 +18,7 @@ import trio
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.errors import RpcError
-from mcpmux.mux.item import Problem, some_of
+from mcpmux.mux.item import ItemProblem, some_of
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.merge import Walk, expose_list
 from mcpmux.mux.seal import Position
@@ -88,7 +88,7 @@ async def find_page(
     return await memory.page(call, cursor, fetch, deadline)
 
 
-def report(upstream: Upstream, method: str, problems: Iterable[Problem]) -> None:
+def report(upstream: Upstream, method: str, problems: Iterable[ItemProblem]) -> None:
     """Log each problem of a list once."""
     for problem in problems:
         entry = method, problem
@@ -123,7 +123,7 @@ class Walked(NamedTuple):
 
     pages: list[Page]
     again: bool
-    problems: list[Problem]
+    problems: list[ItemProblem]
     cut: str | None
 
     @property
@@ -136,7 +136,7 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
     """Return an upstream's whole list. `anew`: without the cache. Raises RpcError."""
     steps, limit = Walk([Position(upstream.name)], sys.maxsize), upstream.config.max_list_items
     pages: list[Page] = []
-    problems: list[Problem] = []
+    problems: list[ItemProblem] = []
     again = False
     while not steps.done:
         [position] = steps.wanted

@@ -43,7 +43,7 @@ from mcpmux.mux.cache import (
     size_of,
     ttl_of,
 )
-from mcpmux.mux.item import Problem
+from mcpmux.mux.item import ItemProblem
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
@@ -102,7 +102,7 @@ class Page(NamedTuple):
     following: str | None
     result: Fields
     size: int = 0
-    problems: Sequence[Problem] = ()
+    problems: Sequence[ItemProblem] = ()
 
 
 class CachedPage(NamedTuple):

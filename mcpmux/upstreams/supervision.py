@@ -89,7 +89,7 @@ class Attempt(NamedTuple):
     context: Context
 
 
-class Term:
+class SessionTerm:
     """The time in which one session serves. `scope`: around its tasks, without its exchanges.
 
     `vacant` is set when it does not serve any more.
@@ -127,7 +127,7 @@ class Supervision:
         self._attempt: Attempt | None = None
         self._renewals = Renewals()
         self._renewing: trio.Event | None = None  # set when the attempt to open another session has ended
-        self._term = Term()  # of the serving session
+        self._term = SessionTerm()  # of the serving session
 
     # Waiting for a connection
 
@@ -338,7 +338,7 @@ class Supervision:
                 self.forget(before, replaced=True)
                 self._term.scope.cancel(reason="another session takes over")
                 await self._term.vacant.wait()  # its subscriber must have ended: both use the same `Wanted`
-            self._term = term = Term()
+            self._term = term = SessionTerm()
             try:
                 with term.scope:
                     await self._serve(connection, task_status)

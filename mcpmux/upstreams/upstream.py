@@ -29,7 +29,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.item import Problem
+from mcpmux.mux.item import ItemProblem
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
@@ -98,7 +98,7 @@ class Upstream:
         self.supervision = Supervision(self, status, self.health, opener, open_channel, find_client)
         self.memory: ResponseCache | None = None
         self.listings = {m.TOOLS_LIST: Listing(), m.PROMPTS_LIST: Listing()}
-        self.reported: set[tuple[str, Problem]] = set()  # all sessions with the server share it
+        self.reported: set[tuple[str, ItemProblem]] = set()  # all sessions with the server share it
         self.unasked_logs = 0  # log messages during modern calls that had not asked for any
         self._on_change: OnChange | None = on_change
         self._on_notification = on_notification

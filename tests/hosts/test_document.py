@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpmux.hosts
-from mcpmux.config.reading import Source
+from mcpmux.config.reading import SourceDocument
 from mcpmux.errors import ConfigError, KeyPath, Problem
 from mcpmux.hosts.document import get, parse, put, remove, with_lines
 
@@ -158,7 +158,7 @@ JSON_LINES = {("a",): 3, ("a", "b"): 4, ("a", "b", 0, "c"): 4, ("d",): 5, ("e",)
 )
 def test_the_line_of_a_mistake_is_that_of_its_key(text: str, lines: dict[KeyPath, int]) -> None:
     is_json = lines is JSON_LINES
-    source = Source("f", is_json, parse(text, "json" if is_json else "toml"), text)
+    source = SourceDocument("f", is_json, parse(text, "json" if is_json else "toml"), text)
     error = with_lines(ConfigError([Problem(path, "x") for path in lines], "f"), source)
     assert {problem.path: problem.line for problem in error.found} == lines
 

@@ -10,8 +10,8 @@ from mcpmux.mux.breaker import (
     LAST_PAUSE_SECONDS,
     PROBE_JITTER,
     Breaker,
+    BreakerState,
     Renewals,
-    State,
 )
 
 CHANCES = st.floats(0, 1)
@@ -34,7 +34,7 @@ def opened() -> Breaker:
 def test_failures_in_a_row_make_it_suspect_once_and_calls_go_on():
     breaker = Breaker()
     assert [breaker.fail() for _ in range(FAILURES + 2)] == [False] * (FAILURES - 1) + [True, False, False]
-    assert breaker.state is State.SUSPECT
+    assert breaker.state is BreakerState.SUSPECT
     assert not breaker.blocks
 
 
@@ -51,16 +51,16 @@ def test_an_answer_in_between_starts_the_count_anew():
 @pytest.mark.parametrize(
     ("state", "stimulus", "following"),
     [
-        (State.CLOSED, "suspect", State.SUSPECT),
-        (State.SUSPECT, "answered", State.CLOSED),
-        (State.OPEN, "fail", State.OPEN),
-        (State.OPEN, "suspect", State.OPEN),
-        (State.OPEN, "answered", State.CLOSED),
+        (BreakerState.CLOSED, "suspect", BreakerState.SUSPECT),
+        (BreakerState.SUSPECT, "answered", BreakerState.CLOSED),
+        (BreakerState.OPEN, "fail", BreakerState.OPEN),
+        (BreakerState.OPEN, "suspect", BreakerState.OPEN),
+        (BreakerState.OPEN, "answered", BreakerState.CLOSED),
     ],
 )
 def test_the_table_of_states(state, stimulus, following):
-    breaker = Breaker() if state is State.CLOSED else opened()
-    if state is State.SUSPECT:
+    breaker = Breaker() if state is BreakerState.CLOSED else opened()
+    if state is BreakerState.SUSPECT:
         breaker = Breaker()
         breaker.suspect()
     assert breaker.state is state
@@ -113,7 +113,7 @@ def test_the_state_stays_consistent_after_any_stimuli(stimuli):
             getattr(breaker, stimulus)()
             if stimulus != "answered":
                 assert breaker.blocks == was_blocked  # nothing but a failed probe shuts calls off
-        assert breaker.doubtful == (breaker.failures > 0 or breaker.state is not State.CLOSED)
+        assert breaker.doubtful == (breaker.failures > 0 or breaker.state is not BreakerState.CLOSED)
         assert (breaker.retry_at is None) == (not breaker.blocks)
         assert breaker.failures <= FAILURES
 

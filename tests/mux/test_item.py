@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.item import NOTES_LIMIT, PROBLEMS_LIMIT, Problem, mend_items, read_fitting
+from mcpmux.mux.item import NOTES_LIMIT, PROBLEMS_LIMIT, ItemProblem, mend_items, read_fitting
 from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, raw
@@ -123,14 +123,19 @@ def test_a_resource_without_a_name_is_called_by_its_uri():
     _, fields, _ = mend_items(m.RESOURCES_LIST, raw([{"uri": "file:///a"}]))
     assert decode_any(raw(fields)) == [{"uri": "file:///a", "name": "file:///a"}]
     _, fields, [problem] = mend_items(m.RESOURCES_LIST, raw([{"uri": "notes/a", "name": "a"}]))
-    assert (fields, problem) == ([], Problem("notes/a", "`uri` is no URI: it has no scheme", left_out=True))
+    assert (fields, problem) == (
+        [],
+        ItemProblem("notes/a", "`uri` is no URI: it has no scheme", left_out=True),
+    )
 
 
 def test_faults_without_number_are_counted_and_not_kept():
     many = 3 * PROBLEMS_LIMIT
     _, fields, problems = mend_items(m.PROMPTS_LIST, raw([{"name": "a"}] * (many + 1)))
     assert len(fields) == 1
-    assert problems[-1] == Problem(None, f"there are {many - PROBLEMS_LIMIT} more of these", left_out=True)
+    assert problems[-1] == ItemProblem(
+        None, f"there are {many - PROBLEMS_LIMIT} more of these", left_out=True
+    )
     assert len(problems) == PROBLEMS_LIMIT + 1
     schema = {**SCHEMA, "required": list(range(1000))}
     _, _, [problem] = mend_items(m.TOOLS_LIST, raw([{"name": "a", "inputSchema": schema}]))

@@ -87,7 +87,7 @@ CONNECTION: Final[ContextVar[str]] = ContextVar("CONNECTION", default="")
 """The peer's address and port, in all tasks that its requests cause; "" elsewhere."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """The state of a connection, see the module's table."""
 
     SECURING = auto()
@@ -100,13 +100,13 @@ class State(Enum):
 
 
 # A global is found faster than an attribute of the class.
-SECURING: Final = State.SECURING
-RECEIVING: Final = State.RECEIVING
-JUDGING: Final = State.JUDGING
-ANSWERING: Final = State.ANSWERING
-CALLED_OFF: Final = State.CALLED_OFF
-UNUSED: Final = State.UNUSED
-ENDING: Final = State.ENDING
+SECURING: Final = ConnectionState.SECURING
+RECEIVING: Final = ConnectionState.RECEIVING
+JUDGING: Final = ConnectionState.JUDGING
+ANSWERING: Final = ConnectionState.ANSWERING
+CALLED_OFF: Final = ConnectionState.CALLED_OFF
+UNUSED: Final = ConnectionState.UNUSED
+ENDING: Final = ConnectionState.ENDING
 
 
 class ServerConnection:
