@@ -15,6 +15,7 @@ from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
 from mcpmux.cli.arguments import Arguments, parse_arguments
 from mcpmux.cli.client import open_client, open_visit, render_block, target_argument
+from mcpmux.cli.completion import complete_argument, complete_prompt
 from mcpmux.cli.options import Credentials, credentials_options, json_option, load_target, quiet_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.config import Config
@@ -31,8 +32,8 @@ from mcpmux.upstreams.upstream import Upstream
 
 @click.command()
 @target_argument
-@click.argument("name")
-@click.argument("pairs", nargs=-1, metavar="[KEY=TEXT]...")
+@click.argument("name", shell_complete=complete_prompt)
+@click.argument("pairs", nargs=-1, metavar="[KEY=TEXT]...", shell_complete=complete_argument)
 @credentials_options
 @json_option(help="Print the whole result as JSON.")
 @quiet_option

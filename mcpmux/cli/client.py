@@ -18,7 +18,7 @@ import click
 from mcpmux.app import Mux, open_mux
 from mcpmux.cli import console
 from mcpmux.cli.arguments import Arguments, parse_arguments, types_of
-from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
+from mcpmux.cli.completion import complete_argument, complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import (
     NO_TARGET,
@@ -68,14 +68,18 @@ def _description(item: Fields) -> str:
 
 
 def _arguments(item: Fields) -> str:
-    """Return `required [optional]`, from the input schema of a tool or the list of a prompt."""
+    """Return `required [optional]`."""
+    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in parameters_of(item))
+
+
+def parameters_of(item: Fields) -> list[tuple[Any, bool]]:
+    """Return (name, whether it is required) from the input schema of a tool or the list of a prompt."""
     schema = _decoded(item, "inputSchema", dict)
     required, properties = schema.get("required"), schema.get("properties")
     needed = required if isinstance(required, list) else []
     parameters = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
     listed = (entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict))
-    parameters += [(entry.get("name"), entry.get("required") is True) for entry in listed]
-    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in parameters)
+    return parameters + [(entry.get("name"), entry.get("required") is True) for entry in listed]
 
 
 def _decoded(item: Fields, key: str, kind: type) -> Any:
@@ -462,7 +466,7 @@ def with_timeout(config: Config, seconds: float | None) -> Config:
 @click.command(context_settings={"help_option_names": []})
 @click.argument("target", required=False, metavar="TARGET", shell_complete=complete_file)
 @click.argument("tool", required=False, metavar="TOOL", shell_complete=complete_tool)
-@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE | KEY:=JSON]...")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE | KEY:=JSON]...", shell_complete=complete_argument)
 @click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object, sent unread.")
 @click.option(
     "--timeout",

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from mcpmux.config import Config
+    from mcpmux.protocol.raw_json import Fields
 
 PATIENCE_SECONDS = 1.0
 MOST_ITEMS = 500  # what a shell can still show
 VARIABLE = "_MCPMUX_COMPLETE"
+
+NO_BLANK = """\
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+    return 0
+"""
+"""What the function of bash ends with: a word that ends with = is not complete."""
 
 _ONE_WORD = re.compile(r"[A-Za-z0-9_./@%][A-Za-z0-9_./:@%+=,-]*")
 
@@ -33,7 +40,7 @@ Items = list["CompletionItem[str]"]
 def completion(shell: str) -> None:
     """Print the script that makes a shell complete commands, options, files and names.
 
-    Names of upstreams, tools and URIs come from a mcpmux that is running.
+    Names of upstreams, tools, prompts, their arguments, and URIs come from a mcpmux that is running.
 
     \b
     Examples:
@@ -48,7 +55,8 @@ def completion(shell: str) -> None:
     root = click.get_current_context().find_root().command
     if shell == "bash":  # which would take URLs and URIs apart
         click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
-    click.echo(script(root, {}, "mcpmux", VARIABLE).source(), nl=False)
+    source = script(root, {}, "mcpmux", VARIABLE).source()
+    click.echo(source.replace("    return 0\n", NO_BLANK) if shell == "bash" else source, nl=False)
 
 
 def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
@@ -82,6 +90,29 @@ def complete_upstream(context: click.Context, _parameter: click.Parameter, incom
 def complete_tool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Return the tools at TARGET, if it is running."""
     return _offer(incomplete, lambda: _list(context.params, ("tools",), "name"))
+
+
+def complete_prompt(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the prompts at TARGET, if it is running."""
+    return _offer(incomplete, lambda: _list(context.params, ("prompts",), "name"))
+
+
+def complete_argument(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return `NAME=` of what the tool or prompt takes, without arguments that are given already."""
+    given = {re.split(":?=", pair)[0] for pair in context.params.get("pairs") or ()}
+    return _offer(
+        incomplete, lambda: (f"{name}=" for name in _parameters(context.params) if name not in given)
+    )
+
+
+def complete_filter(context: click.Context, parameter: click.Parameter, incomplete: str) -> Items:
+    """Return keys of filters, and let the shell complete files."""
+    from mcpmux.traffic.reading.filters import KEYS
+
+    return [
+        *complete_file(context, parameter, incomplete),
+        *_offer(incomplete, lambda: (f"{key}=" for key in KEYS)),
+    ]
 
 
 def complete_uri(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
@@ -141,22 +172,37 @@ def _ask_upstreams(options: dict[str, Any]) -> Iterable[str]:
 
 
 def _list(options: dict[str, Any], kinds: tuple[str, ...], member: str) -> Iterable[str]:
+    from mcpmux.protocol.envelope import text_of
+
+    return [text for item in _items(options, kinds) if (text := text_of(item.get(member)))]
+
+
+def _parameters(options: dict[str, Any]) -> Iterable[str]:
+    from mcpmux.cli.client import parameters_of
+    from mcpmux.protocol.envelope import text_of
+
+    kind, name = ("tools", options["tool"]) if "tool" in options else ("prompts", options["name"])
+    items = (item for item in _items(options, (kind,)) if text_of(item.get("name")) == name)
+    return [name for item in items for name, _ in parameters_of(item)]
+
+
+def _items(options: dict[str, Any], kinds: tuple[str, ...]) -> list[Fields]:
     from mcpmux.cli.client import fetch_lists
     from mcpmux.config import Config, parse_upstream_argument
-    from mcpmux.protocol.envelope import text_of
 
     url = find_running(options["target"])
     config = Config(upstreams=(parse_upstream_argument(url),))
     lists, _ = _run(lambda: fetch_lists(config, kinds))
-    return [text for kind in kinds for item in lists[kind] if (text := text_of(item.get(member)))]
+    return [item for kind in kinds for item in lists[kind]]
 
 
 def find_running(target: str) -> str:
     """Return the URL at which TARGET answers if it is running. Raises LookupError if it is unknown."""
     from mcpmux.cli.ctl import ANYWHERE
-    from mcpmux.cli.options import DEFAULT_ADDRESS, is_file, load_config
+    from mcpmux.cli.options import DEFAULT_ADDRESS, as_url, is_file, load_config
     from mcpmux.config.listener import parse_http_argument
 
+    target = as_url(target)
     if target.startswith(("http://", "https://", "ws://", "wss://")):
         return target
     if not is_file(target):

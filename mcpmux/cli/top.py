@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from mcpmux.cli import ctl
+from mcpmux.cli.completion import complete_filter
 from mcpmux.cli.console import Columns, is_screen, show_items
 from mcpmux.cli.ctl import AdminClient, admin_options
 from mcpmux.cli.process import Mistake, run, until_interrupted
@@ -209,7 +210,7 @@ STATS = "/api/stats?window=60&slots=1&most=2000"
 
 
 @click.command(epilog=filter_help())
-@click.argument("wanted", nargs=-1, metavar="[FILTER]...")
+@click.argument("wanted", nargs=-1, metavar="[FILTER]...", shell_complete=complete_filter)
 @click.option("--once", is_flag=True, help="Print one table of upstreams, as away from a terminal.")
 @click.option(
     "--by",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from mcpmux.cli.completion import complete_filter
 from mcpmux.cli.console import is_screen, show_bytes, show_reading, tell
 from mcpmux.cli.options import load_config
 from mcpmux.cli.process import Mistake
@@ -36,7 +37,9 @@ FOLDER = Capture().directory
 MESSAGES_EACH = 1000  # between two looks at the clock
 TOLD_LIMIT = 5  # lines that cannot be read and are named one by one
 
-where_argument = click.argument("where", nargs=-1, metavar="[FILES|DIR]... [FILTER]...")
+where_argument = click.argument(
+    "where", nargs=-1, metavar="[FILES|DIR]... [FILTER]...", shell_complete=complete_filter
+)
 redact_option = click.option(
     "--redact", metavar="CONFIG", help="Also redact output by the [redaction] of this configuration."
 )

@@ -91,6 +91,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tools_and_uris_come_from_the_url(demo_url: str) -> None:
     assert offered("call", demo_url, "clock") == ["clock__now"]
     assert offered("read", demo_url, "notes+note:///we") == ["notes+note:///welcome"]
+    assert offered("prompt", demo_url, "") == ["notes__explain"]
+    assert offered("prompt", demo_url, "notes__explain", "") == ["name="]
+    assert offered("call", demo_url, "notes__add_note", "") == ["name=", "text="]
+    assert offered("call", demo_url.removeprefix("http://"), "notes__add_note", "name:=1", "t") == ["text="]
+    assert offered("call", demo_url, "none", "") == []
+
+
+def test_keys_of_filters_are_offered_beside_files() -> None:
+    assert offered("traffic", "tail", "met") == ["<file>", "method="]
+    assert offered("top", "dur") == ["<file>", "duration="]
 
 
 @pytest.mark.usefixtures("patient")
