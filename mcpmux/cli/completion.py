@@ -99,9 +99,9 @@ def complete_prompt(context: click.Context, _parameter: click.Parameter, incompl
 
 def complete_argument(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Return `NAME=` of what the tool or prompt takes, without arguments that are given already."""
-    given = {re.split(":?=", pair)[0] for pair in context.params.get("pairs") or ()}
+    taken = {re.split(":?=", pair)[0] for pair in context.params.get("pairs") or ()}
     return _offer(
-        incomplete, lambda: (f"{name}=" for name in _parameters(context.params) if name not in given)
+        incomplete, lambda: (f"{name}=" for name in _parameters(context.params) if name not in taken)
     )
 
 
