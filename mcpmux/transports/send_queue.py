@@ -47,11 +47,6 @@ class SendQueue:
         self._room = trio.lowlevel.ParkingLot()
         self.done = trio.Event()  # sending is over: all is sent, or the stream broke
 
-    @property
-    def takes_more(self) -> bool:
-        """Whether `offer` would take a piece."""
-        return self._queued_bytes < QUEUE_BYTES and self.end is None
-
     async def room(self) -> None:
         """Wait while too much is queued and more would be taken. A checkpoint only when it has to wait."""
         while self._queued_bytes >= QUEUE_BYTES and self.end is None:
