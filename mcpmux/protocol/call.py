@@ -65,6 +65,7 @@ RECENT: Final = 8  # encoded events; those of one update differ only in how its 
 _COMPLETE: Final = raw("complete")
 _NOT_FRESH: Final = raw(0)
 _PRIVATE: Final = raw("private")
+_SCOPES: Final = frozenset({b'"public"', bytes(_PRIVATE)})
 _NEWEST: Final = raw(NEWEST)
 
 
@@ -257,17 +258,25 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 
 def upgrade_result(method: str, result: Fields) -> Fields:
-    """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them."""
-    result.setdefault("resultType", _COMPLETE)
-    if method in m.CACHEABLE:
-        result.setdefault("ttlMs", _NOT_FRESH)
-        result.setdefault("cacheScope", _PRIVATE)
+    """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them.
+
+    Caching hints with other values than it allows are replaced: SDKs may refuse the whole result for them.
+    """
+    kind = result.setdefault("resultType", _COMPLETE)
+    # Interim results "carry no caching hints" (Caching).
+    if method in m.CACHEABLE and (kind is _COMPLETE or is_complete(result)):
+        ttl, scope = result.get("ttlMs"), result.get("cacheScope")
+        if ttl is None or not bytes(ttl).isdigit():
+            result["ttlMs"] = _NOT_FRESH
+        if scope is None or bytes(scope) not in _SCOPES:
+            result["cacheScope"] = _PRIVATE
     return result
 
 
 def is_complete(result: Fields) -> bool:
     """Return whether a result has the content that its request asked for; without `resultType` it has."""
-    return text_of(result.get("resultType", _COMPLETE)) == "complete"
+    kind = result.get("resultType", _COMPLETE)
+    return text_of(kind) == "complete" or first_byte(kind) == b"n"  # null, which some servers send for "none"
 
 
 def check_complete(result: Fields) -> None:

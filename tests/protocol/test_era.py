@@ -92,6 +92,25 @@ def test_upgrading_adds_only_what_is_missing(method: str, result: Fields):
     assert upgrade_result(method, dict(upgraded)) == upgraded
 
 
+NO_HINTS = {"ttlMs": 0, "cacheScope": "private"}
+
+
+@pytest.mark.parametrize(
+    ("hints", "upgraded"),
+    [
+        ({"ttlMs": 5, "cacheScope": "public"}, {"ttlMs": 5, "cacheScope": "public"}),
+        ({"ttlMs": -5, "cacheScope": "shared"}, NO_HINTS),
+        ({"ttlMs": "5", "cacheScope": None}, NO_HINTS),
+        ({"ttlMs": 1.5}, NO_HINTS),
+        ({"resultType": "input_required", "requestState": "s"}, {}),
+    ],
+)
+def test_a_complete_result_has_caching_hints_that_are_allowed(hints: Any, upgraded: Any):
+    """ "Servers MUST provide a `ttlMs` value that is `>= 0`"; interim results "carry no caching hints"."""
+    result = upgrade_result(m.RESOURCES_READ, decode_fields(raw(hints)))
+    assert {key: decode_any(result[key]) for key in NO_HINTS if key in result} == upgraded
+
+
 LEGACY_RESULTS: list[tuple[str, dict[str, Any]]] = [
     (m.RESOURCES_LIST, {"resources": [{"uri": "file:///a", "name": "a"}]}),
     (m.TEMPLATES_LIST, {"resourceTemplates": [], "nextCursor": ""}),
