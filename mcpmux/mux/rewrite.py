@@ -9,7 +9,7 @@ The Shapes below are the table, for items of lists, results, notifications, ques
 | place | change |
 | --- | --- |
 | `uri`, `ref.uri` (a template, too), `name` and `taskId` of requests | back to the upstream's own |
-| tool-call arguments that are wholly an exposed URI of the upstream being called | back to its own URI |
+| arguments of a tool or prompt that are wholly an exposed URI of its upstream | back to its own URI |
 | related task in `_meta` of answers | back to the upstream's own task id |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
@@ -469,7 +469,7 @@ def expose_related(fields: Fields, space: Space) -> Fields:
 
 
 def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Raw:
-    """Return tool-call arguments in which every exposed URI of `upstream` is its own URI again.
+    """Return arguments of a tool or prompt in which every exposed URI of `upstream` is its own URI again.
 
     Only whole strings are compared: a URI inside a sentence stays. So does a text that merely begins like an
     exposed URI (`docs+tutorials`): the rest behind the prefix must have a scheme.

@@ -420,7 +420,7 @@ class Router:
         if own != name:
             params["name"] = Raw(encode(own))
         # A server knows its own URIs only. Those of other upstreams stay as the client wrote them.
-        if call.method == m.TOOLS_CALL and "arguments" in params and not upstream.space.transparent:
+        if "arguments" in params and not upstream.space.transparent:
             namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:

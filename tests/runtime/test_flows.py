@@ -116,6 +116,21 @@ async def test_a_raw_name_reaches_its_only_owner(method, down, up, autojump_cloc
         assert (await client.refusal(method, NAMING[method]("nosuch")))["code"] == -32602
 
 
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+async def test_an_argument_that_is_an_exposed_uri_is_the_servers_own_there(method, autojump_clock):
+    got: list[Json] = []
+
+    async def take(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        got.append(params["arguments"])
+        return {"resultType": "complete", "content": [], "messages": []}
+
+    server = ScriptedServer(tools=[], prompts=[], handlers={method: take})
+    async with open_world({"docs": server, "more": docs()}) as world:
+        arguments = {"whole": "docs+file:///a", "other": "more+file:///a", "part": "see docs+file:///a"}
+        await world.client().request(method, {"name": "docs__t", "arguments": arguments})
+    assert got == [{**arguments, "whole": "file:///a"}]
+
+
 @pytest.mark.parametrize("up", ERAS)
 async def test_the_owner_of_a_tool_is_remembered_for_a_minute(up, autojump_clock):
     tool: Json = {"name": "search", "inputSchema": {"type": "object"}}
