@@ -27,7 +27,7 @@ A value that an older revision lacks becomes the closest one that it can carry:
 | `elicitation/create` | 2025-06-18 | refused: the server learns that the client does not offer it |
 | elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` |
 | a choice with titles (`oneOf`) | 2025-11-25 | `enum` with `enumNames` |
-| a choice of several (array) | 2025-11-25 | a string that lists them; the answer is cut at its commas |
+| a choice of several (array) | 2025-11-25 | a string that lists them; commas separate those in the answer |
 | sampling: several blocks in a message | 2025-11-25 | as many messages of the same role |
 | sampling: tool use and tool results | 2025-11-25 | their JSON as text |
 | sampling: audio | 2025-03-26 | a text that says what is missing |
@@ -86,6 +86,8 @@ _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server repeats it with every result
 KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded anew each time
 AUDIO_URI: Final = "audio:"  # an embedded resource must have a URI; sound in a message has none
+
+COMMAS: Final = 16  # in one choice that an answer is searched for, which takes time for each
 
 _TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 
@@ -302,15 +304,29 @@ def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -
         return answer
     try:
         # The client was shown a text for a choice of several, see `_field_for`.
-        several = [name for name, schema in _properties(params).items() if _is_array(schema)]
+        several = {name: schema for name, schema in _properties(params).items() if _is_array(schema)}
         content = decode_fields(answer["content"])
+        for name, schema in several.items():
+            text = text_of(content.get(name))
+            if text is not None:
+                content[name] = raw(_chosen(text, _choices_in(schema)[0]))
     except ValueError:
         return answer
-    for name in several:
-        text = text_of(content.get(name))
-        if text is not None:
-            content[name] = raw([part.strip() for part in text.split(",") if part.strip()])
     return {**answer, "content": raw(content)} if several else answer
+
+
+def _chosen(text: str, offered: list[str]) -> list[str]:
+    """Return the choices in a text, which commas separate. Those that are offered may have commas, too."""
+    parts, values, chosen = text.split(","), set(offered), []
+    most = min(max((value.count(",") for value in offered), default=0), COMMAS)
+    start = 0
+    while start < len(parts):
+        end = min(start + most + 1, len(parts))
+        while end > start + 1 and ",".join(parts[start:end]).strip() not in values:
+            end -= 1
+        chosen.append(",".join(parts[start:end]).strip())
+        start = end
+    return [choice for choice in chosen if choice]
 
 
 def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
@@ -366,13 +382,18 @@ def _field_for(schema: Fields) -> Fields:
         return {**kept, "enum": raw(values), "enumNames": raw(names)}
     if not _is_array(schema):
         return schema
-    items = decode_fields(schema.get("items"))
-    choices = zip(*_choices(items.get("anyOf") or items.get("enum") or Raw(b"[]")), strict=True)
+    choices = zip(*_choices_in(schema), strict=True)
     offered = [value if value == name else f"{value} ({name})" for value, name in choices]
     about = text_of(schema.get("description"))
     hint = f"Any of these, separated by commas: {', '.join(offered)}"
     field = {"type": raw("string"), "description": raw(f"{about} {hint}" if about else hint)}
     return {**field, "title": schema["title"]} if "title" in schema else field
+
+
+def _choices_in(schema: Fields) -> tuple[list[str], list[str]]:
+    """Return (values, names to show) of a choice of several. Raises ValueError."""
+    items = decode_fields(schema.get("items"))
+    return _choices(items.get("anyOf") or items.get("enum") or Raw(b"[]"))
 
 
 def _choices(listed: Raw) -> tuple[list[str], list[str]]:

@@ -102,6 +102,22 @@ def test_a_multiple_choice_becomes_text_and_returns_as_a_list(items: Any, shown:
     assert decode_any(raw(up)) == {"action": "accept", "content": {"it": ["a", "b"], "other": "x,y"}}
 
 
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("Paris, France, b", ["Paris, France", "b"]),
+        ("b,Paris, France,", ["b", "Paris, France"]),
+        ("Paris, b, France", ["Paris", "b", "France"]),
+        ("", []),
+    ],
+)
+def test_an_offered_choice_may_have_commas(text: str, chosen: list[str]):
+    params = form(it={"type": "array", "items": {"type": "string", "enum": ["Paris, France", "b"]}})
+    given_back = decode_fields(raw({"action": "accept", "content": {"it": text}}))
+    up = upgrade_answer(m.ELICIT, decode_fields(raw(params)), given_back, "2025-06-18")
+    assert decode_any(up["content"]) == {"it": chosen}
+
+
 def test_what_a_newer_client_answers_is_left_alone():
     params = decode_fields(raw(form(it={"type": "array", "items": {"type": "string", "enum": ["a"]}})))
     for given_back in ({"action": "decline"}, {"action": "accept", "content": {"it": ["a"]}}):
