@@ -18,6 +18,7 @@ from mcpmux.cli import ctl
 from mcpmux.cli.completion import complete_filter
 from mcpmux.cli.console import Columns, is_screen, show_items
 from mcpmux.cli.ctl import AdminClient, admin_options
+from mcpmux.cli.options import json_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
 from mcpmux.cli.traffic_source import filter_help, read_filter
@@ -218,8 +219,9 @@ STATS = "/api/stats?window=60&slots=1&most=2000"
     default="upstream",
     help="What has a row: an upstream, or a tool, resource or prompt, of which Enter opens the longest call.",
 )
+@json_option(help="Print each row of that table as JSON, one on each line.")
 @admin_options
-def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str) -> None:
+def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str, as_json: bool) -> None:
     """Show upstreams and exchanges of a running mcpmux as they happen, until `q`.
 
     Rates, percentiles and errors are of the last minute, or of its newest 2,000 exchanges. The row (clients)
@@ -234,10 +236,11 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str) -> Non
       mcpmux top -c mcpmux.toml
       mcpmux top --url 'http://127.0.0.1:8490/?token=…' 'status!=ok'
       mcpmux top --once --by name -c mcpmux.toml
+      mcpmux top --json | jq 'select(.p95 > 100).name'
     """
     text = " ".join(wanted)
     read_filter(text, names=LIVE_NAMES)
-    once = once or not is_screen() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb"
+    once = once or as_json or not is_screen() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb"
     if once and text:
         raise Mistake(
             "a table shows upstreams; a filter is for exchanges, which `mcpmux traffic tail` prints"
@@ -245,7 +248,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str) -> Non
     look = partial(look_at, admin, by)
     rows = run(look)  # reports a wrong place or token before the terminal changes
     if once:
-        show_items(rows, False, TABLES[by][0], NUMBERS)
+        show_items(rows, as_json, TABLES[by][0], NUMBERS)
         return
     try:
         from mcpmux.cli.top_screen import show_live  # not at the top: urwid is large

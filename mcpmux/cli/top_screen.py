@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -40,7 +40,8 @@ from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import LIVE_NAMES, FilterError, parse_filter
 
 MOST_WIDE = 24  # columns of a cell, besides the one that takes what is left
-LEAST_WIDE = 20  # columns of that one; with less, the columns right of it are left out
+LEAST_WIDE = 40  # columns of that one, if it has so much text; with less, others are left out
+LEAST_TEXT = 10  # columns of a text that gives way to it
 MEASURED_ROWS = 100  # that decide how wide a column is
 
 # The colours of the terminal itself, on its own background, where they are readable. The widget with the
@@ -112,6 +113,8 @@ class Walker(urwid.ListWalker):
 class Table(urwid.Frame):
     """Headings and rows. The `wide` column takes the room that the others leave.
 
+    Texts give way to it, and then the last columns are left out, until it has what it needs, or LEAST_WIDE.
+
     The first row keeps the focus when others come before it; any other row that has the focus keeps it.
     """
 
@@ -121,6 +124,9 @@ class Table(urwid.Frame):
         self._columns, self._wide, self._numbers = columns, wide, numbers
         self._key_of = key_of
         self._widths = {heading: len(heading) for heading in columns}
+        self._room = 0
+        self._shown: dict[str, int] = {}
+        self._marked: str | None = None
         self._walker = Walker(self._row)
         super().__init__(urwid.ListBox(self._walker))
         self.show([])
@@ -135,11 +141,45 @@ class Table(urwid.Frame):
         for row in rows[:MEASURED_ROWS]:  # columns become wider, never narrower: else they would jump
             for heading, cell_of in self._columns.items():
                 text, _ = _cell(cell_of(row))
-                wide = min(MOST_WIDE, urwid.calc_width(text, 0, len(text)))
-                self._widths[heading] = max(self._widths[heading], wide)
+                width = urwid.calc_width(text, 0, len(text))
+                most = width if heading == self._wide else min(MOST_WIDE, width)
+                self._widths[heading] = max(self._widths[heading], most)
+        self._marked = marked
         self._walker.show(rows, place)
+        self._lay_out()
+
+    def render(self, size: Any, focus: bool = False) -> Any:
+        """Lay the columns out anew when the screen has another size."""
+        if size[0] != self._room:
+            self._room = size[0]
+            self._lay_out()
+            self._walker.show(self._walker.items, self._walker.focus)
+        return super().render(size, focus)
+
+    def _lay_out(self) -> None:
+        """Choose the columns, and their widths, for the room that there is."""
+        kept, place = list(self._columns), list(self._columns).index(self._wide)
+        after = kept[place + 1 :]
+        droppable = after[:] or kept[2:place]  # of upstreams, name and state stay
+        widths = {
+            heading: min(width, LEAST_TEXT) if heading in after and heading not in self._numbers else width
+            for heading, width in self._widths.items()
+        }
+        need = min(widths[self._wide], LEAST_WIDE)
+
+        def count_left() -> int:
+            return self._room - sum(widths[name] + 1 for name in kept if name != self._wide)
+
+        while count_left() < need and droppable:
+            kept.remove(droppable.pop())
+        for heading in kept:
+            if heading in after:
+                spare = max(0, count_left() - widths[self._wide])
+                widths[heading] = min(self._widths[heading], widths[heading] + spare)
+        widths[self._wide] = max(1, count_left())
+        self._shown = {heading: widths[heading] for heading in kept}
         self.header = self._line(
-            [(heading, "focus" if heading == marked else "bold") for heading in self._columns]
+            {heading: (heading, "focus" if heading == self._marked else "bold") for heading in self._columns}
         )
 
     @property
@@ -153,16 +193,17 @@ class Table(urwid.Frame):
         return row
 
     def _row(self, item: Item) -> urwid.Widget:
-        line = self._line([_cell(cell_of(item)) for cell_of in self._columns.values()])
+        line = self._line({heading: _cell(cell_of(item)) for heading, cell_of in self._columns.items()})
         return Row(urwid.AttrMap(line, None, _FOCUSED))
 
-    def _line(self, cells: Sequence[Line]) -> urwid.Columns:
+    def _line(self, cells: Mapping[str, Line]) -> urwid.Columns:
         line = []
-        for heading, (text, style) in zip(self._columns, cells, strict=True):
+        for heading, width in self._shown.items():
+            text, style = cells[heading]
             align: Literal["left", "right"] = "right" if heading in self._numbers else "left"
             widget = urwid.Text((style or None, text), align, wrap="ellipsis")
-            line.append(widget if heading == self._wide else (self._widths[heading], widget))
-        return urwid.Columns(line, dividechars=1, min_width=LEAST_WIDE)
+            line.append(widget if heading == self._wide else (width, widget))
+        return urwid.Columns(line, dividechars=1)
 
 
 def _cell(cell: Any) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -69,6 +70,16 @@ async def test_a_table_is_printed_for_scripts(options: list[str], invoke: Invoke
     assert clients.split()[:9] == ["(clients)", "-", "0.0333/s", "20.0", "ms", "20.0", "ms", "1", "50.0%"]
     assert docs.split()[:4] == ["docs", "ready", "0.0333/s", "16.0"]
     assert search.endswith("nobody there")
+
+
+async def test_rows_are_printed_as_json(invoke: Invoke) -> None:
+    async with listening() as here:
+        here.traffic.exchange(ms=20.0)
+        place = ["--url", here.url, "--token", here.token]
+        done = await trio.to_thread.run_sync(lambda: invoke("top", "--json", *place))
+    clients, docs, search = map(json.loads, done.stdout.splitlines())
+    assert (clients["name"], clients["p50"]) == ("(clients)", 20.0)
+    assert (docs["state"], search["trouble"]) == ("ready", "nobody there")
 
 
 async def test_a_table_of_names_begins_with_the_longest_call(invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,7 +91,24 @@ def test_what_matters_most_is_in_sight_on_any_terminal(size: tuple[int, int]) ->
     assert shown.lines()[-1].startswith("Tab table")
     assert shown.lines()[-1].rstrip().endswith("q quit")
     assert ("editor" in shown.line("ok")) == (size[0] >= 80)
-    assert ("npx docs" in upstream) == (size[0] == 200)
+    assert "npx docs" in upstream
+    assert ("IN FLIGHT" in shown.line("NAME")) == (size[0] >= 80)
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (60, ["tools/call docs__find-the-long…"]),
+        (80, ["tools/call docs__find-the-longest-one", "docs"]),
+        (90, ["tools/call docs__find-the-longest-one docs", "editor-of-a-p…"]),
+        (100, ["tools/call docs__find-the-longest-one", "docs", "editor-of-a-person"]),
+    ],
+)
+def test_other_texts_give_way_to_the_request(width: int, columns: list[str]) -> None:
+    shown = Shown((width, 24))
+    request = {"target": "docs__find-the-longest-one", "upstreams": ["docs"]}
+    shown.screen.show_exchanges([row(1, **request, ms=3.0, client="editor-of-a-person")])
+    assert re.split("  +", shown.line("ok").partition("3.00 ms ")[2].strip()) == columns
 
 
 def test_many_upstreams_leave_room_for_exchanges() -> None:
