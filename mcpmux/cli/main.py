@@ -22,57 +22,76 @@ import mcpmux
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-PLACES = {
-    "serve": "mcpmux.cli.serve:serve",
-    "demo": "mcpmux.cli.serve:demo",
-    "import": "mcpmux.cli.moving:import_command",
-    "install": "mcpmux.cli.moving:install",
-    "uninstall": "mcpmux.cli.moving:uninstall",
-    "add": "mcpmux.cli.servers:add",
-    "remove": "mcpmux.cli.servers:remove_command",
-    "ps": "mcpmux.cli.shared:ps",
-    "stop": "mcpmux.cli.shared:stop",
-    "ctl": "mcpmux.cli.ctl:ctl",
-    "top": "mcpmux.cli.top:top",
-    "check": "mcpmux.cli.check:check",
-    "ls": "mcpmux.cli.client:ls",
-    "read": "mcpmux.cli.client:read",
-    "call": "mcpmux.cli.client:call",
-    "prompt": "mcpmux.cli.asking:prompt",
-    "complete": "mcpmux.cli.asking:complete",
-    "subscribe": "mcpmux.cli.asking:subscribe",
-    "ping": "mcpmux.cli.asking:ping",
-    "auth": "mcpmux.cli.auth:auth",
-    "access": "mcpmux.cli.config:access",
-    "view": "mcpmux.cli.view:view",
-    "audit": "mcpmux.cli.audit:audit",
-    "traffic": "mcpmux.cli.main:traffic",
-    "bench": "mcpmux.cli.bench:bench",
-    "config": "mcpmux.cli.config:config",
-    "completion": "mcpmux.cli.completion:completion",
-    "help": "mcpmux.cli.main:help_command",
+SECTIONS = {
+    "Serve": {
+        "serve": "mcpmux.cli.serve:serve",
+        "demo": "mcpmux.cli.serve:demo",
+        "ps": "mcpmux.cli.shared:ps",
+        "stop": "mcpmux.cli.shared:stop",
+    },
+    "Set up servers and host apps": {
+        "import": "mcpmux.cli.moving:import_command",
+        "add": "mcpmux.cli.servers:add",
+        "remove": "mcpmux.cli.servers:remove_command",
+        "check": "mcpmux.cli.check:check",
+        "install": "mcpmux.cli.moving:install",
+        "uninstall": "mcpmux.cli.moving:uninstall",
+    },
+    "Use servers": {
+        "ls": "mcpmux.cli.client:ls",
+        "read": "mcpmux.cli.client:read",
+        "call": "mcpmux.cli.client:call",
+        "prompt": "mcpmux.cli.asking:prompt",
+        "complete": "mcpmux.cli.asking:complete",
+        "subscribe": "mcpmux.cli.asking:subscribe",
+        "ping": "mcpmux.cli.asking:ping",
+    },
+    "Watch and control": {
+        "top": "mcpmux.cli.top:top",
+        "ctl": "mcpmux.cli.ctl:ctl",
+        "traffic": "mcpmux.cli.main:traffic",
+        "audit": "mcpmux.cli.audit:audit",
+        "bench": "mcpmux.cli.bench:bench",
+    },
+    "Configure": {
+        "config": "mcpmux.cli.config:config",
+        "view": "mcpmux.cli.view:view",
+        "access": "mcpmux.cli.config:access",
+        "auth": "mcpmux.cli.auth:auth",
+        "completion": "mcpmux.cli.completion:completion",
+        "help": "mcpmux.cli.main:help_command",
+    },
 }
-TRAFFIC_PLACES = {
-    "tail": "mcpmux.cli.traffic_messages:tail",
-    "show": "mcpmux.cli.traffic_messages:show",
-    "grep": "mcpmux.cli.traffic_messages:grep",
-    "stats": "mcpmux.cli.traffic_report:stats",
-    "export": "mcpmux.cli.traffic_report:export",
-    "replay": "mcpmux.cli.traffic_replay:replay",
-    "mock": "mcpmux.cli.traffic_replay:mock",
+TRAFFIC_SECTIONS = {
+    "Commands": {
+        "tail": "mcpmux.cli.traffic_messages:tail",
+        "show": "mcpmux.cli.traffic_messages:show",
+        "grep": "mcpmux.cli.traffic_messages:grep",
+        "stats": "mcpmux.cli.traffic_report:stats",
+        "export": "mcpmux.cli.traffic_report:export",
+        "replay": "mcpmux.cli.traffic_replay:replay",
+        "mock": "mcpmux.cli.traffic_replay:mock",
+    }
 }
+
+
+SENTENCE = 200  # characters of a sentence at most
 
 
 class LazyCommands(click.Group):
-    """A group that runs commands by `process.run_inside`. `places`: name -> `module:attribute`, in order."""
+    """A group that runs commands by `process.run_inside`.
 
-    def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
+    `sections`: heading in its help -> name of a command -> its `module:attribute`, all in order.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **more: Any) -> None:
         super().__init__(*args, **more)
-        self.commands = {name: click.Command(name) for name in places}  # whose names click suggests
-        self._places = places
+        self._sections = sections
+        self._places = {name: place for places in sections.values() for name, place in places.items()}
+        self.commands = {name: click.Command(name) for name in self._places}  # whose names click suggests
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of `places`, not of the alphabet."""
+        """Return the names in the order of the sections, not of the alphabet."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -85,6 +104,20 @@ class LazyCommands(click.Group):
             command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section, with their whole first sentences."""
+        width = max(map(len, self._places))
+        for heading, places in self._sections.items():
+            with formatter.section(heading):
+                names = {name: self.get_command(ctx, name) for name in places}
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), command.get_short_help_str(SENTENCE))
+                        for name, command in names.items()
+                        if command is not None
+                    ]
+                )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Return names of commands without their help, which would import them all; then options."""
@@ -155,7 +188,7 @@ def is_compiled() -> bool:
 @click.group(
     cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    places=PLACES,
+    sections=SECTIONS,
 )
 @click.version_option(
     mcpmux.__version__, "-V", "--version", message="%(prog)s %(version)s" + " (compiled)" * is_compiled()
@@ -188,7 +221,7 @@ def help_command(context: click.Context, words: tuple[str, ...]) -> None:
     cli.main([*words, "--help"], prog_name=context.parent.info_name)
 
 
-@click.group(cls=LazyCommands, context_settings={"show_default": True}, places=TRAFFIC_PLACES)
+@click.group(cls=LazyCommands, context_settings={"show_default": True}, sections=TRAFFIC_SECTIONS)
 def traffic() -> None:
     """Watch, search, measure and export the traffic of mcpmux.
 

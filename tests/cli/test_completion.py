@@ -15,7 +15,7 @@ from click.shell_completion import BashComplete
 
 from mcpmux.cli import completion
 from mcpmux.cli.completion import VARIABLE, find_running
-from mcpmux.cli.main import PLACES, cli
+from mcpmux.cli.main import SECTIONS, cli
 from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN
 from tests.cli.test_ctl import config as config
@@ -31,7 +31,7 @@ def offered(*args: str) -> list[str]:
 
 
 def test_commands_and_options_are_offered() -> None:
-    assert offered("") == list(PLACES)
+    assert offered("") == [name for places in SECTIONS.values() for name in places]
     assert offered("un") == ["uninstall"]
     assert offered("traffic", "t") == ["tail"]
     assert offered("import", "--host", "c") == ["claude-desktop", "claude-code", "cursor", "codex", "cline"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux import __version__
-from mcpmux.cli.main import is_compiled
+from mcpmux.cli.main import SECTIONS, is_compiled
 from tests.cli.invoking import Invoke
 
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
@@ -138,7 +138,9 @@ def test_failure_is_one_sentence_with_exit_code_1(invoke: Invoke, args: list[str
 
 def test_help_is_a_command_too(invoke: Invoke) -> None:
     assert invoke("help", "traffic", "tail").stdout == invoke("traffic", "tail", "--help").stdout
-    assert "Commands:" in invoke("help").stdout
+    shown = invoke("help").stdout
+    assert all(f"\n{heading}:\n" in shown for heading in SECTIONS)
+    assert "..." not in shown  # no sentence is cut
     assert invoke("help", "tial").exit_code == 2
 
 

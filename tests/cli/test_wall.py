@@ -67,7 +67,7 @@ def faulty() -> None:
 
 @pytest.mark.parametrize(("level", "traced"), [("error", False), ("debug", True)])
 def test_traceback_is_shown_at_debug_level_only(level: str, traced: bool) -> None:
-    group = LazyCommands(places={"faulty": f"{__name__}:faulty"})
+    group = LazyCommands(sections={"Commands": {"faulty": f"{__name__}:faulty"}})
     logging = structlog.get_config()
     try:
         result = CliRunner().invoke(group, ["faulty", "--log-level", level])

@@ -8,7 +8,7 @@ import sys
 import click
 import pytest
 
-from mcpmux.cli.main import PLACES, TRAFFIC_PLACES, LazyCommands, cli, traffic
+from mcpmux.cli.main import SECTIONS, TRAFFIC_SECTIONS, LazyCommands, cli, traffic
 from tests.peers.blocking_client import HttpClient
 from tests.process.running import Running
 
@@ -141,12 +141,13 @@ def test_a_benchmark_imports_the_load_generator() -> None:
     assert "mcpmux.bench.plan" in imported("bench", "--help")
 
 
-@pytest.mark.parametrize(("group", "places"), [(cli, PLACES), (traffic, TRAFFIC_PLACES)])
-def test_every_place_has_its_command(group: click.Command, places: dict[str, str]) -> None:
+@pytest.mark.parametrize(("group", "sections"), [(cli, SECTIONS), (traffic, TRAFFIC_SECTIONS)])
+def test_every_place_has_its_command(group: click.Command, sections: dict[str, dict[str, str]]) -> None:
     assert isinstance(group, LazyCommands)
     context = click.Context(group)
-    assert group.list_commands(context) == list(places)
-    for name in places:
+    names = [name for places in sections.values() for name in places]
+    assert group.list_commands(context) == names
+    for name in names:
         command = group.get_command(context, name)
         assert command is not None
         assert command.name == name
