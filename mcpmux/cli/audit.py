@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import show_json, tell
+from mcpmux.cli.group import Group
 from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import show_place
@@ -72,7 +73,7 @@ HASH = Parsed("HASH", lambda value: _HEAD.read(value).split()[0])
 path_argument: Decorator = click.argument("path", type=PATH)
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """Check and read the audit log.
 

@@ -18,6 +18,7 @@ from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import StoreTrouble, login_file
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
+from mcpmux.cli.group import Group
 from mcpmux.cli.options import DEFAULT_FILE, Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, Missing, WebSocket
@@ -43,7 +44,7 @@ config_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def auth() -> None:
     """Manage client tokens (mcpmux stores only their hashes) and logins at upstreams.
 

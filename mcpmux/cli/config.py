@@ -14,6 +14,7 @@ import click
 
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json, tell
+from mcpmux.cli.group import Group
 from mcpmux.cli.options import choose_config, load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Missing, Secret, Stdio, Upstream
@@ -38,7 +39,7 @@ COLUMNS: Columns = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Describe the configuration file.
 
@@ -122,7 +123,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-@click.group()
+@click.group(cls=Group)
 def access() -> None:
     """Try the access rules of a configuration.
 

@@ -17,6 +17,7 @@ import trio
 
 from mcpmux.cli.completion import complete_file, complete_upstream
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
+from mcpmux.cli.group import Group
 from mcpmux.cli.options import choose_config, json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import ClientTls
@@ -288,7 +289,7 @@ def admin_options(command: Command) -> Command:
     return decorated
 
 
-@click.group()
+@click.group(cls=Group)
 def ctl() -> None:
     """Show and control a running mcpmux over its admin listener.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mcpmux
+from mcpmux.cli.group import Group
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -75,10 +76,7 @@ TRAFFIC_SECTIONS = {
 }
 
 
-SENTENCE = 200  # characters of a sentence at most
-
-
-class LazyCommands(click.Group):
+class LazyCommands(Group):
     """A group that runs commands by `process.run_inside`.
 
     `sections`: heading in its help -> name of a command -> its `module:attribute`, all in order.
@@ -105,19 +103,9 @@ class LazyCommands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands of each section, with their whole first sentences."""
-        width = max(map(len, self._places))
-        for heading, places in self._sections.items():
-            with formatter.section(heading):
-                names = {name: self.get_command(ctx, name) for name in places}
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), command.get_short_help_str(SENTENCE))
-                        for name, command in names.items()
-                        if command is not None
-                    ]
-                )
+    def sections(self, context: click.Context) -> Mapping[str, Iterable[str]]:
+        """See Group."""
+        return self._sections
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Return names of commands without their help, which would import them all; then options."""

@@ -140,8 +140,13 @@ def test_help_is_a_command_too(invoke: Invoke) -> None:
     assert invoke("help", "traffic", "tail").stdout == invoke("traffic", "tail", "--help").stdout
     shown = invoke("help").stdout
     assert all(f"\n{heading}:\n" in shown for heading in SECTIONS)
-    assert "..." not in shown  # no sentence is cut
     assert invoke("help", "tial").exit_code == 2
+
+
+@pytest.mark.parametrize("group", ["traffic", "ctl", "auth", "audit", "access", "config", ""])
+def test_a_group_describes_its_commands_by_whole_sentences(invoke: Invoke, group: str) -> None:
+    shown = invoke(*group.split(), "--help").stdout.replace("ARGS]...", "")
+    assert "..." not in shown
 
 
 def test_without_a_file_each_way_to_get_one_is_named(
