@@ -45,6 +45,7 @@ class Channel:
     """
 
     legacy_only = False
+    takes_headers = False  # of single calls
     source = "the connection"  # where the peer's messages come from, for the log
     _nursery: trio.Nursery
 

@@ -128,6 +128,7 @@ class HttpChannel(Channel):
     """
 
     source = "a response"
+    takes_headers = True
 
     def __init__(self, place: HttpPlace, nursery: trio.Nursery, older: OpenOlder | None) -> None:
         self.peer = peer = HttpPeer(place)

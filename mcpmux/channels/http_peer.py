@@ -406,13 +406,15 @@ class HttpPeer:
     def _headers(self, call: Call) -> tuple[Headers, Headers]:
         """Return the headers of every call of this method, and the additional ones of this call."""
         if VERSION not in call.meta:
-            return self._of_all, ()
+            return self._of_all, call.headers
         common = self._of_method.get(call.method)
         if common is None:
             common = (*self._fixed, *method_headers(call.method, NEWEST))
             if len(self._of_method) < METHODS_KEPT:  # clients may name methods without end
                 self._of_method[call.method] = common
         more = name_headers(call.method, call.params)
+        if call.headers:
+            more += call.headers
         if call.method == m.TOOLS_CALL and self.tools.params.bytes:
             more += self.tools.headers_of(call)
         return common, more

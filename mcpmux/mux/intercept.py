@@ -19,10 +19,12 @@ A subscription is a request `resources/subscribe` without an answer, for each UR
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from mcpmux.config.intercept import APPROVE, REQUEST, RESULT, Intercept
+from mcpmux.config.scalars import HEADER_NAME, HEADER_VALUE
 from mcpmux.config.views import KINDS
 from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.mux.naming import AS_THEY_ARE, Naming, is_among
@@ -56,6 +58,16 @@ _HOLDING: Final = {
 _MARKED: Final = {"content": "type", "contents": "uri", "messages": "role"}
 """The text that each item of a member must have."""
 
+_OWN_HEADERS: Final = frozenset(
+    {"host", "authorization", "cookie", "connection", "keep-alive", "te", "trailer", "transfer-encoding"}
+    | {"upgrade", "expect", "last-event-id", "traceparent", "tracestate", "baggage"}
+)
+_OWN_BEGIN: Final = ("mcp-", "proxy-", "content-", "accept")
+"""Headers that mcpmux sets itself, or that belong to a connection."""
+
+_NAME: Final = re.compile(HEADER_NAME.pattern)
+_VALUE: Final = re.compile(HEADER_VALUE.pattern)
+
 REASON_CHARACTERS: Final = 2000  # of a reason or question: it goes to people
 
 
@@ -74,11 +86,12 @@ class Refuse(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One member is replaced as a whole; the others are None."""
+    """One member is replaced as a whole; the others are None. `headers` may go with `params`."""
 
     params: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    headers: dict[str, Any] | None = None
 
 
 class Ask(NamedTuple):
@@ -114,7 +127,9 @@ def read_verdict(value: object) -> Verdict:
             return Hold(_text(members, "reason"))
         case "ask" if {"message"} <= members.keys() <= {"message", "url"}:
             return Ask(_text(members, "message"), _text(members, "url") or None)
-        case "change" if len(members) == 1 and members.keys() <= set(Change._fields):
+        case "change" if members.keys() == {"params", "headers"} or (
+            len(members) == 1 and members.keys() <= set(Change._fields)
+        ):
             if all(isinstance(member, dict) for member in members.values()):
                 return Change(**members)
     raise BadVerdict("its verdict has a form that is not known")
@@ -278,6 +293,20 @@ def change_call(call: Call, params: Mapping[str, Any], schema: Schema) -> Call:
         elif call.method == m.PROMPTS_GET and not all(isinstance(value, str) for value in arguments.values()):
             raise BadVerdict("its `arguments` of a prompt are not all text")
     return call.with_params(changed)
+
+
+def read_headers(headers: Mapping[str, object], taken: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return HTTP headers to add to a request that has others, `taken`. Raises BadVerdict."""
+    read, names = [], set(map(str.lower, taken))
+    for name, value in headers.items():
+        own = name.lower()
+        if own in names or own in _OWN_HEADERS or own.startswith(_OWN_BEGIN):
+            raise BadVerdict(f"it sets the header {name[:100]}")
+        if not (isinstance(value, str) and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            raise BadVerdict(f"the header {name[:100]!r} of it is malformed")
+        names.add(own)
+        read.append((name, value))
+    return tuple(read)
 
 
 def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) -> ResultOrError:

@@ -92,10 +92,10 @@ class Call(Value):
     `client`: the client, as far as it is known: the same object for every call of one client, never looked
     into. `capabilities`: what that client can be asked, on a leg whose `meta` does not state it. `legacy`:
     whether it speaks a legacy revision: a server of both eras may be addressed in the same era.
-    `principal`: its proven identity.
+    `principal`: its proven identity. `headers`: more HTTP headers for the server.
     """
 
-    __slots__ = ("capabilities", "client", "legacy", "meta", "method", "params", "principal")
+    __slots__ = ("capabilities", "client", "headers", "legacy", "meta", "method", "params", "principal")
 
     def __init__(
         self,
@@ -106,10 +106,11 @@ class Call(Value):
         capabilities: Raw | None = None,
         legacy: bool = False,
         principal: Principal = ANYONE,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.method, self.params, self.meta = method, params, meta
         self.client, self.capabilities = client, capabilities
-        self.legacy, self.principal = legacy, principal
+        self.legacy, self.principal, self.headers = legacy, principal, headers
 
     @staticmethod
     def of(
@@ -146,7 +147,14 @@ class Call(Value):
     def with_params(self, params: Fields) -> Call:
         """Return the call with other parameters."""
         return Call(
-            self.method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal
+            self.method,
+            params,
+            self.meta,
+            self.client,
+            self.capabilities,
+            self.legacy,
+            self.principal,
+            self.headers,
         )
 
     def with_meta(self, meta: Fields) -> Call:
@@ -154,17 +162,44 @@ class Call(Value):
         if meta is self.meta:
             return self
         return Call(
-            self.method, self.params, meta, self.client, self.capabilities, self.legacy, self.principal
+            self.method,
+            self.params,
+            meta,
+            self.client,
+            self.capabilities,
+            self.legacy,
+            self.principal,
+            self.headers,
         )
 
     def with_client(self, client: Hashable | None) -> Call:
         """Return the call with another client."""
         return Call(
-            self.method, self.params, self.meta, client, self.capabilities, self.legacy, self.principal
+            self.method,
+            self.params,
+            self.meta,
+            client,
+            self.capabilities,
+            self.legacy,
+            self.principal,
+            self.headers,
+        )
+
+    def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Call:
+        """Return the call with other HTTP headers for its server."""
+        return Call(
+            self.method,
+            self.params,
+            self.meta,
+            self.client,
+            self.capabilities,
+            self.legacy,
+            self.principal,
+            headers,
         )
 
     def on_behalf(self, method: str, params: Fields) -> Call:
-        """Return another request for the same client, with the same `_meta`."""
+        """Return another request for the same client, with the same `_meta` and without headers."""
         return Call(method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal)
 
     def text(self, key: str) -> str | None:

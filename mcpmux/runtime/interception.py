@@ -28,6 +28,7 @@ import trio
 
 from mcpmux.channels.questions import PARK_SECONDS, ParkedCalls
 from mcpmux.channels.tap import EXCHANGE, Intercepted, Tap
+from mcpmux.config import Http
 from mcpmux.config.intercept import NOTIFICATION, REQUEST, RESULT, Intercept
 from mcpmux.errors import McpmuxError, Refused, RpcError
 from mcpmux.lru import Lru
@@ -45,6 +46,7 @@ from mcpmux.mux.intercept import (
     Verdict,
     change_call,
     change_outcome,
+    read_headers,
     used_by,
 )
 from mcpmux.mux.override import override_schema
@@ -363,6 +365,10 @@ class Interception:
                 raise _Ended(self._refusal(step, message, verdict.reason))
             if isinstance(verdict, Change):
                 await self._learn(walk, message.call)
+                if verdict.headers and walk.upstream is not None and walk.upstream.connection is None:
+                    await in_task()
+                    with trio.fail_after(settings.timeout):
+                        await walk.upstream.settled()  # its transport decides
                 changed = self._tried(walk, message, verdict)
         except _Ended as end:
             word = end.verdict
@@ -428,13 +434,18 @@ class Interception:
     def _changed(self, walk: _Walk, message: InterceptedMessage, verdict: Change) -> Call | ResultOrError:
         call, own = message.call, walk.own or ""
         upstream = walk.upstream if call.method == m.TOOLS_CALL else None
-        if message.on == NOTIFICATION or (verdict.params is not None) != (
+        is_of_request = verdict.params is not None or verdict.headers is not None
+        if message.on == NOTIFICATION or is_of_request != (
             message.on == REQUEST and verdict.result is None and verdict.error is None
         ):
             raise BadVerdict(f"it cannot change that on a {message.on}")
         if call.method == m.RESOURCES_SUBSCRIBE:
             raise BadVerdict("a subscription can only be refused")
         schema = None
+        if verdict.headers is not None:
+            call = call.with_headers(self._with_headers(walk, call, verdict.headers))
+            if verdict.params is None:
+                return call
         if verdict.params is not None:
             if upstream is not None:
                 schema = upstream.listings[m.TOOLS_LIST].schema(own)
@@ -445,6 +456,17 @@ class Interception:
         if upstream is not None:
             schema = upstream.listings[m.TOOLS_LIST].schema(own, "outputSchema") or None
         return change_outcome(message, verdict, schema)
+
+    def _with_headers(
+        self, walk: _Walk, call: Call, headers: Mapping[str, object]
+    ) -> tuple[tuple[str, str], ...]:
+        upstream = walk.upstream
+        connection = upstream.connection if upstream is not None else None
+        if upstream is None or connection is None or not connection.channel.takes_headers:
+            raise BadVerdict("its server is not reached by Streamable HTTP, so it gets no headers")
+        target = upstream.config.target
+        taken = [*(name for name, _ in call.headers), *(target.headers if isinstance(target, Http) else ())]
+        return call.headers + read_headers(headers, taken)
 
     def _refusal(self, step: Step, message: InterceptedMessage, reason: str) -> ResultOrError:
         name, text = step.rule.name, f"Refused by {step.rule.name}: {reason}"
@@ -499,7 +521,7 @@ class Interception:
         if not is_agreed:
             message = walk.message(REQUEST, call)
             raise _Ended(self._refusal(waiting.step, message, "the user did not agree"))
-        return call.with_params(waiting.call.params)
+        return call.with_params(waiting.call.params).with_headers(waiting.call.headers)
 
     def _state_in(self, call: Call, result: Fields) -> str | None:
         """Return the state in a result as it will be in the repeated call."""

@@ -140,7 +140,16 @@ class LegacyConnection(Connection):
             return self._speak_up_and_exchange(text_of(level), call, notify, deadline)
         offered = call.meta.get(CLIENT_CAPABILITIES)
         meta = downgrade_meta(call)
-        leg = Call(call.method, call.params, meta, call.client, offered, call.legacy, call.principal)
+        leg = Call(
+            call.method,
+            call.params,
+            meta,
+            call.client,
+            offered,
+            call.legacy,
+            call.principal,
+            call.headers,
+        )
         if STATE in call.params:
             return _upgraded(call, self.channel.resume(leg, notify, deadline))
         if RESPONSES in call.params:

@@ -24,6 +24,7 @@ from mcpmux.mux.intercept import (
     change_call,
     change_outcome,
     plain,
+    read_headers,
     read_verdict,
 )
 from mcpmux.mux.naming import Naming
@@ -108,6 +109,7 @@ def test_verdicts_have_one_form_each():
     assert read_verdict(None) is PASS is read_verdict({"verdict": "pass"})
     assert read_verdict({"verdict": "refuse", "reason": "r"}) == Refuse("r")
     assert read_verdict({"verdict": "change", "result": {}}) == Change(result={})
+    assert read_verdict({"verdict": "change", "params": {}, "headers": {}}) == Change({}, headers={})
     assert read_verdict({"verdict": "ask", "message": "m", "url": "https://x"}) == Ask("m", "https://x")
     assert read_verdict({"verdict": "hold"}) == Hold("")
     for bad in (
@@ -116,9 +118,20 @@ def test_verdicts_have_one_form_each():
         {"verdict": "refuse", "reason": 1},
         {"verdict": "refuse", "reason": "x" * 3000},
         {"verdict": "change", "arguments": {}},
+        {"verdict": "change", "result": {}, "headers": {}},
     ):
         with pytest.raises(BadVerdict):
             read_verdict(bad)
+
+
+def test_headers_of_mcpmux_and_of_the_connection_stay():
+    assert read_headers({"X-A": "1", "x-b": ""}, ["X-C"]) == (("X-A", "1"), ("x-b", ""))
+    for bad in ("Host", "mcp-session-id", "Authorization", "Content-Type", "TE", "x-c", "a b", ""):
+        with pytest.raises(BadVerdict):
+            read_headers({bad: "1"}, ["X-C"])
+    for headers in ({"X-A": "1\r\nX-B: 2"}, {"X-A": 1}, {"X-A": "1", "x-a": "2"}):
+        with pytest.raises(BadVerdict):
+            read_headers(headers, [])
 
 
 SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {

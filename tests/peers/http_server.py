@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -46,7 +46,8 @@ async def open_http(handle: Handler, **serving: Any) -> AsyncIterator[int]:
 class HttpFace:
     """The endpoint of `server`, in its era. A legacy one has one session at a time.
 
-    `own_streams` counts how often the session's own stream was opened.
+    `own_streams` counts how often the session's own stream was opened. `headers`: of the last request of each
+    method.
     """
 
     def __init__(self, server: ScriptedServer) -> None:
@@ -59,6 +60,7 @@ class HttpFace:
         self._scopes: dict[Any, trio.CancelScope] = {}
         self._connections: set[trio.CancelScope] = set()
         self.own_streams = 0
+        self.headers: dict[str, Mapping[str, str]] = {}
         self.refusal = 404  # of what comes without the session
         self.url = ""
 
@@ -93,6 +95,7 @@ class HttpFace:
         elif request.method == "GET" and not self._server.modern:
             await self._hold_own_stream(reply)
         elif request.method == "POST":
+            self.headers[message.get("method", "")] = request.headers
             await self._post(message, reply)
         else:
             await reply.send(405, ())

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -28,6 +28,7 @@ from tests.peers.revision import ERAS, LEGACY, LEGACY_REVISIONS, MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.peers.task_server import EXTENSION, RESULT, TaskServer
+from tests.runtime.http_world import HttpWorld
 from tests.runtime.test_asking import CAPABILITIES, Curious, call_and_answer
 from tests.runtime.world import World, open_world
 
@@ -300,6 +301,33 @@ async def test_items_of_a_list_may_go_and_not_get_new_names(autojump_clock):
             assert [tool["name"] for tool in listed["tools"]] == ["x__delete"]
         async with open_world(servers, **intercepted_by(rename, **settings)) as world:
             assert (await world.client().refusal("tools/list"))["code"] == REFUSED
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_request_over_http_can_get_headers(up):
+    def tag(message: Json) -> Json:
+        return {"verdict": "change", "headers": {"X-Tenant": "a"}}
+
+    server = disk(up)
+    async with open_world(
+        {"x": server}, world_class=HttpWorld, **intercepted_by(tag, on=("request",))
+    ) as world:
+        client = world.client()
+        for method, params in (("tools/call", DELETE), ("resources/read", {"uri": "x+file:///a"})):
+            await client.request(method, params)
+            headers = cast(HttpWorld, world).faces["x"].headers
+            assert headers[method]["x-tenant"] == "a" and "x-tenant" not in headers["tools/list"]
+            assert calls_at(server, method)
+
+
+async def test_a_server_without_http_gets_no_headers(autojump_clock):
+    def tag(message: Json) -> Json:
+        return {"verdict": "change", "params": message["params"], "headers": {"X-Tenant": "a"}}
+
+    server = disk()
+    async with open_world({"x": server}, **intercepted_by(tag, on=("request",))) as world:
+        assert (await world.client().refusal("tools/call", DELETE))["code"] == REFUSED
+        assert not calls_at(server)
 
 
 # Time

@@ -20,8 +20,6 @@ from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.route import HttpOrigin
 from tests.peers.http_client import HttpClient
 from tests.peers.http_server import HttpFace, open_http_face
@@ -134,27 +132,12 @@ def traceparent_of(span: ReadableSpan) -> str:
     return "00-{}-{}-{:02x}".format(*context_of(span), span.context.trace_flags)
 
 
-class HeardFace(HttpFace):
-    """Keeps the headers of every request by its JSON-RPC method."""
-
-    def __init__(self, server: ScriptedServer) -> None:
-        super().__init__(server)
-        self.headers: dict[str, Mapping[str, str]] = {}
-
-    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        count = len(self._server.seen)
-        await super().handle(request, reply)
-        if len(self._server.seen) > count:
-            self.headers[self._server.seen[count].get("method", "")] = request.headers
-
-
 @asynccontextmanager
 async def open_over_http(
     server: ScriptedServer, spans: Spans | None
-) -> AsyncIterator[tuple[HttpClient, HeardFace]]:
+) -> AsyncIterator[tuple[HttpClient, HttpFace]]:
     """Open mcpmux between an HTTP client and an HTTP server, on real sockets."""
-    async with open_http_face(server, HeardFace) as face, trio.open_nursery() as nursery:
-        assert isinstance(face, HeardFace)
+    async with open_http_face(server) as face, trio.open_nursery() as nursery:
         config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))
         watching: dict[str, Any] = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
