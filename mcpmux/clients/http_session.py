@@ -97,6 +97,7 @@ class ResumableCall(InlineExchange):
         self.over = False
         self.only_answer: bytes | None = None
         self.holding: Holding | None = None  # the share of the body budget that its large body takes
+        self.reader: trio.CancelScope | None = None  # around the sending of its stream
         self._arrival: trio.lowlevel.ParkingLot | None = None
         self.wake: Wake | None = None
 
@@ -410,18 +411,23 @@ class HttpSession:
             self._readers -= 1
 
     async def _send_after(self, call: ResumableCall, event_id: str, reply: HttpReply) -> None:
-        while True:
-            try:
-                events = self._buffer.after(event_id, trio.current_time())[1]
-            except Gone:
-                return  # the client reads too slowly; it has to resume when the response ends
-            for event in events:
-                event_id = event.event_id
-                await reply.write(with_id(event.data, event_id))
-            if not events and call.over:
-                return
-            if not events:
-                await call.wait()
+        """Send a call's stream from behind an event, until it ends or the client resumes it elsewhere."""
+        # As with the own stream, a message goes to one stream only, and the client reads the newest.
+        if call.reader is not None:
+            call.reader.cancel(reason="the client resumes the stream")
+        with trio.CancelScope() as call.reader:
+            while True:
+                try:
+                    events = self._buffer.after(event_id, trio.current_time())[1]
+                except Gone:
+                    return  # the client reads too slowly; it has to resume when the response ends
+                for event in events:
+                    event_id = event.event_id
+                    await reply.write(with_id(event.data, event_id))
+                if not events and call.over:
+                    return
+                if not events:
+                    await call.wait()
 
     # Streams that the client opens itself
 

@@ -150,6 +150,21 @@ async def test_a_call_outlives_its_connection_and_is_resumed():
             assert [(await stream.next())[0] for _ in range(4)] == ["1-1", "1-2", "1-3", "1-4"]
 
 
+async def test_a_stream_of_a_call_that_is_resumed_replaces_the_one_before():
+    """ "It MUST NOT broadcast the same message across multiple streams" (Transports, 2025-03-26)."""
+    steps = Steps(1)
+    async with open_endpoint(servers(steps)) as client:
+        session = await client.initialize()
+        async with client.stream("POST", call(), session) as first:
+            primed, _ = await first.next()
+            async with client.stream("GET", None, session | {"Last-Event-ID": primed}) as second:
+                while await first.response.receive_some():
+                    pass
+                steps.go()
+                assert (await second.message())["params"]["progress"] == 1
+                assert (await second.message())["result"]["content"][0]["text"] == "done"
+
+
 async def test_a_quiet_call_can_be_resumed_before_it_has_said_anything():
     steps = Steps(1)
     async with open_endpoint(servers(steps)) as client:
