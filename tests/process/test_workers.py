@@ -80,40 +80,6 @@ for line in sys.stdin:
         say({"id": number, "result": {}})
 """
 
-# A modern server whose resource may be kept for an hour, and changes with each call of its tool.
-PUBLISHING = """
-import json, sys
-text, listens = 1, []
-def say(message):
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
-    sys.stdout.flush()
-def tell(listen, method, params):
-    meta = {"io.modelcontextprotocol/subscriptionId": listen}
-    say({"method": "notifications/" + method, "params": {**params, "_meta": meta}})
-for line in sys.stdin:
-    message = json.loads(line)
-    method, number, params = message.get("method"), message.get("id"), message.get("params", {})
-    hints = {"ttlMs": 3600000, "cacheScope": "public", "resultType": "complete"}
-    if method == "server/discover":
-        capabilities = {"resources": {"subscribe": True}, "tools": {}}
-        say({"id": number, "result": {
-            "supportedVersions": ["2026-07-28"], "capabilities": capabilities, **hints}})
-    elif method == "subscriptions/listen":
-        listens.append((number, params["notifications"]))
-        tell(number, "subscriptions/acknowledged", {"notifications": params["notifications"]})
-    elif method == "resources/read":
-        contents = [{"uri": "memo:it", "text": str(text)}]
-        say({"id": number, "result": {"contents": contents, **hints}})
-    elif method == "tools/call":
-        text += 1
-        for listen, wish in listens:
-            if "memo:it" in wish.get("resourceSubscriptions", []):
-                tell(listen, "resources/updated", {"uri": "memo:it"})
-        say({"id": number, "result": {"content": [], "resultType": "complete"}})
-    elif number is not None:
-        say({"id": number, "error": {"code": -32601, "message": "no"}})
-"""
-
 
 _open: list[HTTPConnection] = []
 
@@ -203,14 +169,20 @@ def answer_in(response: HTTPResponse) -> dict[str, Any]:
     return message
 
 
-def modern(
+def begin_modern(
     connection: HTTPConnection, method: str, params: dict[str, Any], name: str = "", path: str = "/mcp"
-) -> dict[str, Any]:
+) -> HTTPResponse:
     headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": method}
     if name:
         headers["Mcp_Name"] = name
-    message = {"id": 1, "method": method, "params": {"_meta": META, **params}}
-    return answer_in(post(connection, message, path, **headers))
+    params = {**params, "_meta": META | params.get("_meta", {})}
+    return post(connection, {"id": 1, "method": method, "params": params}, path, **headers)
+
+
+def modern(
+    connection: HTTPConnection, method: str, params: dict[str, Any], name: str = "", path: str = "/mcp"
+) -> dict[str, Any]:
+    return answer_in(begin_modern(connection, method, params, name, path))
 
 
 INITIALIZE = {
@@ -265,32 +237,6 @@ def test_connections_are_spread_evenly(served: Served) -> None:
     assert served.mux.stop() == 0, served.mux.stderr
 
 
-def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> None:
-    path = write_config(tmp_path, "[limits]\nmax_sessions_per_principal = 2\n")
-    with Running("serve", str(path), "--workers", "2") as mux:
-        served = Served(mux, mux.line().strip(), tmp_path)
-        sessions = [initialize(served.connect()) for _ in range(2)]
-        assert sorted(map(worker_of, sessions)) == ["1", "2"]
-        assert [status_of_new(served) for _ in range(4)] == [429] * 4
-        pids = served.workers()
-        os.kill(pids[0], signal.SIGKILL)
-        wait_until(lambda: len(set(served.workers()) - set(pids)) == 1, "no new worker")
-        for session in sessions:  # they go on elsewhere, and are counted
-            assert int(text_of(answer_in(call(served.connect(), session)))) > 0
-        assert [status_of_new(served) for _ in range(4)] == [429] * 4
-        connection = served.connect()
-        connection.request("DELETE", "/mcp", headers={SESSION: sessions[0]})
-        assert connection.getresponse().status == 204
-        wait_until(lambda: status_of_new(served) == 200, "no room")
-        assert status_of_new(served) == 429
-        assert mux.stop() == 0, mux.stderr
-
-
-def status_of_new(served: Served) -> int:
-    """Return the status of a request for a new session."""
-    return post(served.connect(), {"id": 1, "method": "initialize", "params": INITIALIZE}).status
-
-
 def test_changes_reach_clients_of_both_workers(served: Served) -> None:
     connections = [served.connect() for _ in range(2)]
     sessions = [initialize(connection) for connection in connections]
@@ -299,11 +245,8 @@ def test_changes_reach_clients_of_both_workers(served: Served) -> None:
         message = {"id": 5, "method": "resources/subscribe", "params": {"uri": "counting+count:///it"}}
         assert "result" in answer_in(post(connection, message, **{SESSION: session}))
         streams.append(open_stream(served.connect(), session))
-    listening = served.connect()
     wish = {"notifications": {"resourceSubscriptions": ["counting+count:///it"]}}
-    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
-    message = {"id": 6, "method": "subscriptions/listen", "params": {"_meta": META, **wish}}
-    streams.append(post(listening, message, **headers))
+    streams.append(begin_modern(served.connect(), "subscriptions/listen", wish))
     assert "acknowledged" in next_event(streams[-1])
     assert "updated" in next_event(streams[-1])  # as its worker is new
     assert "result" in modern(
@@ -312,57 +255,6 @@ def test_changes_reach_clients_of_both_workers(served: Served) -> None:
     for stream in streams:
         while b"resources/updated" not in stream.readline():
             pass
-    assert served.mux.stop() == 0, served.mux.stderr
-
-
-def test_who_was_told_of_a_change_reads_it_from_any_worker(tmp_path: Path) -> None:
-    server, path = tmp_path / "publishing.py", tmp_path / "mcpmux.toml"
-    server.write_text(PUBLISHING)
-    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps([str(server)])}\n"
-    path.write_text(f'[upstreams.memo]\n{command}[listeners]\nhttp = ["127.0.0.1:0"]\n')
-    uri = "memo+memo:it"
-    with Running("serve", str(path), "--workers", "2") as mux:
-        served = Served(mux, mux.line().strip(), tmp_path)
-        clients = [served.connect() for _ in range(4)]
-
-        def read(client: HTTPConnection) -> str:
-            answer = modern(client, "resources/read", {"uri": uri}, uri)
-            text = answer["result"]["contents"][0]["text"] if "result" in answer else ""
-            assert isinstance(text, str)
-            return text
-
-        wait_until(lambda: {read(client) for client in clients} == {"1"}, "it cannot be read")
-        wish = {"_meta": META, "notifications": {"resourceSubscriptions": [uri]}}
-        listen = {"id": 7, "method": "subscriptions/listen", "params": wish}
-        headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
-        stream = post(served.connect(), listen, **headers)
-        assert "acknowledged" in next_event(stream)
-        assert "updated" in next_event(stream)  # as its worker is new
-        for number in range(2, 5):
-            call = {"name": "memo__change", "arguments": {}}
-            assert "result" in modern(clients[0], "tools/call", call, "memo__change")
-            assert "updated" in next_event(stream)
-            assert [read(client) for client in clients] == [str(number)] * 4
-        assert mux.stop() == 0, mux.stderr
-
-
-def test_progress_comes_and_giving_up_arrives(served: Served) -> None:
-    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "counting__wait"}
-    meta = {**META, "progressToken": "mine"}
-    message = {
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": "counting__wait", "arguments": {}, "_meta": meta},
-    }
-    for _ in range(2):
-        connection = served.connect()
-        response = post(connection, message, **headers)
-        while b'"progress":7' not in (line := response.readline()):
-            pass
-        assert b'"mine"' in line
-        connection.close()
-    cancelled = served.folder.glob
-    wait_until(lambda: [path.read_text() for path in cancelled("cancelled-*")] == ["xx"], "not cancelled")
     assert served.mux.stop() == 0, served.mux.stderr
 
 
@@ -455,25 +347,19 @@ def test_a_server_that_does_not_start_is_told_with_its_own_reason(tmp_path: Path
         assert mux.stop() == 0, mux.stderr
 
 
+def build_index(connection: HTTPConnection, seconds: int) -> HTTPResponse:
+    """Begin a call that reports its progress for so long."""
+    name = "library__build_index"
+    params = {"name": name, "arguments": {"seconds": seconds}, "_meta": {"progressToken": 1}}
+    return begin_modern(connection, "tools/call", params, name)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_calls_are_finished_when_it_is_stopped(tmp_path: Path, number: int) -> None:
     library = f"library={sys.executable} -m mcpmux.demo.library"
     with Running("serve", "--upstream", library, "--http", "127.0.0.1:0", "--workers", "2") as mux:
         served = Served(mux, mux.line().strip(), tmp_path)
-        calls = []
-        for _ in range(6):
-            params = {"name": "library__build_index", "arguments": {"seconds": 2}, "_meta": META}
-            headers = {
-                "MCP_Protocol_Version": "2026-07-28",
-                "Mcp_Method": "tools/call",
-                "Mcp_Name": "library__build_index",
-            }
-            message = {
-                "id": 1,
-                "method": "tools/call",
-                "params": {**params, "_meta": {**META, "progressToken": 1}},
-            }
-            calls.append(post(served.connect(), message, **headers))
+        calls = [build_index(served.connect(), 2) for _ in range(6)]
         pids = children_of(mux.pid)
         mux.send_signal(number)
         assert all("result" in answer_in(response) for response in calls)
@@ -486,21 +372,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     library = f"library={sys.executable} -m mcpmux.demo.library"
     with Running("serve", "--upstream", library, "--http", "127.0.0.1:0", "--workers", "2") as mux:
         served = Served(mux, mux.line().strip(), tmp_path)
-        message = {
-            "id": 1,
-            "method": "tools/call",
-            "params": {
-                "name": "library__build_index",
-                "arguments": {"seconds": 10},
-                "_meta": {**META, "progressToken": 1},
-            },
-        }
-        headers = {
-            "MCP_Protocol_Version": "2026-07-28",
-            "Mcp_Method": "tools/call",
-            "Mcp_Name": "library__build_index",
-        }
-        started = [post(served.connect(), message, **headers) for _ in range(4)]
+        started = [build_index(served.connect(), 10) for _ in range(4)]
         pids = children_of(mux.pid)
         mux.send_signal(signal.SIGTERM)
         mux.line("stderr", containing="stopping")
