@@ -8,24 +8,22 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.client_outbox import DETAIL_LIMIT
-from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.sse import SseDecoder
-from tests.http_request import requested
 from tests.peers.client import ScriptedClient
+from tests.peers.http_client import HttpClient, request
 from tests.peers.pipe import CAPACITY
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
+from tests.peers.revision import LEGACY, MODERN, make_fields, make_request
 from tests.peers.subscribable import Subscribable
 from tests.runtime.fanout_server import CLIENTS, URIS
 from tests.runtime.test_subscriptions import subscribe
@@ -37,8 +35,6 @@ EACH_ERA = 500  # clients
 STUCK = 200
 BURST = 10_000  # updates
 PATIENCE = 100.0  # seconds, on a busy machine
-CLIENT = {"name": "fanout", "version": "1"}
-META = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
 
 IDLE_BYTES_LIMIT = 32 * 1024  # of memory for one idle subscriber; it takes 20 KiB
 GROWTH_LIMIT = 4 * 1024 * 1024  # bytes that a process may grow by noise alone
@@ -82,20 +78,6 @@ async def test_a_thousand_clients_get_updates_past_those_who_do_not_read(autojum
             CAPACITY + 2
         }  # one in hand, and one for all the rest
         nursery.cancel_scope.cancel()
-
-
-async def test_parts_of_one_resource_do_not_fill_a_slow_clients_outbox(autojump_clock):
-    server = Subscribable(MODERN)
-    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
-        client = world.client()
-        await subscribe(client, ["x+file:///a"])
-        for number in range(10_000):
-            await server.update(f"file:///a/{number}", through="file:///a")
-        await trio.testing.wait_all_tasks_blocked()  # the last ones are on their way, and not read
-        (outbox,) = world.mux.hub._listeners
-        assert len(outbox.waiting) <= DETAIL_LIMIT + 1
-        uris = [message["params"]["uri"] for message in await client.drain()]
-        assert uris[-1] == "x+file:///a"
 
 
 # Over HTTP, with mcpmux in a separate process
@@ -163,37 +145,23 @@ class HttpListener:
     """One client with its own stream of updates of the first URI. `heard` counts them."""
 
     def __init__(self, pool: HttpPool, uris: list[str]) -> None:
-        self._pool = pool
+        self._client = HttpClient(pool)
         self._exposed = [f"x+{uri}" for uri in uris]
         self.heard: Counter[str] = Counter()
 
-    def _request(self, verb: str, body: Json | None, headers: Json) -> Any:
-        fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        data = json.dumps({"jsonrpc": "2.0", **body}).encode() if body else b""
-        return requested(self._pool, verb, "/mcp", tuple((fields | headers).items()), data, idempotent=False)
-
-    async def _ask(self, body: Json, headers: Json) -> Json:
-        async with self._request("POST", body, headers) as response:
-            content = await response.read()
-            assert response.status in (200, 202), content
-            return response.headers
-
-    async def open_session(self) -> Any:
+    async def open_session(self) -> AbstractAsyncContextManager[HttpResponse]:
         """Return the context of a legacy session's own stream, after it has subscribed."""
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-        answer = await self._ask({"id": 0, "method": "initialize", "params": params}, {})
-        session = {"Mcp-Session-Id": answer["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
-        for number, uri in enumerate(self._exposed, 1):
-            wish = {"id": number, "method": "resources/subscribe", "params": {"uri": uri}}
-            await self._ask(wish, session)
-        return self._request("GET", None, session)
+        session = await self._client.initialize(LEGACY)
+        for uri in self._exposed:
+            await self._client.send(request("resources/subscribe", {"uri": uri}), session)
+        return self._client.open(None, session, "GET")
 
-    async def open_listen(self) -> Any:
+    async def open_listen(self) -> AbstractAsyncContextManager[HttpResponse]:
         """Return the context of a modern listen."""
-        wish = {"notifications": {"resourceSubscriptions": self._exposed}, "_meta": META}
-        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
-        body = {"id": 0, "method": "subscriptions/listen", "params": wish}
-        return self._request("POST", body, headers)
+        message = make_request(
+            "subscriptions/listen", {"notifications": {"resourceSubscriptions": self._exposed}}
+        )
+        return self._client.open(message, make_fields(MODERN, message))
 
     async def run(self, revision: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Subscribe and count updates until cancelled. Started once the stream is open."""

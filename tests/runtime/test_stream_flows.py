@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
@@ -16,7 +15,6 @@ from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
-from tests.runtime.test_exchanges import tasks
 from tests.runtime.test_subscriptions import expect_update, subscribe
 
 PAIRS = [(down, up) for down in ERAS for up in ERAS]
@@ -81,31 +79,6 @@ async def answer_question(client: ScriptedClient) -> Json:
     answer = await client.receive()
     assert answer["id"] == request_id
     return answer["result"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("down", "up"), PAIRS)
-async def test_plain_calls_are_answered_without_a_task(kind: str, down: str, up: str, tmp_path: Path):
-    server = Server(up)
-    async with open_stream_world(kind, server, tmp_path) as world:
-        await ready(world)
-        client = await world.client(down)
-        await call(client, "who", me="first")
-        calls = []
-        for number in range(10):
-            params = {"name": "x__who", "arguments": {"me": str(number)}}
-            calls.append(await client.start("tools/call", params))
-        answers = sorted([await client.receive() for _ in calls], key=lambda answer: answer["id"])
-        assert [answer["id"] for answer in answers] == calls
-        texts = [answer["result"]["content"][0]["text"] for answer in answers]
-        assert texts == [str(number) for number in range(10)]
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        count, seen = tasks(), len(server.seen)
-        for _ in calls:
-            await client.start("tools/call", {"name": "x__hang", "arguments": {}})
-        while len(server.seen) < seen + len(calls):
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        assert tasks() == count  # while ten calls wait for their answers
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -231,27 +204,3 @@ async def test_a_client_that_does_not_begin_with_json_is_cut_off(first: bytes, t
                 answers.append(json.loads(await pipe.receive()))
         assert all(answer["error"]["code"] == -32600 for answer in answers)
         assert len(answers) <= 1
-
-
-@pytest.mark.parametrize("kind", ["tcp", "unix"])
-async def test_a_line_past_the_limit_is_refused_and_the_stream_goes_on(kind: str, tmp_path: Path):
-    async with open_stream_world(kind, Server(MODERN), tmp_path, Limits(max_message_bytes=2000)) as world:
-        await ready(world)
-        client = await world.client(LEGACY)
-        await client.send_raw(b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 3000 + b'"}')
-        refused = await client.receive_raw()
-        assert refused["error"]["code"] == -32600
-        assert (await call(client, "who", me="on"))["content"][0]["text"] == "on"
-
-
-@pytest.mark.parametrize("kind", ["tcp", "ws", pytest.param("unix", marks=pytest.mark.slow)])
-async def test_a_client_that_reads_nothing_is_closed_and_others_are_served(kind: str, tmp_path: Path):
-    server = Server(MODERN)
-    async with open_stream_world(kind, server, tmp_path, Limits(client_stall=0.3)) as world:
-        await ready(world)
-        deaf, other = await world.client(LEGACY), await world.client()
-        long = "x" * 1_000_000
-        with pytest.raises(TransportClosed):
-            while True:
-                await deaf.start("tools/call", {"name": "x__who", "arguments": {"me": long}})
-        assert (await call(other, "who", me="still"))["content"][0]["text"] == "still"
