@@ -307,15 +307,43 @@ async def test_messages_use_up_no_allowance(autojump_clock, monkeypatch):
             assert (await client.frame())[0] == TEXT
 
 
-@pytest.mark.parametrize(
-    "nonsense", [frame(TEXT, b"\xff"), b"\xf1\x80" + b"\0" * 4, frame(3, b""), frame(CLOSE, b"\x00")]
-)
+NONSENSE = {
+    "no UTF-8": frame(TEXT, b"\xff"),
+    "a lone surrogate": frame(TEXT, b"\xed\xa0\x80"),
+    "reserved bits": b"\xf1\x80" + b"\0" * 4,
+    "not masked": b"\x81\x01x",
+    "an unknown opcode": frame(3, b""),
+    "a message within another": frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
+    "the middle of nothing": frame(0, b"x"),
+    "a ping that is too long": frame(PING, b"x" * 126),
+    "half a code": frame(CLOSE, b"\x00"),
+    "a code of no meaning": frame(CLOSE, struct.pack("!H", 1005)),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
 async def test_what_is_no_websocket_ends_this_connection_alone(nonsense, autojump_clock):
     async with open_echo() as (echo, client):
-        await client.stream.send_all(nonsense)
+        await client.stream.send_all(nonsense + frame(TEXT, b"never"))
         await echo.done.wait()
     assert len(echo.ends) == 1
     assert echo.received == []
+
+
+async def hear(data: bytes) -> None:
+    """Send `data` to a server and end the stream. Expect that it ends once."""
+    async with open_echo() as (echo, client):
+        with suppress(trio.BrokenResourceError):
+            await client.stream.send_all(data)
+            await client.stream.send_eof()
+        await echo.done.wait()
+    assert len(echo.ends) == 1
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.lists(st.binary(max_size=100) | st.builds(frame, st.integers(0, 15), st.binary(max_size=130))))
+def test_any_bytes_end_it_once(parts: list[bytes]):
+    trio.run(hear, b"".join(parts), clock=MockClock(autojump_threshold=0))
 
 
 async def test_the_clients_goodbye_is_answered(autojump_clock):
