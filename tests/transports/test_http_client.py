@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from mcpmux.errors import ConnectFailed, LocalProtocolError, TransportClosed, TransportError
+from mcpmux.errors import (
+    ConnectFailed,
+    LocalProtocolError,
+    MessageTooLarge,
+    RemoteProtocolError,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from tests.http_request import requested
@@ -174,8 +181,34 @@ async def test_connection_that_the_server_ends_is_not_reused(framing):
 
 
 async def test_connection_with_unasked_bytes_is_not_reused():
-    async with scripted(answers(SHORT + b"HTTP/1.1 200 OK\r\n"), answers(SHORT)) as pool:
+    planted = OK + b"Content-Length: 7\r\n\r\nplanted"
+    async with scripted(answers(SHORT + planted), answers(SHORT)) as pool:
         assert await read(pool) == b"ok"
+        assert await read(pool) == b"ok"
+
+
+BAD = {
+    "two lengths": OK + b"Content-Length: 0\r\nContent-Length: 2\r\n\r\nab",
+    "too many fields": OK + b"X:\r\n" * 100 + b"\r\n",
+    "head without end": OK + b"X: " + b"y" * 9000,
+    "body over the limit": OK + b"Content-Length: 1001\r\n\r\n" + b"a" * 1001,
+    "body over the limit, chunked": CHUNKED + b"1f4\r\n" + b"a" * 500 + b"\r\n1f5\r\n" + b"a" * 501,
+    "body without length over the limit": OK + b"\r\n" + b"a" * 5000,
+}
+"""More of what is malformed is in `test_http_response`."""
+
+
+@pytest.mark.parametrize("response", BAD.values(), ids=BAD)
+async def test_bad_response_is_an_error_and_its_connection_is_not_used_again(response):
+    async def script(connection):
+        assert await connection.receive_request()
+        with suppress(trio.BrokenResourceError):  # the client may have had enough
+            await connection.send(response + SHORT)
+            await connection.at_end()
+
+    async with scripted(script, answers(SHORT), head_bytes=2000, body_bytes=1000, head_fields=50) as pool:
+        with pytest.raises((RemoteProtocolError, MessageTooLarge)):
+            await read(pool, idempotent=False)
         assert await read(pool) == b"ok"
 
 

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.response_parser import ResponseParser
 
-HEAD_LIMIT = 500
+HEAD_LIMIT, FIELDS = 500, 20
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def parse(stream):
-    parser = ResponseParser(HEAD_LIMIT)
+    parser = ResponseParser(HEAD_LIMIT, FIELDS)
     if stream:
         parser.feed(stream)
     return parser
 
 
 def parse_bytewise(stream):
-    parser = ResponseParser(HEAD_LIMIT)
+    parser = ResponseParser(HEAD_LIMIT, FIELDS)
     for byte in stream:
         parser.feed(bytes([byte]))
     return parser
@@ -88,24 +88,55 @@ def test_stream_that_ends_too_early_is_an_error(parse, stream):
         parser.feed_eof()
 
 
+MALFORMED = {
+    "nonsense": b"nonsense\r\n\r\n",
+    "no status": b"HTTP/1.1 OK\r\n\r\n",
+    "two lengths": OK + b"Content-Length: 0\r\nContent-Length: 2\r\n\r\nab",
+    "the same length twice": OK + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nab",
+    "length as a list": OK + b"Content-Length: 2, 2\r\n\r\nab",
+    "length with plus": OK + b"Content-Length: +2\r\n\r\nab",
+    "length negative": OK + b"Content-Length: -2\r\n\r\nab",
+    "length in hex": OK + b"Content-Length: 0x2\r\n\r\nab",
+    "length overflowing": OK + b"Content-Length: 99999999999999999999\r\n\r\nab",
+    "length next to chunked": OK + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked next to length": OK + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+    "coding not chunked": OK + b"Transfer-Encoding: gzip\r\n\r\n",
+    "coding identity": OK + b"Transfer-Encoding: identity\r\n\r\n",
+    "coding xchunked": OK + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "coding chunked, identity": OK + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "coding chunked twice": OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding empty": OK + b"Transfer-Encoding:\r\n\r\n",
+    "chunk size negative": CHUNKED + b"-1\r\na\r\n0\r\n\r\n",
+    "chunk size with plus": CHUNKED + b"+1\r\na\r\n0\r\n\r\n",
+    "chunk size with 0x": CHUNKED + b"0x1\r\na\r\n0\r\n\r\n",
+    "chunk size overflowing": CHUNKED + b"fffffffffffffffff\r\na",
+    "chunk size ended by line feed": CHUNKED + b"1\na\r\n0\r\n\r\n",
+    "chunk longer than its size": CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+    "bare line feeds": (OK + b"Content-Length: 0\r\n\r\n").replace(b"\r\n", b"\n"),
+    "bare line feed in the head": OK + b"X: y\nContent-Length: 0\r\n\r\n",
+    "bare carriage return in the head": OK + b"X: y\rContent-Length: 0\r\n\r\n",
+    "folded line": OK + b"X: y\r\n z\r\nContent-Length: 0\r\n\r\n",
+    "blank before a colon": OK + b"Content-Length : 0\r\n\r\n",
+    "NUL in a value": OK + b"X: \0\r\nContent-Length: 0\r\n\r\n",
+    "NUL in a name": OK + b"X\0: y\r\nContent-Length: 0\r\n\r\n",
+    "HTTP/0.9": b"<html>hello</html>",
+    "HTTP/2": b"HTTP/2 200\r\n\r\n",
+    "HTTP/2 frame": b"\x00\x00\x12\x04\x00\x00\x00\x00\x00",
+    "status of two digits": b"HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n",
+    "protocol switched": b"HTTP/1.1 101 \r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "chunk size of letters": CHUNKED + b"zz\r\n",
+    "extension without end": CHUNKED + b"1;" + b"a" * 3 * HEAD_LIMIT,
+    "trailers without end": CHUNKED + b"0\r\nA: " + b"a" * 3 * HEAD_LIMIT,
+    "interim answers without end": b"HTTP/1.1 100 Continue\r\n\r\n" * HEAD_LIMIT,
+    "head without end": OK + b"A: " + b"a" * HEAD_LIMIT,
+    "too many fields": OK + b"".join(b"X%d:\r\n" % n for n in range(2 * FIELDS)) + b"\r\n",
+    "too many fields, all the same": OK + b"X:\r\n" * 2 * FIELDS + b"\r\n",
+}
+"""Responses that two readers could take for different ones, or that never end."""
+
+
 @both
-@pytest.mark.parametrize(
-    "stream",
-    [
-        b"nonsense\r\n\r\n",
-        b"HTTP/1.1 OK\r\n\r\n",
-        OK + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        OK + b"Transfer-Encoding: gzip\r\n\r\n",
-        OK + b"A: b\n\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-        OK + b"A: " + b"a" * HEAD_LIMIT,
-        b"HTTP/1.1 100 Continue\r\n\r\n" * HEAD_LIMIT,
-        CHUNKED + b"zz\r\n",
-        CHUNKED + b"1;" + b"a" * 3 * HEAD_LIMIT,
-        CHUNKED + b"0\r\nA: " + b"a" * 3 * HEAD_LIMIT,
-    ],
-)
+@pytest.mark.parametrize("stream", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_response_is_an_error(parse, stream):
     with pytest.raises(RemoteProtocolError):
         parse(stream)
@@ -129,7 +160,7 @@ def test_bytes_behind_the_response_end_its_connection(parse, surplus):
 
 
 def test_responses_follow_each_other_on_one_connection():
-    parser = ResponseParser(HEAD_LIMIT)
+    parser = ResponseParser(HEAD_LIMIT, FIELDS)
     for body in (b"1", b"2"):
         parser.begin()
         assert not parser.complete
@@ -139,7 +170,7 @@ def test_responses_follow_each_other_on_one_connection():
 
 @given(stream=st.binary(min_size=1) | st.binary().map(OK.__add__) | st.binary().map(CHUNKED.__add__))
 def test_no_bytes_raise_anything_else(stream):
-    parser = ResponseParser(HEAD_LIMIT)
+    parser = ResponseParser(HEAD_LIMIT, FIELDS)
     try:
         parser.feed(stream)
     except RemoteProtocolError:
