@@ -33,8 +33,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
 from typing import Annotated
 
@@ -67,7 +67,6 @@ from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 DAY_SECONDS = 24 * 3600
 STATS_SECONDS = 300
 STATS_ROWS = 20_000  # that are read, the newest ones; enough for a picture
-STATS_AT_ONCE = 1000
 SLOTS = 60
 GONE = "it is not here any more; newer traffic took its place"
 AWAY = "the store of the cluster is away; `mcpmux ctl status --cluster` says why"
@@ -308,23 +307,22 @@ class Api:
         """
         view, begin = await self._view.caught_up(), since
         calls: list[TimedCall] = []
-        for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), most)):
-            if index % STATS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-            at = view.when(row.first.at)
-            if at < since:
-                return calls, since
-            begin = at if row.number > 1 else since
-            if row.first.method == m.LISTEN:  # its duration is the client's choice
-                continue
-            if row.ms is not None and row.exchange:
-                method, name = view.texts(row)
-                calls.append(TimedCall(at, OWN, method or "", row.ms, row.status != OK, name, row.number))
-            for seen in (stored.observed for stored in row.messages):
-                if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
-                    method = view.redactor.redact_name(seen.method) or ""
-                    failed = seen.kind == "error" or seen.failed is True
-                    calls.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
+        async with aclosing(view.walk(view.ring.last - most)) as rows:
+            async for row in rows:
+                at = view.when(row.first.at)
+                if at < since:
+                    return calls, since
+                begin = at if row.number > 1 else since
+                if row.first.method == m.LISTEN:  # its duration is the client's choice
+                    continue
+                if row.ms is not None and row.exchange:
+                    method, name = view.texts(row)
+                    calls.append(TimedCall(at, OWN, method or "", row.ms, row.status != OK, name, row.number))
+                for seen in (stored.observed for stored in row.messages):
+                    if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
+                        method = view.redactor.redact_name(seen.method) or ""
+                        failed = seen.kind == "error" or seen.failed is True
+                        calls.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
         return calls, begin
 
     async def _live(self, http: HttpExchange) -> None:

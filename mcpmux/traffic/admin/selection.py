@@ -113,7 +113,8 @@ async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]
     """Return the position of each message of the selected rows, in order, with its row."""
     await view.caught_up()
     places: list[tuple[int, Row]] = []
-    async with aclosing(view.matching(wanted)) as rows:
+    async with aclosing(view.walk()) as rows:
         async for row in rows:
-            places += [(stored.position, row) for stored in row.messages]
+            if view.matches(wanted, row):
+                places += [(stored.position, row) for stored in row.messages]
     return sorted(places, key=itemgetter(0))

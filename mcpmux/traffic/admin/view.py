@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -215,9 +215,9 @@ class LiveView:
         """
         value = ORDERS[order.removeprefix("-")]
         now, keys = time.time() * 1000, {}
-        async with aclosing(self.matching(wanted, after)) as matching:
-            async for row in matching:
-                if (key := value(self, row, now)) is not None:
+        async with aclosing(self.walk(after)) as walk:
+            async for row in walk:
+                if self.matches(wanted, row) and (key := value(self, row, now)) is not None:
                     keys[row] = key
         rows: list[ShownRow] = []
         for row in (nlargest if order.startswith("-") else nsmallest)(most, keys, keys.__getitem__):
@@ -225,14 +225,13 @@ class LiveView:
             await trio.lowlevel.checkpoint()
         return rows
 
-    async def matching(self, wanted: Filter, after: int = 0) -> AsyncGenerator[Row, None]:
-        """Yield all selected rows above a number, newest first. Other tasks run meanwhile."""
+    async def walk(self, after: int = 0, before: int | None = None) -> AsyncGenerator[Row, None]:
+        """Yield all rows between two numbers, newest first. Other tasks run meanwhile."""
         breath = time.perf_counter() + BREATH_SECONDS
-        for row in self.ring.before(self.ring.last + 1):
+        for row in self.ring.before(self.ring.last + 1 if before is None else before):
             if row.number <= after:
                 return
-            if self.matches(wanted, row):
-                yield row
+            yield row
             if time.perf_counter() > breath:
                 await trio.lowlevel.checkpoint()
                 breath = time.perf_counter() + BREATH_SECONDS
@@ -247,18 +246,15 @@ class LiveView:
         ring = self.ring
         rows: list[ShownRow] = []
         until = trio.current_time() + SCAN_SECONDS
-        breath = time.perf_counter() + BREATH_SECONDS
-        for row in takewhile(lambda row: row.number > after, ring.before(position)):
-            position = row.number
-            if self.matches(wanted, row):
-                rows.append(self.summary(row))
-            if len(rows) >= most or trio.current_time() > until:
-                break
-            if time.perf_counter() > breath:
-                await trio.lowlevel.checkpoint()
-                breath = time.perf_counter() + BREATH_SECONDS
-        else:
-            position = 0
+        async with aclosing(self.walk(after, position)) as walk:
+            async for row in walk:
+                position = row.number
+                if self.matches(wanted, row):
+                    rows.append(self.summary(row))
+                if len(rows) >= most or trio.current_time() > until:
+                    break
+            else:
+                position = 0
         return rows, position if position > max(ring.first, after + 1) else None
 
     async def messages(self, row: Row) -> list[Message]:
