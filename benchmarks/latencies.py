@@ -7,6 +7,8 @@ twice. A relay of bytes in mcpmux's place shows the time of that on this machine
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmarks.bench import Bench
 from benchmarks.goal import Goal, at_most
 from benchmarks.naming import READ
@@ -15,16 +17,6 @@ from benchmarks.report import Pair, Row, latency_row
 
 MEASURE = "latency of a 1 KB read, 1 connection"
 P50, P99 = at_most(120, " µs", absolute=True), at_most(400, " µs", absolute=True)
-
-
-def own_core(bench: Bench) -> list[Row]:
-    """Measure in the arrangement of all other rows, for which the goals are."""
-    return _rows(bench, "mcpmux on its own core", bench.mux_core, P50, P99)
-
-
-def one_core(bench: Bench) -> list[Row]:
-    """Measure without the machine's time to wake a core."""
-    return _rows(bench, "all on one core", bench.load_core, None, None)
 
 
 def relayed(bench: Bench) -> list[Row]:
@@ -43,10 +35,16 @@ def relayed(bench: Bench) -> list[Row]:
     return _both(f"{MEASURE}, a relay of bytes in place of mcpmux", pairs, None, None)
 
 
-def _rows(bench: Bench, place: str, core: int, p50: Goal | None, p99: Goal | None) -> list[Row]:
+def _rows(place: str, is_apart: bool, p50: Goal | None, p99: Goal | None, bench: Bench) -> list[Row]:
+    """Measure with mcpmux on its own core, or with all on one, without the machine's time to wake a core."""
     measure = f"{MEASURE}, {place}"
     bench.note(measure)
+    core = bench.mux_core if is_apart else bench.load_core
     return _both(measure, bench.pairs(READ._replace(connections=1), core=core), p50, p99)
+
+
+own_core = partial(_rows, "mcpmux on its own core", True, P50, P99)  # as in all other rows
+one_core = partial(_rows, "all on one core", False, None, None)
 
 
 def _both(measure: str, pairs: list[Pair], p50: Goal | None, p99: Goal | None) -> list[Row]:

@@ -42,9 +42,3 @@ def result_path(*parts: str) -> Path:
 def heading() -> str:
     """Return the first line of a report that this machine makes today."""
     return f"# Benchmarks of {date.today().isoformat()}, {processor()}"
-
-
-def write_result(path: Path, report: str) -> None:
-    """Write a report, with the folder it belongs to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report + "\n")

@@ -14,7 +14,7 @@ import click
 from benchmarks.bench import LONG_RUNS, Bench, Effort
 from benchmarks.compiled import is_compiled, measure_compiled
 from benchmarks.goal import NOT_MEASURED
-from benchmarks.output import NAME, PART, heading, result_path, write_result
+from benchmarks.output import NAME, PART, heading, result_path
 from benchmarks.picture import Panel, picture, ratio_marks
 from benchmarks.report import Row, describe_machine, scorecard, table
 from benchmarks.scenario import SCENARIOS, measure
@@ -118,7 +118,8 @@ def main(
     if bench.hurried:
         bench.remarks.append(f"Rows that began after {HURRY_SECONDS} s have one pair of runs only.")
     report = written(bench, effort, rows, sections, image.name, time.monotonic() - began)
-    write_result(output, report)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(report + "\n")
     image.write_text(picture(panels))
     click.echo(report)
     sys.exit(1 if any(row.met == NOT_MEASURED for row in rows) else 0)

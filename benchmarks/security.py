@@ -58,13 +58,13 @@ def tls_to_servers(bench: Bench) -> list[Row]:
 
 
 def token(bench: Bench) -> list[Row]:
-    """Return a token whose hash is in the configuration."""
+    """Measure clients that show a token whose hash is in the configuration."""
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     return _asking(bench, "a static token", f'[auth.tokens.benchmark]\nsha256 = "{digest}"\n', TOKEN)
 
 
 def jwt_token(bench: Bench) -> list[Row]:
-    """Return a token of an authorization server, which mcpmux asks for its keys."""
+    """Measure clients that show a token of an authorization server, which mcpmux asks for its keys."""
     key = RSAKey.generate_key(2048, {"kid": "benchmark"})
     with TemporaryDirectory() as folder, _serving(folder) as issuer:
         Path(folder, KEYS).write_bytes(msgspec.json.encode({"keys": [key.as_dict(private=False)]}))

@@ -1,4 +1,7 @@
-"""Envoy: aggregates in C++, compiled, over Streamable HTTP. Resources keep their URIs in answers."""
+"""Envoy: aggregates in C++, compiled, over Streamable HTTP.
+
+Its MCP filters are a work in progress. Resources keep their URIs in answers, where mcpmux writes its own.
+"""
 
 from __future__ import annotations
 

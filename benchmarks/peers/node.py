@@ -1,7 +1,7 @@
 """Peers in Node: mcp-hub and 1mcp, which aggregate, and the bridges supergateway and mcp-proxy.
 
 mcp-hub's clients speak HTTP+SSE, and resources keep their URIs in its answers. supergateway starts the stdio
-server anew for every session.
+server anew for every session; stateless, it would for every request.
 """
 
 from __future__ import annotations

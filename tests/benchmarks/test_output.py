@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import output, run
-from benchmarks.output import RESULTS, heading, machine_name, processor, result_path, write_result
+from benchmarks.output import RESULTS, heading, machine_name, processor, result_path
 from benchmarks.run import default_output
 
 
@@ -60,13 +60,6 @@ def test_a_report_is_named_after_its_day_and_machine():
 def test_a_run_that_leaves_something_out_does_not_replace_a_whole_one(quick, only, without):
     assert default_output(quick=quick, only=only, without=without).name == "2026-11-27-intel-xeon-part.md"
     assert default_output(quick=False, only=(), without=()).name == "2026-11-27-intel-xeon.md"
-
-
-def test_a_second_report_of_a_day_replaces_the_first(tmp_path):
-    path = tmp_path / "results" / "report.md"
-    write_result(path, "first, which is longer")
-    write_result(path, "second")
-    assert path.read_text() == "second\n"
 
 
 def test_help_says_where_a_report_goes():
