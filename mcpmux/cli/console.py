@@ -192,6 +192,10 @@ def tell(text: str) -> None:
     ERR.print(Text(printable(text), style="yellow"), soft_wrap=True)
 
 
+ReportProgress = Callable[[float, float | None, str], None]
+"""Shows (progress, total, message) at once, in the server's own units and words."""
+
+
 class Activity:
     """A progress bar about `text` on a terminal's stderr."""
 

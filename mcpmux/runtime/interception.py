@@ -368,7 +368,7 @@ class Interception:
                 if verdict.headers and walk.upstream is not None and walk.upstream.connection is None:
                     await in_task()
                     with trio.fail_after(settings.timeout):
-                        await walk.upstream.settled()  # its transport decides
+                        await walk.upstream.supervision.settled()  # its transport decides
                 changed = self._tried(walk, message, verdict)
         except _Ended as end:
             word = end.verdict

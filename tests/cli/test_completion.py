@@ -262,5 +262,6 @@ finally:
     )
     assert done.stdout == "plain,serve\n"
     modules = done.stderr.split()
-    assert [name for name in modules if name.startswith("mcpmux.")] == ["mcpmux.cli", "mcpmux.cli.group", "mcpmux.cli.main"]
+    ours = [name for name in modules if name.startswith("mcpmux.")]
+    assert ours == ["mcpmux.cli", "mcpmux.cli.group", "mcpmux.cli.main"]
     assert "trio" not in modules
