@@ -144,59 +144,35 @@ class Call(Value):
                 raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
         return Call(method, fields, members, client, None, legacy, principal)
 
+    def _copy(self) -> Call:
+        meta, client, offers, headers = self.meta, self.client, self.capabilities, self.headers
+        return Call(self.method, self.params, meta, client, offers, self.legacy, self.principal, headers)
+
     def with_params(self, params: Fields) -> Call:
         """Return the call with other parameters."""
-        return Call(
-            self.method,
-            params,
-            self.meta,
-            self.client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-            self.headers,
-        )
+        call = self._copy()
+        call.params = params
+        return call
 
     def with_meta(self, meta: Fields) -> Call:
-        """Return the call with another `_meta`."""
+        """Return the call with other `_meta`."""
         if meta is self.meta:
             return self
-        return Call(
-            self.method,
-            self.params,
-            meta,
-            self.client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-            self.headers,
-        )
+        call = self._copy()
+        call.meta = meta
+        return call
 
     def with_client(self, client: Hashable | None) -> Call:
         """Return the call with another client."""
-        return Call(
-            self.method,
-            self.params,
-            self.meta,
-            client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-            self.headers,
-        )
+        call = self._copy()
+        call.client = client
+        return call
 
     def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Call:
         """Return the call with other HTTP headers for its server."""
-        return Call(
-            self.method,
-            self.params,
-            self.meta,
-            self.client,
-            self.capabilities,
-            self.legacy,
-            self.principal,
-            headers,
-        )
+        call = self._copy()
+        call.headers = headers
+        return call
 
     def on_behalf(self, method: str, params: Fields) -> Call:
         """Return another request for the same client, with the same `_meta` and without headers."""

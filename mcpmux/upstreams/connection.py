@@ -138,18 +138,8 @@ class LegacyConnection(Connection):
         level = call.meta.get(LOG_LEVEL)
         if level is not None and severity(text_of(level)) < self._severity and self.facts.offers("logging"):
             return self._speak_up_and_exchange(text_of(level), call, notify, deadline)
-        offered = call.meta.get(CLIENT_CAPABILITIES)
-        meta = downgrade_meta(call)
-        leg = Call(
-            call.method,
-            call.params,
-            meta,
-            call.client,
-            offered,
-            call.legacy,
-            call.principal,
-            call.headers,
-        )
+        offered, meta, who = call.meta.get(CLIENT_CAPABILITIES), downgrade_meta(call), call.principal
+        leg = Call(call.method, call.params, meta, call.client, offered, call.legacy, who, call.headers)
         if STATE in call.params:
             return _upgraded(call, self.channel.resume(leg, notify, deadline))
         if RESPONSES in call.params:
