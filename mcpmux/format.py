@@ -12,7 +12,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def digits(value: float) -> str:
-    """Three significant digits, never an exponent; whole numbers of more digits stay whole."""
+    """Return three significant digits, never an exponent; longer whole numbers stay whole."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     places = max(0, 2 - int(f"{value:.2e}".partition("e")[2]))  # of 0.9996, which rounds to 1.00: two
@@ -30,7 +30,7 @@ def time_text(seconds: float | None) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Requests per second."""
+    """Return a rate in requests per second, for people."""
     return NOTHING if rate is None else f"{digits(rate)}/s"
 
 
@@ -51,12 +51,12 @@ def bytes_text(count: float) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return a number with its noun: `1 record`, `2 records`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def counts_text(counts: Iterable[tuple[str, int]]) -> str:
-    """`3 redacted, 1 truncated`."""
+    """Return numbers with their nouns: `3 redacted, 1 truncated`."""
     return ", ".join(f"{number} {what}" for what, number in counts)
 
 

@@ -49,7 +49,7 @@ def spreadsheet_cell(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` as one line, with the characters above made visible."""
+    """Return `text` as one line, with the characters above made visible."""
     if text.isascii() and text.isprintable():
         return text
     return _UNFIT.sub(lambda found: repr(found.group())[1:-1], text)

@@ -90,7 +90,7 @@ class Checker:
     _known: dict[str, int | bytes] = field(factory=dict)
 
     def judge(self, ask: Ask, result: Fields) -> str:
-        """`judge`, and WRONG for contents that differ from those that came first."""
+        """Judge an answer as `judge` does, and as WRONG for contents that differ from the first ones."""
         outcome = judge(result)
         contents = result.get("contents")
         if outcome != OK or ask.subject is None or self._mode is None:

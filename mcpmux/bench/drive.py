@@ -129,7 +129,7 @@ class Drive(Work):
         self.ended = min(trio.current_time(), self._until)
 
     def _plan_arrivals(self, started: float) -> Iterator[float]:
-        """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
+        """Yield the times of requests. The warm-up comes first, at the rate at which the profile begins."""
         profile = self._plan.profile or ()
         if profile and self._plan.warm_up > 0:
             profile = (Ramp(profile[0].first, profile[0].first, self._plan.warm_up), *profile)
@@ -184,7 +184,7 @@ class Drive(Work):
             await self._take_turn(worker, intended, trio.current_time())
 
     def _may_begin(self, moment: float) -> bool:
-        """After the warm-up each turn is counted."""
+        """Return whether another turn may begin; after the warm-up each is counted."""
         if moment >= self._begun:
             if self._left <= 0:
                 return False

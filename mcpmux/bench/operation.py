@@ -117,18 +117,18 @@ Draw = Callable[[Random], T]
 
 
 def draw_by(items: Sequence[T], weights: Iterable[float]) -> Draw[T]:
-    """Draws each as often as its weight says. The weights must not all be 0."""
+    """Return a function that draws each as often as its weight says. The weights must not all be 0."""
     bounds, last = list(accumulate(weights)), len(items) - 1
     return lambda random: items[min(bisect_right(bounds, random.random() * bounds[-1]), last)]
 
 
 def always(ask: Ask) -> Make:
-    """Makes the same ask again and again."""
+    """Return a function that makes the same ask again and again."""
     return lambda _number, _random: ask
 
 
 def bind(operation: Operation, uris: Sequence[str]) -> Make:
-    """Makes the asks. Raises InvalidValue."""
+    """Return a function that makes the asks. Raises InvalidValue."""
     verb, name, template = operation.verb, operation.name, operation.arguments
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:

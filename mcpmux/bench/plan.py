@@ -126,7 +126,7 @@ class Plan:
         return SEARCH_SECONDS if self.find_max else self.warm_up + self.duration + self.grace
 
     def connections_each(self, upstream: Upstream) -> int:
-        """Connections that each session may have. Raises InvalidValue when the numbers do not go together."""
+        """Return the connections that each session may have. Raises InvalidValue if that is impossible."""
         if self.push is not None:
             return 2  # a listen, and a request
         sessions, workers, connections = self.sessions, self.workers, self.connections

@@ -65,7 +65,7 @@ class Push(Work):
         self.ended = trio.current_time()
 
     async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
-        """Started once the server has agreed."""
+        """Count the changes of a resource. Started once the server has agreed."""
         with trio.move_on_after(AGREE_SECONDS) as agreeing:
 
             def agree() -> None:

@@ -80,14 +80,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         return [self.seconds] * (rows - 1) + [self.last_seconds] * min(rows, 1)
 
     def whole(self) -> Series:
-        """Without the last row when that is cut short by a tenth or more, for it would look like a change."""
+        """Return all but a last row that is cut short by a tenth or more: it would look like a change."""
         if self.last_seconds >= self.seconds * 0.9 or not self.count:
             return self
         columns = {name: getattr(self, name)[:-1] for name in COLUMNS}
         return replace(self, last_seconds=self.seconds, **columns)
 
     def rates(self) -> list[float]:
-        """Answers without error per second, row by row."""
+        """Return answers without error per second, row by row."""
         rows = zip(self.count, self.errors, self.widths(), strict=True)
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
@@ -151,7 +151,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Answers without error per second, while it lasted."""
+        """Return answers without error per second, while it lasted."""
         return self.arrived / self.seconds if self.seconds else 0.0
 
 
@@ -206,7 +206,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return _sum([nothing, *self.operations.values()], *COUNTED)
 
     def rate(self, part: OperationResult) -> float:
-        """Answers without error per second."""
+        """Return answers without error per second."""
         return (part.count - part.failed) / self.seconds if self.seconds else 0.0
 
 

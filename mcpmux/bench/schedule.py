@@ -49,7 +49,7 @@ class Ramp(NamedTuple):
         return (self.first + self.last) / 2 * self.seconds
 
     def moment(self, number: float) -> float:
-        """When the expected count of arrivals since its start reaches `number`."""
+        """Return the time at which the expected count of arrivals since its start reaches `number`."""
         if number <= 0:
             return 0.0
         bend = (self.last - self.first) / (2 * self.seconds)
@@ -80,7 +80,7 @@ def parse_rate(text: str, seconds: float) -> Profile:
 
 
 def arrivals(profile: Profile, random: Random | None) -> Iterator[float]:
-    """When requests are due: independent of each other (Poisson), or without `random` at even distances."""
+    """Yield the times of requests: independent of each other (Poisson), or even without `random`."""
     positions = accumulate(random.expovariate(1) for _ in repeat(None)) if random is not None else count(0.0)
     position, start, done = next(positions), 0.0, 0.0
     for ramp in profile:
@@ -103,7 +103,7 @@ _Spec = ctypes.c_long * 4
 
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
-    """Exact waits of one task on the real clock, by a kernel timer: trio itself waits whole milliseconds."""
+    """Open a timer of the kernel for exact waits of one task: trio waits whole milliseconds."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     descriptor = _create_timer(library) if library is not None else -1
     if library is None or descriptor < 0:
@@ -130,7 +130,7 @@ def open_timer() -> Iterator[SleepUntil]:
 
 
 def _create_timer(library: ctypes.CDLL) -> int:
-    """Its descriptor; -1 when there is none."""
+    """Return the descriptor of a timer; -1 when there is none."""
     if sys.platform == "linux" and hasattr(library, "timerfd_create"):
         return int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
     return -1

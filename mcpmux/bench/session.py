@@ -156,7 +156,7 @@ class Session:
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
     async def listen(self, uris: Sequence[str], agree: Callable[[], object]) -> None:
-        """Be told of changes of resources; `agree` is called once when the server has agreed.
+        """Listen to changes of resources; `agree` is called once, when the server has agreed.
 
         It lasts until the server ends it, but in a legacy session, which has no such end. Raises McpmuxError.
         """

@@ -136,7 +136,7 @@ class OpenStep:
     sums: Sums = field(factory=Sums)
 
     def end(self, now: float) -> None:
-        """It ends, if it has not before. Later answers to what it has sent still count in it."""
+        """End a run, if it has not ended before. Later answers to its requests still count in it."""
         self.ended = min(self.ended, now)
 
     def freeze(self, ended: float) -> Step:
@@ -183,7 +183,7 @@ class Tally:
         self.start(started)
 
     def start(self, started: float) -> None:
-        """Load begins only now; nothing but connections was counted before."""
+        """Begin the load; nothing but connections was counted before."""
         self.started = started
         self.begun = self._counted_from = self._last = started + self.warm_up
         self._row_ends = self.begun + self.row_seconds
@@ -219,7 +219,7 @@ class Tally:
                 step.arrived += 1
 
     def count_from(self, moment: float) -> None:
-        """Do not count what was meant to be sent before, from now on: it warms up what comes next."""
+        """Count only requests that are due from now on: earlier ones warm up what comes next."""
         self._counted_from = moment
 
     def connected(self, seconds: float, outcome: str = OK) -> None:
@@ -254,7 +254,7 @@ class Tally:
         return Snapshot(elapsed, warming, self.seen, whole.count, errors, in_flight, times, step)
 
     def results(self, about: About, ended: float, generator: Generator, **more: Any) -> Results:
-        """Everything so far. The run lasts until `ended`, or its last answer; `more`: what else is known."""
+        """Return the counts. The run lasts until `ended`, or its last answer. `more`: what else is known."""
         ended = max(ended, self._last)
         self._close_rows(ended)
         self._sum_up(len(self._closing))

@@ -95,7 +95,7 @@ class Turns:
 
 
 def bind_mix(flows: Sequence[Flow], uris: Sequence[str], random: Random) -> Turns:
-    """Flows drawn by weight, at a server with these resources. Raises InvalidValue for what it lacks."""
+    """Return flows drawn by weight, for a server with these resources. Raises InvalidValue for lacks."""
     makers = (tuple(bind(step, uris) for step in flow.steps) for flow in flows)
     bound = [BoundFlow(make, flow.pause) for make, flow in zip(makers, flows, strict=True)]
     draw = draw_by(bound, [flow.weight for flow in flows])
@@ -152,7 +152,7 @@ class CapturedLoad:
         return sorted({ask.operation for ask in self.asks})
 
     def fingerprint(self) -> str:
-        """Equal for the same requests in the same order."""
+        """Return a text that is equal for the same requests in the same order."""
         digest = hashlib.blake2b(digest_size=8)
         for ask in self.asks:
             digest.update(repr(_key_of(ask.call.method, ask.call.params)).encode())

@@ -110,7 +110,7 @@ class Door(AnswersForOthers):
     def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         """Answer an HTTP request here or elsewhere."""
         members = self._members
-        members.heed()
+        members.check_clock()
         owner = owner_of_request(request.headers, request.query, request.body)
         if owner is None:
             return self._endpoint.handle(request, reply)
@@ -130,12 +130,12 @@ class Door(AnswersForOthers):
             await self._deliver(request, reply)
 
     def let_go(self) -> None:
-        """We are stopping: streams that stay open end here, so that their clients resume them elsewhere."""
+        """End the streams that stay open, as this process stops: their clients resume them elsewhere."""
         for scope in self._streams:
             scope.cancel(reason="stopping")
 
     async def _deliver(self, request: HttpRequest, reply: HttpReply) -> None:
-        self._members.heed()
+        self._members.check_clock()
         session_id = request.headers.get(SESSION_HEADER)
         try:
             if session_id in self._endpoint.sessions:
@@ -274,7 +274,7 @@ class HandedCalls(AnswersForOthers):
     async def answer(self, handed: HandedCall, reply: HttpReply) -> None:
         """Answer a call of another replica's client."""
         await in_task()
-        self._members.heed()
+        self._members.check_clock()
         with self.answering():
             await respond(Request(ID, handed.method), reply, self._work(handed.call(), reply), streams=True)
 

@@ -44,7 +44,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def open(cls, seal: Seal, replica: str, sealed: bytes) -> Card:
-        """Raises ForeignSeal, msgspec.DecodeError."""
+        """Return the sealed value. Raises ForeignSeal, msgspec.DecodeError."""
         return msgspec.msgpack.decode(seal.open("replica", replica, sealed), type=cls)
 
 

@@ -57,7 +57,7 @@ class Listens:
         self._owners: dict[str, str] = {}  # by upstream, among those with `_ids`
 
     def attach(self, hub: NotificationHub, registry: UpstreamRegistry) -> None:
-        """These are the clients of this replica, and its sessions with upstreams."""
+        """Set the clients of this replica, and its sessions with upstreams."""
         self._hub, self._registry = hub, registry
 
     @property

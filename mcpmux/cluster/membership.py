@@ -235,7 +235,7 @@ class Membership:
     def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
         """Let `give_up` end what is done inside: a process that hangs closes no connection.
 
-        Raises TransportClosed then.
+        Raises TransportClosed if it was ended.
         """
         with trio.CancelScope() as scope:
             entry = self._relying.setdefault(neighbour.replica, (neighbour, set()))
@@ -262,8 +262,8 @@ class Membership:
         for scope in scopes:
             scope.cancel(reason="that replica has gone")
 
-    def heed(self) -> None:
-        """Look at the clock: what is remembered may be wrong while the others do not all know of us."""
+    def check_clock(self) -> None:
+        """Forget what is remembered if the others may not know of this replica any more."""
         if not self._standing.is_told_of_changes(self._clock()):
             self.on_loss()
 
@@ -297,7 +297,7 @@ class Membership:
                 if self.trouble is not None:
                     self._tell("member of the cluster", others=len(self.others))
                 self.trouble = None
-            self.heed()
+            self.check_clock()
         self._change.unpark_all()
 
     async def _renew(self) -> None:
@@ -329,7 +329,7 @@ class Membership:
         log.warning("the lease of this replica has ended", replica=self.card.name)
         self._peers.gone[self.replica] = None
         self._standing.take(MemberStep.REFUSED)
-        self.heed()
+        self.check_clock()
         self.marks.become(self._new_id())
 
     def _meet(self, members: Collection[Member]) -> None:

@@ -63,7 +63,7 @@ PATH: Final = "/replica"
 SIGNATURE: Final = "mcpmux-signature"
 SENDER: Final = "mcpmux-sender"  # of a large letter: when it was written, and a signature of its head
 NOT_HERE: Final = "mcpmux-not-here"  # a field of an answer: the session is another replica's by now
-REFUSED: Final = "mcpmux-refused"  # a field of an answer to a letter that was not heeded
+REFUSED: Final = "mcpmux-refused"  # a field of an answer to a letter that was refused
 MISDIRECTED: Final = 421  # RFC 9110 section 15.5.20
 FRESH_SECONDS: Final = 30.0  # that clocks may differ, and a letter may be under way
 NONCES_KEPT: Final = 200_000  # of that time; who gets more forgets some of them too early
@@ -84,9 +84,10 @@ TakeListen = Callable[[ListenWanted, HttpReply], Awaitable[None]]
 
 
 class ReplicaPort:
-    """Reads letters. `deliver` answers requests, `answer` calls; `hear` takes news, applied when it returns.
+    """Reads letters. `deliver` answers requests, `answer` calls; `hear` applies news before it returns.
 
-    `describe` tells how we are; `tell` answers listens. `handed_in`: requests and calls of others so far.
+    `describe` returns the state of this replica; `tell` answers listens. `handed_in`: requests and calls of
+    others so far.
     """
 
     def __init__(
@@ -206,12 +207,12 @@ class ReplicaClient:
             pool.close()
 
     def keep(self, urls: Collection[str]) -> None:
-        """Only these replicas are there now."""
+        """Close the connections to all replicas but these."""
         for url in self._pools.keys() - urls:
             self._pools.pop(url).close()
 
     async def tell(self, to: Neighbour, news: News) -> None:
-        """Returns when another replica has heeded the news. Raises TransportError, RemoteProtocolError."""
+        """Send news, and wait until they are applied. Raises TransportError, RemoteProtocolError."""
         async with self._asked(to, news, 204):
             pass
 
@@ -221,7 +222,7 @@ class ReplicaClient:
             return msgspec.json.decode(await response.read(), type=ReplicaState)
 
     async def listen(self, to: Neighbour, wanted: ListenWanted, silence: float, notify: Notify) -> None:
-        """Pass on what another replica tells of resources, until it ends that.
+        """Pass on the updates of resources that another replica sends, until it ends.
 
         Raises TransportError, also after `silence` seconds without data, and RemoteProtocolError.
         """
@@ -238,7 +239,7 @@ class ReplicaClient:
 
     @asynccontextmanager
     async def _asked(self, to: Neighbour, content: Content, status: int = 200) -> AsyncIterator[HttpResponse]:
-        """Have an answer with that status. Raises TransportError, RemoteProtocolError."""
+        """Send a letter, and yield its answer. Raises TransportError, RemoteProtocolError (bad status)."""
         response = await self._post(to, content)
         try:
             if response.status != status:
@@ -314,7 +315,7 @@ class ReplicaClient:
         return await pool.send("POST", PATH, (), body, idempotent=False, more=signatures)
 
     async def _pool_of(self, url: str) -> HttpPool:
-        """Raises ConnectFailed."""
+        """Return the connections to a replica, made at its first letter. Raises ConnectFailed."""
         if url not in self._pools and url.startswith(UNIX):
             self._pools[url] = HttpPool(HERE, limits=self._limits, route=Route(HERE, unix=url[len(UNIX) :]))
         if url not in self._pools:
@@ -335,7 +336,7 @@ def _head_of(to: str, at: str, length: str) -> bytes:
 
 
 def _message_in(data: bytes) -> Message:
-    """Raises RemoteProtocolError."""
+    """Return the message in an answer. Raises RemoteProtocolError."""
     try:
         return decode_message(data)
     except BadMessage:
@@ -343,7 +344,7 @@ def _message_in(data: bytes) -> Message:
 
 
 def _result_in(data: bytes) -> Fields:
-    """Raises RpcError, RemoteProtocolError."""
+    """Return the result in an answer. Raises RpcError, RemoteProtocolError."""
     message = _message_in(data)
     if isinstance(message, ErrorReply):
         raise message.as_error()
@@ -353,7 +354,7 @@ def _result_in(data: bytes) -> Fields:
 
 
 def _event_in(data: bytes) -> Event:
-    """Raises RemoteProtocolError."""
+    """Return the notification in an event. Raises RemoteProtocolError."""
     message = _message_in(data)
     if isinstance(message, Notification):
         return Event(message.method, decode_fields(message.params))
@@ -361,7 +362,7 @@ def _event_in(data: bytes) -> Event:
 
 
 async def _pass_back(response: HttpResponse, reply: HttpReply) -> None:
-    """Raises TransportError, RemoteProtocolError: what else is written fails with the client's connection."""
+    """Pass an answer on to the client. Raises TransportError, RemoteProtocolError if it breaks off."""
     fields = tuple((name, value) for name, value in response.headers.items() if name not in OWN_FIELDS)
     if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
         body = await response.read()

@@ -108,7 +108,7 @@ class StoreUrl(NamedTuple):
 
 
 def parse_store_url(url: Secret) -> StoreUrl:
-    """Raises ConfigError, which does not tell the URL."""
+    """Return the settings in a URL. Raises ConfigError, which does not show it: it may have a password."""
     match = _URL.fullmatch(url.reveal())
     if match is None:
         raise _unfit("it is no URL of Redis")
@@ -649,7 +649,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _explain(error: BaseException, timeout: float) -> str:
-    """Completes "the store at … "."""
+    """Return the rest of a sentence that begins with "the store at … "."""
     causes = list(_causes(error))
     for cause in causes:
         match cause:

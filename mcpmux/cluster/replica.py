@@ -128,7 +128,7 @@ class Replica:
             members.on_loss = self.herald.generations.lose_all
 
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
-        """This is what the process serves."""
+        """Set the parts of the process that it serves with."""
         self.members.on_gone = hub.others_lost
         hub.others_lost()  # one whose clients come here may have gone before
         self._service, self._hub = service, hub
@@ -154,7 +154,7 @@ class Replica:
         return door
 
     async def join(self) -> None:
-        """Be a member from now on, until `open_port` is left. Returns when the store was asked once."""
+        """Become a member, until `open_port` is left. Return when the store was asked once."""
         start = self._nursery.start_soon
         start(self._places.run, name="places in the store")
         start(self.herald.run, name="herald")
@@ -162,7 +162,7 @@ class Replica:
         await self._nursery.start(self.members.run, name="lease")
 
     async def leave(self) -> None:
-        """We are stopping: others go on with the sessions."""
+        """Give up the sessions, as this process stops: other replicas take them over."""
         if self.members.is_left:
             return
         # First the events: who takes a session over reads them as soon as this replica has left.

@@ -336,7 +336,7 @@ class StoredSessions:
             raise Busy("the session goes on at another replica", "cluster.url")
 
     async def _is_saved(self, name: str, facts: SessionFacts, principal: Principal) -> bool:
-        """Save what is known of a session. False when it is another replica's. Raises Busy."""
+        """Save what is known of a session. Return False when it is another replica's. Raises Busy."""
         sealed = self._seal.seal(SESSION, name, msgspec.msgpack.encode(facts), principal.key)
         members = self._members
         # A replica that has left finishes what it has in hand: the next owner of the session finds this, too.

@@ -145,7 +145,7 @@ class Store(Protocol):
         """Have these places for so long from now on, however many are taken."""
 
     async def leave_places(self, places: Sequence[Place]) -> None:
-        """These places are free again."""
+        """Make these places free again."""
 
     async def version(self) -> str:
         """Return the store's name and version for people, such as "redis 7.0.15"."""
@@ -225,7 +225,7 @@ class _Expiring(Generic[V]):
         self.put(name, value, max(ends, former), now)
 
     def replace(self, name: str, value: V) -> None:
-        """Another value, until the same time."""
+        """Replace a value, until the same time."""
         self._entries[name] = value, self._entries[name][1]
 
     def discard(self, name: str) -> None:

@@ -214,7 +214,7 @@ def even_ticks(high: float, count: int, text: Callable[[float], str]) -> Ticks:
 
 
 def log_ticks(low: float, high: float, text: Callable[[float], str]) -> Ticks:
-    """Around `low` and `high` at 1, 2 and 5 of each power of ten; only the powers when there are many."""
+    """Return ticks around `low` and `high` at 1, 2 and 5 of each power of ten, or only the powers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first > 3 else (1, 2, 5)
     values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
@@ -330,7 +330,7 @@ OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveri
 def _distribution(
     latencies: Mapping[str, Distribution], title: str = "Latency by percentile", caption: str = OF_LATENCY
 ) -> Iterator[Markup]:
-    """Durations by percentile, on an axis with the same room for each further nine; no plot without any."""
+    """Plot durations by percentile, if there are any, with the same room for each further nine."""
     measured = {name: latency for name, latency in latencies.items() if latency.count}
     if not measured:
         return
@@ -342,7 +342,7 @@ def _distribution(
 
 
 def _curve(latency: Distribution) -> Iterator[tuple[float, float]]:
-    """(nines, seconds): 1 is 90 %, 2 is 99 %. The slowest lies half a request below 100 %."""
+    """Return points (nines, seconds): 1 is 90 %, 2 is 99 %. The slowest lies half a request below 100 %."""
     yield 0.0, max(latency.least, 1e-6)
     below = 0.0
     for seconds, share in latency.curve():
@@ -352,7 +352,7 @@ def _curve(latency: Distribution) -> Iterator[tuple[float, float]]:
 
 
 def _over_time(one: Results) -> Iterator[Markup]:
-    """Rate and errors, then latencies, second by second; without a last second that is cut short."""
+    """Plot rate and errors, then latencies, second by second; without a last second that is cut short."""
     series = one.series.whole()
     if len(series.count) < 2:
         return
@@ -390,7 +390,7 @@ def _latencies(series: Series, x: Scale) -> Markup:
 
 
 def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
-    """Throughput against latency, a dot for each step; no plot with fewer than two."""
+    """Plot throughput against latency, a dot for each step; no plot with fewer than two."""
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
         return

@@ -46,7 +46,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tables_of(results: Sequence[Results]) -> list[Table]:
-    """Everything about every target, side by side; several runs of one are combined and listed."""
+    """Return tables of all targets, side by side; several runs of one are combined and listed."""
     targets = by_name(results)
     whole = [pool(runs) for runs in targets.values()]
     tables = [_throughput(whole), _latencies(whole)]
@@ -84,7 +84,7 @@ def headline(one: Results) -> str:
 
 
 def circumstances(runs: Sequence[Results]) -> str:
-    """Under what load, and for how long: of all runs of one target."""
+    """Return under what load, and for how long, all runs of one target went."""
     pooled_runs = pool(runs)
     warm_up = f" after {time_text(pooled_runs.warm_up)} of warm-up" if pooled_runs.warm_up else ""
     times = f" in {len(runs)} runs{', each' if warm_up else ''}" if len(runs) > 1 else ""
