@@ -14,18 +14,27 @@ from typing import Any
 import pytest
 
 from mcpmux.traffic.audit.chain import verify
-from mcpmux.traffic.capture.files import read_files
+from mcpmux.traffic.capture.files import BadLine, find_files, read_files
+from tests.chaos.waiting import count_kilobytes
 from tests.peers.blocking_client import HttpClient
 from tests.peers.revision import MODERN
 from tests.process.audited import kill_under_load
 from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_entry
+from tests.real.mux import HttpMux
 from tests.traffic.audit_world import read_log
 from tests.whole import WHOLE
 
 URI = "note:///welcome"
 NOTES = {**demo_entry("notes"), "prefix": ""}
-AUDIT_BYTES, CAPTURE_BYTES = 6000, 40_000  # of the disk that gets full
+AUDIT_BYTES, CAPTURE_BYTES = 6000, 3000  # of the disk that gets full
 READS = 60
+RATE, WARM_SECONDS, SECONDS = (
+    200,
+    15,
+    45,
+)  # of exchanges, which fill the ring and some files before they count
+GROWTH_KILOBYTES = 3000  # of memory; the messages of the exchanges that count take ten times as much
+CUT = "the file was cut in the middle of this line"
 KILLS = 50 if WHOLE else 10  # with eight clients that are answered, and a rotation or two before each
 OPENING = ("server/discover out", "its result in")  # what passes before the first read, and for each one
 READ = ("request in", "request out", "result in", "result out")
@@ -37,14 +46,26 @@ def write_config(directory: Path, **tables: Any) -> Path:
     return path
 
 
-def test_what_was_answered_is_in_the_audit_log_after_kills(tmp_path: Path):
-    log = tmp_path / "audit"
-    config = write_config(tmp_path, audit={"directory": str(log), "rotate_size": "16KiB"})
+def test_after_kills_what_was_answered_is_audited_and_what_was_captured_can_be_read(tmp_path: Path):
+    log, folder = tmp_path / "audit", tmp_path / "capture"
+    audit = {"directory": str(log), "rotate_size": "16KiB"}
+    # Written after a few exchanges; a full queue holds requests back, so that no message is dropped.
+    full = {"level": "full", "directory": str(folder), "queue_bytes": "256KiB", "on_full": "wait"}
+    config = write_config(tmp_path, audit=audit, capture={**full, "rotate_size": "64KiB"})
     dice = random.Random(KILLS)
     answered: set[str] = set()
     for number in range(KILLS):
         answered |= set(kill_under_load(config, URI, dice))
         assert verify(log, None).fault is None, number
+    bad: list[BadLine] = []
+    captured: dict[str, list[int]] = {}
+    for record in read_files(find_files(folder), bad.append):
+        captured.setdefault(record.run, []).append(record.seq)
+    messages = [list(filter(None, seqs)) for seqs in captured.values()]
+    assert messages == [list(range(1, len(seqs) + 1)) for seqs in messages], "the last messages are lost only"
+    assert len(messages) == KILLS
+    assert any(messages)
+    assert {line.problem for line in bad} <= {CUT}
     assert answered <= {record.get("trace") for record in read_log(log)}
     assert len(answered) >= KILLS
     with Running("serve", str(config), "--http", "127.0.0.1:0", "--log-level", "error") as mux:
@@ -100,10 +121,11 @@ def test_a_full_disk_pauses_the_capture_and_every_answer_comes(tmp_path: Path):
         mux.line("stderr", containing="capture pauses")
         assert mux.stop(signal.SIGTERM) == 0
     assert all("result" in answer for answer in answers)
-    complaints: list[str] = []
-    records = list(read_files(sorted(folder.iterdir()), lambda *told: complaints.append(str(told))))
+    bad: list[BadLine] = []
+    records = list(read_files(find_files(folder), bad.append))
     kept = [record.seq for record in records if record.kind != "start"]
-    assert (kept, complaints) == (list(range(1, len(kept) + 1)), [])
+    assert kept == list(range(1, len(kept) + 1))
+    assert {line.problem for line in bad} <= {CUT}
     assert kept  # what there was room for
     lost = sum(map(int, re.findall(r"lost=(\d+)", mux.stderr)))
     assert len(kept) + lost >= len(OPENING) + len(READ) * READS  # a busy machine may open a second session
@@ -123,3 +145,31 @@ def test_with_a_full_disk_no_answer_lacks_its_audit_record(tmp_path: Path):
     assert verify(log, None).fault is None
     kept = [record for record in read_log(log) if record["kind"] == "exchange"]
     assert len(kept) >= len(answered)
+
+
+@pytest.mark.slow
+def test_watching_takes_no_more_memory_from_minute_to_minute(tmp_path: Path):
+    folder = tmp_path / "capture"
+    config = write_config(
+        tmp_path,
+        capture={"level": "full", "directory": str(folder), "rotate_size": "1MiB", "keep_bytes": "256KiB"},
+        audit={"directory": str(tmp_path / "audit")},
+        admin={"port": 0, "keep_bytes": "4MiB"},
+    )
+    with HttpMux(config) as mux:
+        put_load(mux.url, WARM_SECONDS)
+        before, oldest = count_kilobytes(mux.pid), find_files(folder)[0]
+        put_load(mux.url, SECONDS)
+        growth = count_kilobytes(mux.pid) - before
+        assert mux.stop(signal.SIGTERM) == 0
+    print(f"{growth:+} kB of {before}")
+    assert growth < GROWTH_KILOBYTES
+    assert oldest not in find_files(folder)
+    assert sum(path.stat().st_size for path in find_files(folder)) < 2 * 256 * 1024
+
+
+def put_load(url: str, seconds: int) -> None:
+    """Read at RATE for some seconds."""
+    model = ["--rate", str(RATE), "--duration", f"{seconds}s", "--warm-up", "0", "--do", f"read {URI}"]
+    done = subprocess.run([*COMMAND, "bench", url, *model], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
