@@ -35,8 +35,9 @@ class UpstreamStatus:
     words; `quoted`: the server's words about that, for the operator. `last_error`: the last failure, with
     them. `held`: why it gets no exchange any more, None while it does. `in_flight`: exchanges without an
     answer so far. `retry_at`: trio's time of the next attempt to connect. `settled`: set unless calls are to
-    wait for a connection. `needed`: exists while it rests; set, it starts it. `connects` counts connections.
-    `output`: the last lines of its process, also after its end.
+    wait for a connection. `needed`: exists while it rests; set, it starts it. `attempts` counts
+    attempts to connect, `connects` those that succeeded. `output`: the last lines of its process, also after
+    its end.
     """
 
     def __init__(self, config: UpstreamConfig) -> None:
@@ -53,6 +54,7 @@ class UpstreamStatus:
         self.retry_at: float | None = None
         self.settled = trio.Event()
         self.needed: trio.Event | None = None
+        self.attempts = 0
         self.connects = 0
         self.connect_seconds: float | None = None
         self.output: Collection[str] = ()
@@ -72,7 +74,8 @@ class UpstreamStatus:
 
     @property
     def restarts(self) -> int:
-        return max(0, self.connects - 1)
+        """The number of attempts to connect after the first one, also of those that failed."""
+        return max(0, self.attempts - 1)
 
     @property
     def retry_seconds(self) -> float | None:

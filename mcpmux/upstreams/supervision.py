@@ -286,6 +286,7 @@ class Supervision:
         """
         began: list[float] = []
         errors: list[BaseException] = []
+        self._status.attempts += 1
         await walled(self._connect_and_stay(began), McpmuxError, errors.extend)  # the wall around one attempt
         if errors:
             own_errors = [error for error in errors if isinstance(error, McpmuxError)]

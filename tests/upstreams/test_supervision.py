@@ -68,6 +68,19 @@ async def fail_calls(world: World, count: int = FAILURES) -> None:
 # Crash loops
 
 
+async def test_attempts_to_start_a_server_count_as_restarts_even_if_they_fail(autojump_clock):
+    class Dead(Moody):
+        async def serve(self, pipe: Any) -> None:
+            await pipe.aclose()
+
+    async with open_world({"x": Dead("2025-11-25"), "docs": other()}) as world:
+        await trio.sleep(30)
+        upstream = world.mux.upstreams["x"]
+        assert (upstream.state, upstream.status.connects) == ("crash-loop", 0)
+        assert upstream.status.restarts == world.connects["x"] - 1 > 0
+        assert world.mux.upstreams["docs"].status.restarts == 0
+
+
 @pytest.mark.parametrize("up", ERAS)
 async def test_a_server_that_keeps_dying_is_in_a_crash_loop(up, autojump_clock):
     class Dying(Moody):

@@ -52,10 +52,11 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
     `command`: the whole command of a process, and `output`: the last lines on its standard error, redacted.
 
-    `since`: the time when it came into its state. `restarts`: reconnections of its shared session;
-    `in_flight`: exchanges in all its sessions; `retry_seconds`: until the next attempt; `last_error`: the
-    latest error, perhaps long ago; `cache`: number of answers from memory (`hits`), of others (`misses`),
-    and of those that served another client, too (`shared`); None when none of its answers are kept.
+    `since`: the time when it came into its state. `restarts`: attempts to connect its shared session after
+    the first; `in_flight`: exchanges in all its sessions; `retry_seconds`: until the next attempt;
+    `last_error`: the latest error, perhaps long ago; `cache`: number of answers from memory (`hits`), of
+    others (`misses`), and of those that served another client, too (`shared`); None when none of its answers
+    are kept.
     """
 
     name: str

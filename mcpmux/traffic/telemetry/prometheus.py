@@ -188,7 +188,7 @@ def mux_gauges(
     """Return the gauges of upstreams and clients, and of the cache in `store`."""
     up = {name: float(upstream.state == "ready") for name, upstream in registry.items()}
     connects = {name: upstream.status.connects for name, upstream in registry.items()}
-    reconnects = {name: upstream.status.restarts for name, upstream in registry.items()}
+    reconnects = {name: max(0, count - 1) for name, count in connects.items()}
     sessions = Counter(dict.fromkeys(registry, 0))
     listened = sessions.copy()
     for session in registry.connected():
