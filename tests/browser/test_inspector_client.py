@@ -43,7 +43,12 @@ QUESTIONS: Json = {
             "message": "Who are you?",
             "requestedSchema": {
                 "type": "object",
-                "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+                "properties": {
+                    "name": {"type": "string"},
+                    "age": {"type": "integer"},
+                    "born": {"type": "string", "format": "date"},
+                    "mail": {"type": "string", "format": "email"},
+                },
                 "required": ["name"],
             },
         },
@@ -260,10 +265,19 @@ async def test_a_person_answers_what_servers_ask(browser: Browser):
         }.items():
             await fill(page, label, value, ".questions")
         await page.run(f"{inside('fieldset:nth-of-type(2) [value=decline]')}.click()")
+        assert await page.run(f"{field('born', '.questions')}.type") == "date"
+        await fill(page, "born", "1815-12-10", ".questions")
+        await fill(page, "mail", "no address", ".questions")
+        await page.run(answer)
+        assert await page.run(f"document.activeElement === {field('mail', '.questions')}")
+        assert await page.run(f"{field('mail', '.questions')}.ariaInvalid") == "true"
+        await fill(page, "mail", "ada@example.com", ".questions")
         await page.run(answer)
         await page.wait(f"{STATE}.textContent === 'Answered'")
         answers = json.loads(await page.run(f"{ANSWER}.querySelector('pre').textContent"))
-        assert answers["who"] == {"action": "accept", "content": {"name": "Ada", "age": 36}}
+        assert answers["who"] == {"action": "accept", "content": {
+            "name": "Ada", "age": 36, "born": "1815-12-10", "mail": "ada@example.com",
+        }}  # fmt: skip
         assert answers["visit"] == {"action": "decline"}
         assert answers["words"]["content"] == {"type": "text", "text": "Ink, pink"}
         assert answers["where"] == {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}

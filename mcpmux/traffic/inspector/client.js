@@ -160,7 +160,7 @@ export class Client extends Widget {
           </div>
         </div>
         <article class="detail" aria-label="Request">
-          <form ref=${this.form} class="request" oninput=${() => (this.filled = null)}
+          <form ref=${this.form} class="request" novalidate oninput=${() => (this.filled = null)}
             onsubmit=${(event) => this.submit(event)} onkeydown=${(event) => this.sendByKey(event)}>
             ${this.head()}${this.fields()}
             <div class="actions">

@@ -4,6 +4,7 @@ import { html, Widget } from "./html.js";
 import { fieldsOf, kindOf, readText } from "./schema.js";
 import { createRef } from "./vendor/preact.js";
 
+const INPUTS = { date: "date", email: "email", uri: "url" }; // by the format of a text
 const TYPED_MS = 200; // after the last key suggestions are asked for
 
 /**
@@ -56,6 +57,7 @@ export class Form extends Widget {
   valueAt(place) {
     const { choices, several, required, schema } = this.fields[place];
     const input = this.input(place);
+    if (!input.validity.valid) throw new Error(input.validationMessage); // in the words of the browser
     if (!choices) return readText(schema.type, input.value);
     const chosen = [...input.selectedOptions].filter(({ value }) => value !== "").map(({ value }) => choices[value][1]);
     if (!several) return chosen[0];
@@ -66,7 +68,6 @@ export class Form extends Widget {
     const { name, required, schema } = field;
     const id = `${this.props.id}-${place}`;
     const problem = this.state.problems[place];
-    const about = [schema.description, schema.format && `Format: ${schema.format}.`].filter(Boolean).join(" ");
     const common = {
       id, "aria-required": required, "aria-describedby": `${id}-about ${id}-problem`, "aria-invalid": Boolean(problem),
       autocomplete: "off", spellcheck: false,
@@ -78,7 +79,7 @@ export class Form extends Widget {
           ${required && html`<span class="wrong" aria-hidden="true"> *</span>`}<small> ${kindOf(field)}</small>
         </label>
         ${this.inputFor(field, place, common)}
-        <span id="${id}-about" class="hint">${about}</span>
+        <span id="${id}-about" class="hint">${schema.description}</span>
         <span id="${id}-problem" class="wrong" role="alert">${problem}</span>
       </div>`;
   }
@@ -102,6 +103,9 @@ export class Form extends Widget {
         <datalist id="${common.id}-options">
           ${this.state.suggestions[place]?.map((each) => html`<option value=${each} />`)}
         </datalist>`;
+    }
+    if (type === "string" && Object.hasOwn(INPUTS, schema.format)) {
+      return html`<input ...${common} type=${INPUTS[schema.format]} defaultValue=${shown} />`;
     }
     if (type === "string") return html`<textarea rows="1" ...${common} defaultValue=${shown} />`;
     if (type === "number" || type === "integer") {

@@ -80,7 +80,7 @@ export class Questions extends Component {
       if (responses.every(([, response]) => response)) onAnswer(Object.fromEntries(responses));
     };
     return html`
-      <form ref=${this.form} class="questions" aria-label="The server asks" tabindex="-1" onsubmit=${answer}>
+      <form ref=${this.form} class="questions" aria-label="The server asks" tabindex="-1" novalidate onsubmit=${answer}>
         ${Object.entries(requests ?? {}).map(([key, { method, params = {} }], place) => html`
           <${Question} ref=${(this.asked[key] ??= createRef())} id="question-${place}"
             asking=${Object.hasOwn(ASKING, method) ? ASKING[method] : UNKNOWN} ...${{ method, params, memory }} />`)}

@@ -58,7 +58,7 @@ const worded = (value) => (typeof value === "string" ? value : JSON.stringify(va
 export function kindOf({ schema, choices: few, several }) {
   if (few) return several ? "several" : "";
   const isText = ["string", "number", "integer"].includes(schema.type);
-  return isText ? schema.type : [schema.type, "as JSON"].filter(Boolean).join(", ");
+  return isText ? (schema.format ?? schema.type) : [schema.type, "as JSON"].filter(Boolean).join(", ");
 }
 
 /** Return the value of a text in a field, undefined for none. Throws what is wrong with it, in words. */

@@ -131,7 +131,8 @@ test("a lane has a bar from each request to its answer and marks for the rest", 
 
 const SCHEMA = {
   properties: {
-    name: { type: "string" }, size: { type: ["integer", "null"] }, kind: { enum: ["a", 1], enumNames: ["A"] },
+    name: { type: "string" }, born: { type: "string", format: "date" },
+    size: { type: ["integer", "null"] }, kind: { enum: ["a", 1], enumNames: ["A"] },
     days: { type: "array", items: { enum: ["mon"] } }, way: { oneOf: [{ const: 1, title: "one" }] },
     owner: { anyOf: [{ $ref: "#/$defs/o~1wner" }, { type: "null" }], default: null }, sure: { type: "boolean" },
     more: { $ref: "#/properties/more" }, any: true,
@@ -145,7 +146,8 @@ test("a property of a schema is a field of some kind", () => {
   assert.deepEqual(fields.filter(({ required }) => required).map(({ name }) => name), ["name"]);
   const kinds = Object.fromEntries(fields.map((field) => [field.name, kindOf(field)]));
   assert.deepEqual(kinds, {
-    name: "string", size: "integer", kind: "", days: "several", way: "", owner: "object, as JSON", sure: "",
+    name: "string", born: "date", size: "integer", kind: "", days: "several", way: "", owner: "object, as JSON",
+    sure: "",
     more: "as JSON", any: "as JSON",
   });
   const labels = fields.filter(({ choices }) => choices).map(({ choices }) => choices.map(([label]) => label));
