@@ -247,3 +247,8 @@ def test_annotations_views_and_principals_must_fit_as_well():
         Call("tools/call", {}, {}, principal=Principal("bob", view="dev")), "docs", "t", {}
     )
     assert not narrow.stages("resources/read", "docs") and not narrow.stages("tools/list", "docs")
+    named = rule(principals=("a*",))
+    assert named.fits(use, "docs", "t", {})
+    for other in (Principal("bob"), Principal("")):
+        assert not named.fits(Call("tools/call", {}, {}, principal=other), "docs", "t", {})
+    assert not rule(names=("t",)).stages("tools/list", "docs")

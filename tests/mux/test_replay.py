@@ -142,3 +142,16 @@ def test_an_ended_stream_without_kept_events_is_forgotten():
     assert "1 streams" in repr(buffer)
     buffer.close(1)
     assert "0 streams" in repr(buffer)
+
+
+def test_events_of_an_earlier_process_are_restored_once_under_their_numbers():
+    buffer = ReplayBuffer(BOUNDS)
+    for number in (5, 5, 6):
+        buffer.restore(1, number, b"%d" % number, 0.0)
+    assert [event.data for event in buffer.after("1-4", 0.0)[1]] == [b"5", b"6"]
+    assert repr(buffer) == "<ReplayBuffer 2 events, 2 bytes, 1 streams>"
+    with pytest.raises(Gone, match="not kept any more"):
+        buffer.after("1-3", 0.0)
+    for number in (9, 8):
+        buffer.skip_to(1, number)
+    assert buffer.add(1, b"next", 0.0).number == 10
