@@ -106,7 +106,12 @@ class Mux:
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(
-            registry.space, merging.change_window, self._poke, self._access, registry.lists_changed
+            registry.space,
+            merging.change_window,
+            self._poke,
+            self._access,
+            registry.lists_changed,
+            registry.client_of,
         )
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in config.enabled})

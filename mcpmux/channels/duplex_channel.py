@@ -376,11 +376,12 @@ class DuplexChannel(Channel):
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
         else:
-            # A log message may belong to the only request in flight. An unknown notification is for
-            # listeners, and for the modern client that may have caused it, as that cannot listen for it.
+            # A log message may belong to the only request in flight; among requests of several clients it
+            # is dropped, as another client must not see it. An unknown notification is for listeners, and
+            # for the modern client that may have caused it, as that cannot listen for it.
             sole = self.pending_requests.sole(message.method)
             is_log = message.method == m.LOG_MESSAGE
-            if sole is None or not is_log:
+            if not is_log or self.pending_requests.is_quiet:
                 self._hear_change(message, params)
             if sole is not None and (is_log or not sole.call.legacy):
                 sole.push(Event(message.method, params))

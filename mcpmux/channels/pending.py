@@ -226,6 +226,11 @@ class PendingRequests:
         )
         return candidates[0] if same else None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is in flight that an unmarked notification may be about."""
+        return all(pending.call.method in _SAY_NOTHING for pending in self._tickets.values())
+
     def close(self, pending: PendingRequest) -> bool:
         """Forget a request; return whether it was still waiting, so that the peer must be notified."""
         return self._tickets.pop(pending.id, None) is not None and pending.answer is None

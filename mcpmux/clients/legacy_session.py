@@ -129,6 +129,7 @@ class LegacySession:
     ) -> None:
         self._router, self._hub, self._tap = router, hub, tap
         self.outbox: ClientOutbox = hub.join(ALL_KINDS, principal, client=self, leg=current_leg())
+        self.outbox.log_level = client.log_level
         self._greeted = trio.Event()  # set once the client knows that the session is open
         self.principal = principal
         self.revision = revision
@@ -298,6 +299,7 @@ class LegacySession:
         if level not in LOG_LEVELS:
             raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
         self._client = ClientFacts(self._client.info, self._client.capabilities, level)
+        self.outbox.log_level = level
         return {}
 
 

@@ -53,7 +53,8 @@ class ClientOutbox:
     `client`: the object that identifies it in its calls, if it accepts requests; `principal`: its own.
     `is_granted`: its subscriptions were acknowledged once, as in a listen, which must end when less is
     allowed later. `is_replica`: it serves all clients of another replica, which judges their rights.
-    `leg`: the leg on which it listens, if the traffic is watched.
+    `leg`: the leg on which it listens, if the traffic is watched. `log_level`: of log messages that belong to
+    no call: it gets those of this level and worse, or all.
     `since`: trio's time at which a listen began, or a replica relied on it. `waiting`: the oldest first.
     `merged`: the number of events that another one replaced.
     """
@@ -65,6 +66,7 @@ class ClientOutbox:
     is_replica: bool = False
     client: object = field(default=None, repr=False)
     leg: Leg | None = field(default=None, repr=False)
+    log_level: str | None = field(default=None, repr=False)
     since: float = -math.inf
     waiting: dict[tuple[str, str], Event] = field(default_factory=dict, repr=False)
     merged: int = 0

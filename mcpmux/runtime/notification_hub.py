@@ -34,7 +34,7 @@ from mcpmux.mux.ownership import Ownership
 from mcpmux.mux.rewrite import Space
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Event
+from mcpmux.protocol.call import PROGRESS_TOKEN, Event, is_heard
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.input_requests import STATE, WITHDRAWN, read_response
@@ -43,6 +43,7 @@ from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.upstreams.registry import PRIVATE
 
 log = structlog.get_logger()
 
@@ -184,12 +185,14 @@ class NotificationHub:
         on_less: Callable[[str], None],
         access: AccessControl | None = None,
         on_lists: Callable[[str, str | None], None] = lambda _method, _upstream: None,
+        client_of: Callable[[str], object] = lambda _key: None,
     ) -> None:
         """`space_of` returns the space of an upstream by its key, None when it has gone.
 
         `window`: seconds in which list changes are gathered before they are delivered. `on_less` is called
         with an upstream's key when some of its URIs are not wanted any more; `on_lists` with the method and
         the upstream's name (None: perhaps all) when a list may have changed, before clients are notified.
+        `client_of` returns the only client of the session with that key, None when there are several.
         Attributes: `on_list_change` is called at once with an upstream's name and the method when the
         upstream reports a list change. `settle` is awaited before a delivery: other processes must drop their
         caches first.
@@ -200,6 +203,7 @@ class NotificationHub:
         self.window = window
         self._on_less = on_less
         self._on_lists = on_lists
+        self._client_of = client_of
         self.personal = Personal()
         self.told: Lru[ResourceKey, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
         """The last delivery of a subscribed URI, by (session's key, URI), or of a list, by ("", method)."""
@@ -372,14 +376,28 @@ class NotificationHub:
             space = self._space_of(upstream)
             if space is not None and self._may_hear_of_task(upstream, params):
                 self.personal.hear(upstream, method, params, space)
-        elif self.passes_all:
-            # Perhaps of an extension: with a single upstream it is clear whose clients it is for.
-            event = Event(method, params)
-            for outbox in self._listeners:
-                if ANYTHING in outbox.kinds and self._access.of(outbox.principal).may(name, method, None):
-                    outbox.put(event, is_known=False)
+        elif self.passes_all or method == m.LOG_MESSAGE:
+            self._pass_on(upstream, Event(method, params))
         else:
             log.debug("upstream notification dropped", method=method, upstream=upstream)
+
+    def _pass_on(self, upstream: str, event: Event) -> None:
+        """Deliver an unknown notification, or a log message of no call, to the clients that it is for."""
+        # An unknown one is perhaps of an extension: with a single upstream it is clear whose clients it is
+        # for. What comes in a private session, and what several upstreams log, is for one client or none.
+        is_for_all, only = self.passes_all and PRIVATE not in upstream, self._client_of(upstream)
+        name, space = upstream_of(upstream), self._space_of(upstream)
+        is_log = event.method == m.LOG_MESSAGE
+        if is_log and space is not None and not space.transparent:
+            event = Event(event.method, rewrite.expose_event(event.method, event.params, space))
+        for outbox in self._listeners:
+            if ANYTHING not in outbox.kinds or not (
+                is_for_all or (only is not None and outbox.client is only)
+            ):
+                continue
+            is_wanted = not is_log or is_heard(event, outbox.log_level)
+            if is_wanted and self._access.of(outbox.principal).may(name, event.method, None):
+                outbox.put(event, is_known=False)
 
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Return whether the client may still use the tool of the task that a notification is about.

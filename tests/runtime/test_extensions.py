@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, Json
@@ -141,15 +142,19 @@ def unknown(number: int) -> Json:
     return {"method": "notifications/vendor/thing", "params": {"number": number}}
 
 
-async def heard(client: Any) -> list[int]:
-    """Receive notifications that the schema does not know, and return their numbers."""
-    numbers = []
+def logged(level: str) -> Json:
+    return {"method": "notifications/message", "params": {"level": level, "data": "x"}}
+
+
+async def heard(client: Any) -> list[Any]:
+    """Receive notifications that the schema does not know, and log messages: their numbers and levels."""
+    received = []
     with trio.move_on_after(20):
         while True:
             message = await client.receive_raw()
-            assert message["method"] == "notifications/vendor/thing"
-            numbers.append(message["params"]["number"])
-    return numbers
+            assert message["method"] in ("notifications/vendor/thing", "notifications/message")
+            received.append(message["params"].get("number", message["params"].get("level")))
+    return received
 
 
 async def test_unknown_notifications_pass_both_ways_and_none_stands_for_another(autojump_clock):
@@ -162,6 +167,49 @@ async def test_unknown_notifications_pass_both_ways_and_none_stands_for_another(
         assert await heard(client) == [0, 1, 2]
         messages = [message for message in server.seen if message["method"] == "notifications/vendor/thing"]
         assert [message["params"]["number"] for message in messages] == [0, 1, 2]
+
+
+async def test_what_comes_in_a_private_session_is_for_its_client(autojump_clock):
+    server = ScriptedServer(LEGACY, tools=[])
+    async with open_world(
+        {"docs": server}, settings={"docs": {"prefix": "", "session": "per-client"}}
+    ) as world:
+        other, client = await legacy_client(world), await legacy_client(world)
+        for each in (other, client):  # each opens a session, that of the last one is spoken to
+            await each.request("tools/list")
+        await server.send(unknown(1))
+        await server.send(logged("error"))
+        assert await heard(client) == [1, "error"]
+        assert await heard(other) == []
+
+
+@pytest.mark.parametrize("settings", [ALONE, {}])
+async def test_log_messages_of_no_call_come_at_the_level_that_was_set(settings, autojump_clock):
+    server = ScriptedServer(LEGACY, tools=[], capabilities={"tools": {}, "logging": {}})
+    servers = {"docs": server} if settings else {"docs": server, "more": docs()}
+    async with open_world(servers, settings=settings) as world:
+        client = await legacy_client(world)
+        await client.request("logging/setLevel", {"level": "warning"})
+        for level in ("info", "warning", "error"):
+            await server.send(logged(level))
+        assert await heard(client) == ["warning", "error"]
+
+
+async def test_a_log_message_among_calls_of_several_clients_reaches_none(autojump_clock):
+    gate = trio.Event()
+
+    async def wait(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        await gate.wait()
+        return {"content": []}
+
+    server = ScriptedServer(LEGACY, tools=[], handlers={"tools/call": wait})
+    async with open_world({"docs": server}, settings=ALONE) as world:
+        clients = [await legacy_client(world) for _ in range(2)]
+        for client in clients:
+            await client.start("tools/call", {"name": "t"})
+        await trio.testing.wait_all_tasks_blocked()
+        await server.send(logged("error"))
+        assert [await heard(client) for client in clients] == [[], []]
 
 
 async def test_unknown_notifications_stop_where_it_is_unclear_whose_they_are(autojump_clock):
