@@ -279,6 +279,7 @@ class Mux:
         self.merger.merging = merging
         if merging.cursor_key != former.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
+            self.router.round_trips.use_key(_key_of(config))
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
         # Always, as cached pages contain the names of the old configuration.
         self.store.follow(config.caching)

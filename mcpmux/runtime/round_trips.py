@@ -83,8 +83,12 @@ class RoundTrips:
 
     def __init__(self, key: bytes, marks: Marks, resolver: Resolver, access: AccessControl) -> None:
         """`key`: see `mux/seal`."""
-        self._state_seal, self._task_seal = StateSeal(key), TaskSeal(key)
+        self.use_key(key)
         self._marks, self._resolver, self._access = marks, resolver, access
+
+    def use_key(self, key: bytes) -> None:
+        """Seal with a key from now on. What was sealed with another is refused."""
+        self._state_seal, self._task_seal = StateSeal(key), TaskSeal(key)
 
     def taken_back(self, call: Call) -> Call:
         """Return a modern client's call with the state and the task id as they were before `given_out`.

@@ -10,7 +10,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import Config, Http, Identity, Merging, Missing, Secret, Stdio, Upstream
+from mcpmux.mux.seal import StateSeal
 from mcpmux.protocol.call import SERVER_INFO
+from mcpmux.protocol.principal import Principal
 from mcpmux.upstreams.registry import RETIRE_SECONDS
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import LEGACY, MODERN, Json
@@ -243,6 +245,19 @@ async def test_a_cursor_goes_on_without_what_was_removed(autojump_clock):
         assert [item["uri"] for item in rest["resources"]] == ["b+memo:1"]
         assert "nextCursor" not in rest
         assert rest["_meta"][LEFT_OUT] == {"a": {"state": "removed", "reason": "Upstream 'a' was removed"}}
+
+
+async def test_another_key_is_for_states_as_for_cursors(autojump_clock):
+    async def ask(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        return {"resultType": "input_required", "requestState": "the server's"}
+
+    server, key = ScriptedServer(tools=[], handlers={"tools/call": ask}), "a-key-that-is-long-enough"
+    async with open_world({"a": server}) as world:
+        become(world, upstream("a"), merging=Merging(cursor_key=Secret(key)))
+        client = world.client(principal=Principal("alice"))
+        state = (await client.request("tools/call", {"name": "a__t"}))["requestState"]
+    # As a replica opens it that was started with this key.
+    assert StateSeal(key.encode()).open("alice", state) == "the server's"
 
 
 @pytest.mark.parametrize("key", ["a-key-that-is-long-enough", None])
