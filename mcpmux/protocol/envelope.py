@@ -211,7 +211,8 @@ def _decode_message(data: bytes) -> Message:
             raise bad_message(data, INVALID_REQUEST, 'Invalid request: "id" must be a string or an integer')
     if wire.jsonrpc != "2.0":
         raise bad_message(data, INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
-    if wire.method is not UNSET:
+    # Some servers write all members, those without a value as null.
+    if wire.method is not UNSET and wire.method is not None:
         params = None if wire.params is UNSET else wire.params
         start = b"n" if params is None else first_byte(params)
         if start == b"n":  # null, which some clients send for "none"
@@ -223,7 +224,6 @@ def _decode_message(data: bytes) -> Message:
         if request_id is None:
             raise bad_message(data, INVALID_REQUEST, 'Invalid request: "id" must not be null')
         return Request(request_id, wire.method, params)
-    # Some servers write `"error": null` beside a result.
     if wire.error is not UNSET and (wire.result is UNSET or first_byte(wire.error) != b"n"):
         return _decode_error(wire.error, request_id)
     if wire.result is not UNSET:
@@ -273,9 +273,10 @@ def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
     # Text that is not JSON has no members; to find that out once more takes long, when it is large.
     members = {} if code == PARSE_ERROR else members_of(bytes(data))
     bad = BadMessage(code, reason, id_of(members.get("id")))
+    has_method = "method" in members and first_byte(members["method"]) != b"n"
     if "result" in members or "error" in members:
-        bad.is_answer = "method" not in members
-    elif "jsonrpc" in members and "method" not in members:
+        bad.is_answer = not has_method
+    elif "jsonrpc" in members and not has_method:
         bad.is_answer = None
     elif not members:
         bad.id, bad.is_answer = _outline(data)

@@ -57,7 +57,7 @@ class Wire(msgspec.Struct, gc=False):
 
     jsonrpc: str | UnsetType = UNSET
     id: _ShortId | float | UnsetType | None = UNSET
-    method: _Short | UnsetType = UNSET
+    method: _Short | UnsetType | None = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
