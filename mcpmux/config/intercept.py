@@ -5,6 +5,7 @@ A table names one interceptor by its kind, and selects exchanges: those that eve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
@@ -14,6 +15,8 @@ from mcpmux.config.auth import PRINCIPALS, RULE_NAME, TARGETS, UPSTREAMS
 from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue, hint_at
 from mcpmux.config.scalars import (
+    HEADER_NAME,
+    HEADER_VALUE,
     HTTP_URL,
     KEY_TEXT,
     Choice,
@@ -164,6 +167,11 @@ class Intercept:
     def reads(self) -> bool:
         """Whether its verdict may depend on the annotations of the tool."""
         return self.builtin is None
+
+
+def is_header(name: str, value: str) -> bool:
+    """Return whether these can be sent as an HTTP header."""
+    return bool(re.fullmatch(HEADER_NAME.pattern, name) and re.fullmatch(HEADER_VALUE.pattern, value))
 
 
 def find_clashing_names(intercepts: Sequence[Intercept | None]) -> Iterator[tuple[int, str]]:

@@ -19,12 +19,10 @@ A subscription is a request `resources/subscribe` without an answer, for each UR
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from mcpmux.config.intercept import APPROVE, REQUEST, RESULT, Intercept
-from mcpmux.config.scalars import HEADER_NAME, HEADER_VALUE
+from mcpmux.config.intercept import APPROVE, REQUEST, RESULT, Intercept, is_header
 from mcpmux.config.views import KINDS
 from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.mux.naming import AS_THEY_ARE, Naming, is_among
@@ -64,9 +62,6 @@ _OWN_HEADERS: Final = frozenset(
 )
 _OWN_BEGIN: Final = ("mcp-", "proxy-", "content-", "accept")
 """Headers that mcpmux sets itself, or that belong to a connection."""
-
-_NAME: Final = re.compile(HEADER_NAME.pattern)
-_VALUE: Final = re.compile(HEADER_VALUE.pattern)
 
 REASON_CHARACTERS: Final = 2000  # of a reason or question: it goes to people
 
@@ -163,24 +158,23 @@ class InterceptedMessage:
     def as_json(self) -> dict[str, Any]:
         """Return it in plain values, made anew each time. Raises ValueError for what Python cannot hold."""
         principal, outcome = self.call.principal, self.outcome
-        answer: dict[str, Any] = {}
-        if isinstance(outcome, RpcError):
-            answer = {"error": {**error_body(outcome), "data": data_of(outcome)}}
-            if outcome.data is None:
-                del answer["error"]["data"]
-        elif outcome is not None:
-            answer = {"result": plain(outcome)}
-        return {
+        shown: dict[str, Any] = {
             "on": self.on,
             "method": self.method,
             "params": plain(self.params),
-            **answer,
             "principal": principal.name or None,
             "view": principal.view_name or None,
             "upstream": self.upstream,
             "name": self.own,
             "annotations": None if self.hints is None else dict(self.hints),
         }
+        if isinstance(outcome, RpcError):
+            shown["error"] = error_body(outcome)
+            if outcome.data is not None:
+                shown["error"]["data"] = data_of(outcome)
+        elif outcome is not None:
+            shown["result"] = plain(outcome)
+        return shown
 
     @property
     def digest(self) -> str:
@@ -302,7 +296,7 @@ def read_headers(headers: Mapping[str, object], taken: Collection[str]) -> tuple
         own = name.lower()
         if own in names or own in _OWN_HEADERS or own.startswith(_OWN_BEGIN):
             raise BadVerdict(f"it sets the header {name[:100]}")
-        if not (isinstance(value, str) and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+        if not (isinstance(value, str) and is_header(name, value)):
             raise BadVerdict(f"the header {name[:100]!r} of it is malformed")
         names.add(own)
         read.append((name, value))

@@ -276,7 +276,7 @@ async def test_structured_content_must_suit_the_tools_schema(autojump_clock):
         assert error["code"] == REFUSED
 
 
-async def test_the_request_for_a_list_is_refused_for_one_upstream_and_for_several(autojump_clock):
+async def test_the_request_for_a_list_is_refused(autojump_clock):
     def refuse(_message: Json) -> Json:
         return {"verdict": "refuse", "reason": "no"}
 
