@@ -1,9 +1,11 @@
 """Parse the requests of one connection with httptools. Pure.
 
-IDLE -- first byte -->      HEAD
-HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
-BODY -- end of message -->  IDLE   the request is appended to `requests`
-any  -- `refusal` is set -->       the parser is spent
+The phases of a request:
+
+    IDLE -- first byte -->      HEAD
+    HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
+    BODY -- end of message -->  IDLE   the request is appended to `requests`
+    any  -- `refusal` is set -->       the parser is spent
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.transports.body_budget import SMALL_BODY
-from mcpmux.transports.http.known_head import HEAD_END, LINE_END
+from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.message import HttpRequest, Refusal
 from mcpmux.transports.http.message_parser import MessageParser, add_part
 
@@ -42,13 +44,6 @@ BODY: Final = Phase.BODY
 
 
 _CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
-_NOT: Final = 0  # the part that comes next of a body that is not chunked, and of one that is
-_SIZE: Final = 1
-_DATA: Final = 2
-_TRAILER: Final = 3
-_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request they are ignored (RFC 9112 section 2.2)
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
-_SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
 _CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
@@ -79,10 +74,7 @@ class RequestParser(MessageParser):
         self._peer = peer
         self._request: HttpRequest | None = None  # whose head is complete and whose body is not
         self._length = 0  # of its body, if the head says it
-        self._chunked = _NOT  # or what of a chunked body comes next
-        self._fed = b""  # what is fed now, behind `_tail`
-        self._position = 0  # in it, up to which heads and chunks are accounted for
-        self._tail = b""  # of the bytes fed before, for the end of a head or a trailer, or a chunk's size
+        self._chunk_lines = ChunkLines()
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
         self._known_line = ("", "", "")  # of a request that came before: its method, path and query
         self._parser = httptools.HttpRequestParser(self)
@@ -115,11 +107,11 @@ class RequestParser(MessageParser):
             return
         complete, phase = len(self.requests), self.phase
         self.received_bytes += len(data)
-        self._fed, self._position = self._tail + data, 0
+        self._chunk_lines.feed(data)
         self._parse(data)
-        if self.refusal is None:
-            self._keep_tail()
-        self._fed = b""
+        is_sound = self._chunk_lines.keep_tail(in_head=self.phase is HEAD)
+        if self.refusal is None and not is_sound:
+            self.refusal = _CHUNK_LINE
         if self.refusal is not None:
             return
         if len(self.requests) > complete:
@@ -162,21 +154,9 @@ class RequestParser(MessageParser):
                 self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
                 return
 
-    def _keep_tail(self) -> None:
-        """Keep the last bytes that must be seen together with the next ones."""
-        # The empty line at the end of a head or a trailer may be cut by the end of what was received.
-        if self.phase is HEAD or self._chunked == _TRAILER:
-            self._tail = self._fed[1 - len(HEAD_END) :]
-            return
-        self._tail = self._fed[self._position :] if self._chunked != _NOT else b""
-        # Anything but a size is refused at once, so that the tail stays short.
-        if self._chunked == _SIZE and not _SIZE_BEGUN.fullmatch(self._tail):
-            self.refusal = _CHUNK_LINE
-
     def on_message_begin(self) -> None:
         if self.phase is IDLE:
-            if (blank := _EMPTY_LINES.match(self._fed, self._position)) is not None:
-                self._position = blank.end()
+            self._chunk_lines.begin_head()
             self.phase = HEAD
             self._in_head = True
             self._request = None
@@ -195,7 +175,7 @@ class RequestParser(MessageParser):
             return
         self.phase = BODY
         self._in_head = False
-        self._position = self._fed.find(HEAD_END, self._position) + len(HEAD_END)
+        self._chunk_lines.end_head()
         headers = self.headers
         self._check_fields()
         if self.received_bytes > self._head_limit:
@@ -217,7 +197,7 @@ class RequestParser(MessageParser):
             self.is_large = self._length > SMALL_BODY or "transfer-encoding" in headers
             if "transfer-encoding" in headers:
                 _check_coding(headers["transfer-encoding"].lower())
-                self._chunked = _SIZE
+                self._chunk_lines.begin_chunks()
             self._body_withheld = self._parser.should_upgrade()
         if "expect" in headers:
             if headers["expect"].lower() != "100-continue":
@@ -229,32 +209,21 @@ class RequestParser(MessageParser):
         self.body_bytes += len(part)
         if self.body_bytes > self._limits.max_message_bytes:
             raise self._body_too_large()
-        self._position += len(part)
+        self._chunk_lines.take_body(len(part))
         add_part(self._body, part)
         self.wants_continue = False  # the client has not waited for it
 
     def on_chunk_header(self) -> None:
-        # httptools skips extensions of a chunk, so the line is read once more. They are refused: readers
-        # that do not agree where one ends can be played off against each other, and no client needs them.
-        end = self._fed.find(b"\n", self._position) + 1
-        size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
-        if size is None:
+        if not self._chunk_lines.take_size():
             raise RequestRefused(*_CHUNK_LINE)
-        self._position = end
-        self._chunked = _DATA if int(size[1], 16) else _TRAILER
 
     def on_chunk_complete(self) -> None:
-        if self._chunked == _DATA:
-            self._position += len(LINE_END)
-            self._chunked = _SIZE
+        self._chunk_lines.end_chunk()
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
             assert self._request is not None  # its head came first
-            if self._chunked == _TRAILER:
-                start = max(0, self._position - len(LINE_END))
-                self._position = self._fed.find(HEAD_END, start) + len(HEAD_END)
-                self._chunked = _NOT
+            self._chunk_lines.end_body()
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
             body.clear()  # the next request may come much later
