@@ -103,3 +103,9 @@ def test_what_is_no_size_is_found_too(size):
 
 def test_a_body_that_is_too_long_is_left_to_the_parser():
     assert parse(POST + CHUNKED + b"3d\r\n" + b"x" * 61 + b"\r\n1;x\r\n") == ([], 413)
+
+
+@pytest.mark.parametrize("begun", [b"5;", b"5 ", b"5x", b"5\rx", b"0" * 17])
+def test_a_line_that_cannot_be_a_size_is_refused_before_it_ends(begun: bytes):
+    assert parse(POST + CHUNKED, begun) == ([], 400)
+    assert parse(POST + CHUNKED, b"5", begun[1:]) == ([], 400)
