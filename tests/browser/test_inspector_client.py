@@ -374,6 +374,36 @@ async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):
         assert await send(page) == "memo:9/%7B%7D"
 
 
+async def test_what_was_sent_can_be_sent_again_and_copied_as_a_command(browser: Browser):
+    async with client_page(browser, docs=Desk(), more=Worker()) as (page, here):
+        before = inside("[aria-label='Sent before']")
+        assert await page.run(f"{before}.hidden")
+        await pick(page, "prompts", "docs__explain")
+        await fill(page, "topic", "ink")
+        await send(page)
+        await pick(page, "resources", "docs+memo:1")
+        await page.run(f"{inside('[type=search]')}.focus()")
+        await page.type("memo")
+        await send(page)
+        await page.run(f"{inside('.actions button:last-child')}.click()")
+        command = f"{inside('.request .copyable pre')}?.textContent"
+        await page.wait(f"/^mcpmux read http.* docs.memo:1$/.test({command})")
+        await select(page, "Kind", "tools")
+        assert await page.run(f"{inside('[type=search]')}.value") == ""  # each kind is searched for itself
+        await page.open(here.announced)  # the tab of the browser keeps it
+        await page.wait(f"{before}?.options.length === 3")
+        labels = await page.run(f"[...{before}.options].map(each => each.text)")
+        assert labels[1:] == ["resources/read docs+memo:1", 'prompts/get docs__explain {"topic":"ink"}']
+        await page.run(f"{before}.value = '1'; {before}.dispatchEvent(new Event('change'))")
+        await page.wait(f"{inside('.request h2')}.textContent === 'docs__explain'")
+        assert await page.run(f"{field('topic')}.value") == "ink"
+        await page.run(f"{inside('.actions button:last-child')}.click()")
+        await page.wait(f"/^mcpmux prompt http.* docs__explain topic=ink$/.test({command})")
+        await page.run(f"{field('topic')}.focus()")
+        await page.type("s")
+        await page.wait(f"{command} === undefined")  # it is another request now
+
+
 async def test_it_is_readable_in_both_colours_narrow_windows_and_by_keyboard(browser: Browser):
     async with client_page(browser, docs=Desk(), more=Worker()) as (page, _):
         await page.run(f"{inside('.item')}.focus()")

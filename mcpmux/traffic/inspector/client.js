@@ -2,10 +2,11 @@
 
 import { get } from "./api.js";
 import { compare } from "./compare.js";
+import { command } from "./copying.js";
 import { Form } from "./form.js";
 import * as format from "./format.js";
-import { html, Widget } from "./html.js";
-import { isObject } from "./json.js";
+import { Copyable, html, Widget } from "./html.js";
+import { isObject, parse } from "./json.js";
 import { Run } from "./run.js";
 import { readJson } from "./schema.js";
 import { expand, variables } from "./template.js";
@@ -15,6 +16,9 @@ const PAGES = 200; // of one list
 const SHOWN = 300; // items; the search finds the others
 const ANY = { method: "tools/list", params: {} };
 const METHOD_NOT_FOUND = -32601;
+const KEPT = "mcpmux sent"; // in the storage of this tab of the browser
+const SENT = 30; // requests that are kept
+const LABEL = 80; // characters of one in the list of them
 
 const texts = (properties, required = []) => ({
   properties: Object.fromEntries(properties.map(({ name, ...about }) => [name, { type: "string", ...about }])),
@@ -64,8 +68,9 @@ export class Client extends Widget {
   filled = null; // stands for a request that nobody has changed or sent since
   /** @type {any} */
   state = {
-    views: [], upstreams: [], view: "", upstream: "", kind: "tools", there: {}, words: "", problem: null,
+    views: [], upstreams: [], view: "", upstream: "", kind: "tools", there: {}, words: {}, problem: null,
     item: null, of: KINDS.tools, request: ANY, asJson: true, round: 0, wrong: "", subscribed: [], isRunning: false,
+    command: null, sent: parse(sessionStorage.getItem(KEPT) ?? "[]"),
   };
 
   componentDidUpdate(before) {
@@ -131,7 +136,8 @@ export class Client extends Widget {
     return items;
   }
 
-  render({ onExchange, admin }, { kind, views, upstreams, view, upstream, words, problem, item, of, isRunning }) {
+  render({ onExchange, admin }, state) {
+    const { kind, views, upstreams, view, upstream, words, problem, item, of, isRunning, sent } = state;
     const found = this.found();
     const uri = item && of === KINDS.resources ? item.uri : null;
     const links = { onExchange, admin, memory: this.memory, onRead: (link) => this.open(read(link)) };
@@ -147,10 +153,15 @@ export class Client extends Widget {
           ${options("All upstreams", upstreams)}
         </select>
         <input type="search" placeholder="Search" aria-label="Search" autocomplete="off" spellcheck=${false}
-          value=${words} oninput=${on((value) => this.setState({ words: value }))} />
+          value=${words[kind] ?? ""} oninput=${on((value) => this.setState({ words: { ...words, [kind]: value } }))} />
         <output class="count">${found ? format.plural(found.length, "item") : "Loading …"}</output>
         <button class="button" onclick=${() => this.reload()}>Reload</button>
         <button class="button" onclick=${() => this.choose(null, this.written(false) ?? ANY)}>Any request</button>
+        <select aria-label="Sent before" hidden=${!sent.length} value=""
+          onchange=${on((place) => this.open(sent[place]))}>
+          <option value="">Sent before …</option>
+          ${sent.map((request, place) => html`<option value=${place}>${labelOf(request)}</option>`)}
+        </select>
       </div>
       <p class="problem" role="alert" hidden=${!problem}>${problem?.message}</p>
       <div class="split">
@@ -160,7 +171,7 @@ export class Client extends Widget {
           </div>
         </div>
         <article class="detail" aria-label="Request">
-          <form ref=${this.form} class="request" novalidate oninput=${() => (this.filled = null)}
+          <form ref=${this.form} class="request" novalidate oninput=${() => this.typed()}
             onsubmit=${(event) => this.submit(event)} onkeydown=${(event) => this.sendByKey(event)}>
             ${this.head()}${this.fields()}
             <div class="actions">
@@ -171,7 +182,9 @@ export class Client extends Widget {
               <button type="button" class="button" hidden=${uri === null} onclick=${() => this.subscribe(uri)}>
                 ${this.state.subscribed.includes(uri) ? "Unsubscribe" : "Subscribe"}
               </button>
+              <button type="button" class="button" onclick=${() => this.showCommand()}>As command</button>
             </div>
+            ${state.command && html`<${Copyable} text=${state.command} isLong />`}
           </form>
           <${Run} ref=${this.run} ...${links} onState=${(isNow) => this.setState({ isRunning: isNow })} />
           <${Run} ref=${this.updates} ...${links} onState=${() => {}} />
@@ -184,7 +197,7 @@ export class Client extends Widget {
     const { kind, there, upstream, upstreams, words } = this.state;
     const { id } = KINDS[kind];
     const prefix = upstreams.find(({ name }) => name === upstream)?.prefix;
-    const sought = words.trim().toLowerCase();
+    const sought = (words[kind] ?? "").trim().toLowerCase();
     const text = (item) => [id(item), item.title, item.name, item.description].join(" ").toLowerCase();
     return there[kind]?.filter((item) => (!prefix || isOf(prefix, id(item))) && text(item).includes(sought));
   }
@@ -272,7 +285,7 @@ export class Client extends Widget {
       const items = await this.list(kind).catch(() => []);
       const item = items.find((each) => id(each) === (own.name ?? own.uri));
       if (!item || this.filled !== filled) continue;
-      this.setState({ words: "", upstream: "" });
+      this.setState({ words: {}, upstream: "" });
       await this.show(kind);
       if (this.filled !== filled) return; // somebody has gone on with it
       await this.choose(item, request);
@@ -291,7 +304,7 @@ export class Client extends Widget {
 
   /** Make the fields anew. `request`: what is in them at first. */
   fill(request, asJson, more = {}) {
-    return this.change(({ round }) => ({ ...more, request, asJson, round: round + 1, wrong: "" }));
+    return this.change(({ round }) => ({ ...more, request, asJson, round: round + 1, wrong: "", command: null }));
   }
 
   async turn(asJson) {
@@ -331,7 +344,28 @@ export class Client extends Widget {
     event.preventDefault();
     this.filled = null;
     const request = this.written();
-    if (request) this.run.current.start(request.method, request.params, this.state.view);
+    if (!request) return;
+    const { view, sent: before } = this.state;
+    this.run.current.start(request.method, request.params, view);
+    const sent = [...new Set([{ ...request, view }, ...before].map((each) => JSON.stringify(each)))].slice(0, SENT);
+    this.setState({ sent: sent.map((each) => parse(each)) });
+    sessionStorage.setItem(KEPT, `[${sent}]`);
+  }
+
+  /** Take note that the request is no more what was filled in. */
+  typed() {
+    this.filled = null;
+    if (this.state.command) this.setState({ command: null });
+  }
+
+  /** Show the request as a command, to be copied. */
+  async showCommand() {
+    const request = this.written();
+    if (!request) return;
+    const { view } = this.state;
+    const { endpoint } = await this.props.admin.control();
+    const text = endpoint ? command({ view }, request, endpoint) : "mcpmux does not listen for HTTP.";
+    this.setState({ command: text ?? `No command sends ${request.method}.` });
   }
 
   sendByKey(event) {
@@ -369,6 +403,11 @@ const read = (uri) => ({ method: "resources/read", params: { uri } });
 
 const options = (all, named) => html`
   <option value="">${all}</option>${named.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}`;
+
+function labelOf({ method, params: { name, uri, arguments: values, ...rest } }) {
+  const words = [method, name ?? uri ?? JSON.stringify(rest), values && JSON.stringify(values)];
+  return words.filter(Boolean).join(" ").slice(0, LABEL);
+}
 
 /** Return what annotations promise; empty when that is nothing. */
 function hintOf(annotations) {

@@ -38,10 +38,17 @@ function place(row, endpoint) {
 /** Return the command that sends the request again; null where there is none. */
 export function command(row, request, endpoint) {
   const { method, params = {} } = request;
-  const last = (word) => (word.startsWith("-") ? `-- ${quote(word)}` : quote(word)); // it is no option
+  const last = (...words) => { // they are no options
+    const quoted = words.map(quote).join(" ");
+    return words.some((word) => word.startsWith("-")) ? `-- ${quoted}` : quoted;
+  };
   const url = quote(place(row, endpoint));
   if (Object.hasOwn(KINDS, method)) return `mcpmux ls ${url} ${KINDS[method]}`;
   if (method === "resources/read") return `mcpmux read ${url} ${last(String(params.uri))}`;
+  if (method === "prompts/get") {
+    const pairs = Object.entries(params.arguments ?? {}).map(([name, text]) => `${name}=${text}`);
+    return `mcpmux prompt ${url} ${last(String(params.name), ...pairs)}`;
+  }
   if (method !== "tools/call") return null;
   const given = Object.keys(params.arguments ?? {}).length ? ` --args ${quote(JSON.stringify(params.arguments))}` : "";
   return `mcpmux call ${url}${given} ${last(String(params.name))}`;

@@ -79,7 +79,9 @@ test("a command goes to the view of its client and has no option of others", () 
   assert.equal(list, "mcpmux ls 'http://host/mcp/coding?tools=a*' tools");
   const read = copying.command({}, { method: "resources/read", params: { uri: "-o/etc/x" } }, ENDPOINT);
   assert.equal(read, "mcpmux read http://host/mcp -- -o/etc/x");
-  assert.equal(copying.command({}, { method: "prompts/get" }, ENDPOINT), null);
+  const prompt = { method: "prompts/get", params: { name: "p", arguments: { a: "b c", d: "-" } } };
+  assert.equal(copying.command({}, prompt, ENDPOINT), `mcpmux prompt http://host/mcp p 'a=b c' d=-`);
+  assert.equal(copying.command({}, { method: "ping" }, ENDPOINT), null);
 });
 
 test("a name that no header can hold is sent in base64", () => {
