@@ -279,6 +279,25 @@ async def test_public_reads_are_served_from_the_cache_again(autojump_clock):
         assert len(server.asked("resources/read")) == count
 
 
+async def test_a_read_that_is_served_from_the_cache_ends_the_doubts(autojump_clock):
+    """A server with one public resource that everybody reads, and many that are private."""
+    server, other = Server(MODERN), ("resources/read", {"uri": "x+file:///b"})
+    async with ready(server) as (world, client):
+        memory = world.mux.upstreams["x"].memory
+        assert memory is not None
+        server.gate.set()
+        for _ in range(PASSED):
+            await client.request(*READ)
+        server.hints = {"ttlMs": 600_000, "cacheScope": "public"}
+        await client.request(*READ)
+        server.hints = CACHE
+        for call in [*[other] * (DOUBTS - 1), READ, other]:
+            await client.request(*call)
+        looked_at = memory.counts.misses
+        await client.request(*other)
+        assert (memory.counts.hits, memory.counts.misses) == (1, looked_at + 1)
+
+
 def on_the_way() -> list[Inline | PendingRequest]:
     """Return the objects of exchanges in flight that the collector knows."""
     return [item for item in gc.get_objects() if isinstance(item, Inline | PendingRequest)]
