@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 
 import pytest
@@ -36,8 +36,6 @@ TURN_PAGES_THEMSELVES = ("typescript2.mjs",)  # their SDK gives whole lists
 PAGE_SIZE = 3  # every list has several pages
 WORKING = 4  # clients that are busy while a replica stops
 ENOUGH = 20  # exchanges of each of them after that
-SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
-OFFERED: Json = {"sampling": {}, "elicitation": {"form": {}}}
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +115,10 @@ def test_a_client_sees_through_replicas_what_it_sees_directly(
 # Changes
 
 
-def touch(url: str, times: int = 1) -> None:
-    """Have the modern server say that its text was updated, by requests that each meet another replica."""
-    client = HttpClient(url, MODERN)
-    for _ in range(times):
-        call = {"name": "modern__touch", "arguments": {"uri": "memo://text"}}
-        assert "touched" in str(client.ask("tools/call", call)[-1]["result"])
+def touch(url: str) -> None:
+    """Have the modern server say that its text was updated, by a request that meets another replica."""
+    call = {"name": "modern__touch", "arguments": {"uri": "memo://text"}}
+    assert "touched" in str(HttpClient(url, MODERN).ask("tools/call", call)[-1]["result"])
 
 
 @pytest.mark.parametrize("name", ["sdk1", "sdk2", *when_whole("sdk2-legacy")])
@@ -138,62 +134,6 @@ def test_an_update_arrives_whichever_replica_has_caused_it(
         listener.forget()
         HttpClient(cluster.url, MODERN).ask("tools/call", {"name": "modern__announce", "arguments": {}})
         listener.hear(LIST_CHANGED)
-
-
-# Streams that break
-
-
-def open_session(url: str, revision: str = LEGACY_REVISIONS[-1]) -> HttpClient:
-    """Open a client that can be asked to sample and to elicit."""
-    client = HttpClient(url, revision)
-    hello = {
-        "protocolVersion": revision,
-        "capabilities": OFFERED,
-        "clientInfo": {"name": "c", "version": "1"},
-    }
-    assert "result" in client.ask("initialize", hello)[-1]
-    client.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    return client
-
-
-def test_a_client_gets_missed_events_of_its_own_stream_at_another_replica(cluster: Cluster) -> None:
-    client = open_session(cluster.url)
-    assert client.ask("resources/subscribe", {"uri": TEXT})[-1]["result"] == {}
-    updated = {"jsonrpc": "2.0", "method": UPDATED, "params": {"uri": TEXT}}
-    with closing(client.heard()) as stream:
-        touch(cluster.url)
-        assert next(stream) == updated
-    for _ in cluster.replicas:
-        touch(cluster.url, 2)
-        with closing(client.heard(client.last_event_id)) as stream:
-            assert next(stream) == updated
-    _, *others = cluster.balancer.expect(3 + len(cluster.replicas), session=client.session)
-    resumed = [request.replica for request in others if request.verb == "GET"][1:]
-    assert set(resumed) == set(cluster.replicas)
-
-
-# Questions
-
-
-def test_a_session_is_asked_at_one_replica_and_answers_at_another(cluster: Cluster) -> None:
-    client = open_session(cluster.url)
-    for name, arguments, answer in (
-        ("trigger-sampling-request", {"prompt": "x", "maxTokens": 5}, SAMPLED),
-        ("trigger-elicitation-request", {}, {"action": "decline"}),
-    ):
-        answered = False
-        with closing(
-            client.start("tools/call", {"name": f"everything__{name}", "arguments": arguments})
-        ) as stream:
-            for message in stream:
-                if "method" in message and "id" in message:
-                    client.tell({"jsonrpc": "2.0", "id": message["id"], "result": answer})
-                    answered = True
-                elif "method" not in message:
-                    assert not message["result"].get("isError"), message
-        assert answered
-    served = cluster.balancer.expect(5, session=client.session)
-    assert {request.replica for request in served} == set(cluster.replicas)
 
 
 # Replicas that stop
@@ -241,7 +181,8 @@ class Worker:
     """A client of one session that is always busy: it reads, calls, lists and subscribes in turn."""
 
     def __init__(self, url: str, revision: str) -> None:
-        self.client = open_session(url, revision)
+        self.client = HttpClient(url, revision)
+        assert "result" in self.client.hello()[-1]
         self.done = 0
         self.troubles: list[str] = []
         self.late_troubles: list[str] = []  # of requests that were made when the replica had stopped
