@@ -93,10 +93,7 @@ class StdioClient(RawClient):
 
 
 class HttpClient(RawClient):
-    """One connection for each request. `session`: its id; `last_event_id`: of what was heard last.
-
-    `fields`: more header fields of each request.
-    """
+    """One connection for each request. `session`: its id; `fields`: more header fields of each request."""
 
     def __init__(self, url: str, revision: str, fields: Mapping[str, str] = NO_FIELDS) -> None:
         super().__init__(revision)
@@ -104,7 +101,6 @@ class HttpClient(RawClient):
         parts = urlsplit(url)
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path
         self.session: str | None = None
-        self.last_event_id: str | None = None
 
     def tell(self, notification: Json) -> None:
         with closing(self._connect()) as connection:
@@ -119,10 +115,10 @@ class HttpClient(RawClient):
             else:
                 yield json.loads(response.read())
 
-    def heard(self, after: str | None = None) -> Generator[Json, None, None]:
-        """Messages on the stream of the session, or on any of its streams behind an event of it."""
+    def heard(self) -> Generator[Json, None, None]:
+        """Yield the messages on the stream of the session."""
         connection = self._connect()
-        response = self._send(connection, "GET", None, {} if after is None else {"Last-Event-ID": after})
+        response = self._send(connection, "GET", None)
         assert response.status == 200, response.read()
         return self._hear(connection, response)
 
@@ -133,12 +129,10 @@ class HttpClient(RawClient):
     def _connect(self) -> HTTPConnection:
         return HTTPConnection(self._host, self._port, timeout=START_SECONDS)
 
-    def _send(
-        self, connection: HTTPConnection, verb: str, message: Json | None, more: Mapping[str, str] = NO_FIELDS
-    ) -> HTTPResponse:
+    def _send(self, connection: HTTPConnection, verb: str, message: Json | None) -> HTTPResponse:
         body = None if message is None else json.dumps(message)
         fields = make_fields(self.revision, message, self.session)
-        connection.request(verb, self._path, body, {**fields, **self._fields, **more})
+        connection.request(verb, self._path, body, {**fields, **self._fields})
         return connection.getresponse()
 
     def _events(self, response: HTTPResponse) -> Iterator[Json]:
@@ -148,8 +142,6 @@ class HttpClient(RawClient):
             field, _, value = line.rstrip(b"\r\n").partition(b":")
             if field == b"data":
                 data += value.removeprefix(b" ")
-            elif field == b"id":
-                self.last_event_id = value.decode().strip()
             elif not field and not value and data:
                 yield json.loads(data)
                 data = b""
