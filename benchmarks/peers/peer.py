@@ -65,8 +65,8 @@ class Peer(NamedTuple):
     environment: Environment
     settings: str
     start: Callable[[Site], Launch]
-    path: str
     expose: Callable[[str, str], str]
+    path: str = "/mcp"
     bridge: bool = False
     load: Load = LEGACY_READ
     sse: bool = False
