@@ -21,13 +21,14 @@ from mcpmux.clients.http_answer import HttpNotify
 from mcpmux.clients.legacy_session import LegacySession, Session, read_client, with_logs_of
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, META, SUBSCRIPTION_ID, Call, Event, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, LOG_LEVEL, META, SUBSCRIPTION_ID, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request, decode_any, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.protocol.tasks import extension_missing, knows_extension
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
@@ -175,6 +176,8 @@ def read_filter(call: Call) -> Filter:
         sound = False
     if not sound:
         raise RpcError(INVALID_PARAMS, 'Invalid params: "notifications" must be a subscription filter')
+    if wish.get("taskIds") and not knows_extension(call.meta.get(CLIENT_CAPABILITIES)):
+        raise extension_missing()
     if len(uris) > SUBSCRIPTION_LIMIT:
         raise RpcError(
             INVALID_PARAMS, f"Invalid params: more than {SUBSCRIPTION_LIMIT} resourceSubscriptions"

@@ -315,6 +315,8 @@ async def test_who_knows_no_tasks_cannot_ask_about_them(up, autojump_clock):
     async with open_world(beside(TaskServer(up))) as world:
         client = await client_of(world, MODERN)
         assert (await client.refusal("tasks/get", {"taskId": "x+t1"}))["code"] == -32021
+        listen = {"notifications": {"taskIds": ["x+t1"]}}
+        assert (await client.refusal("subscriptions/listen", listen))["code"] == -32021
         for method in ("tasks/list", "tasks/result"):
             assert (await client.refusal(method, {"taskId": "x+t1"}))["code"] == -32601
 
