@@ -159,7 +159,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         """Run a session until it is cancelled. `before`: the session that had its key, or itself."""
         name, key, reason = upstream.name, upstream.key, "its session was closed; ask again"
         try:
-            with upstream.scope:
+            with upstream.supervision.scope:
                 # Two processes of one server at a time might disturb each other, as by a lock on a file.
                 if before is not upstream and isinstance(before.config.target, Stdio):
                     await before.supervision.ended.wait()
@@ -321,7 +321,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         self._clients.pop(client, None)
         for upstream in self._private.pop(client, {}).values():
             log.debug("private session closed", upstream=upstream.key)
-            upstream.scope.cancel(reason="its client has gone")
+            upstream.supervision.scope.cancel(reason="its client has gone")
 
     def client(self, identity: object) -> Client | None:
         """Return the client that is identified so in its calls, None if it has no session."""
@@ -345,4 +345,4 @@ async def _end_when_idle(upstream: Upstream) -> None:
         await upstream.idle()
     if number := upstream.status.in_flight:
         log.warning("exchanges are cut off, their upstream has gone", upstream=upstream.key, number=number)
-    upstream.scope.cancel(reason="it was removed or restarted")
+    upstream.supervision.scope.cancel(reason="it was removed or restarted")

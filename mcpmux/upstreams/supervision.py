@@ -101,7 +101,7 @@ class SessionTerm:
 
 
 class Supervision:
-    """Keeps one upstream connected. `ended` is set when it never connects again."""
+    """Keeps one upstream connected. `scope`: around the task that does; `ended`: set when it is over."""
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class Supervision:
         self._opener = opener
         self._open_channel = open_channel
         self._find_client = find_client
+        self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
         self._awaited_until = self._startup_end()

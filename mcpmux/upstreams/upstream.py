@@ -91,7 +91,6 @@ class Upstream:
         self.space = space
         self.watch = watch
         self.subscriber = subscriber
-        self.scope = trio.CancelScope()  # around the task that keeps it connected
         self.status = status = UpstreamStatus(config)
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.health = Health(status, self.limiter, self._turned)
