@@ -28,12 +28,8 @@ URI = "note:///welcome"
 NOTES = {**demo_entry("notes"), "prefix": ""}
 AUDIT_BYTES, CAPTURE_BYTES = 6000, 3000  # of the disk that gets full
 READS = 60
-RATE, WARM_SECONDS, SECONDS = (
-    200,
-    15,
-    45,
-)  # of exchanges, which fill the ring and some files before they count
-GROWTH_KILOBYTES = 3000  # of memory; the messages of the exchanges that count take ten times as much
+RATE, WARM_SECONDS, SECONDS = 200, 30, 30  # of exchanges, which fill the ring and some files first
+GROWTH_KILOBYTES = 4000  # of memory; the messages of the exchanges that count take five times as much
 CUT = "the file was cut in the middle of this line"
 KILLS = 50 if WHOLE else 10  # with eight clients that are answered, and a rotation or two before each
 OPENING = ("server/discover out", "its result in")  # what passes before the first read, and for each one
