@@ -119,8 +119,9 @@ class MuxViews:
     async def count_views(self) -> dict[str, ViewCount]:
         config = for_everybody(self._mux.config)
         access = AccessControl(None, shown_by(config))
-        seen = {name: look_at_search(ANYONE.within(name), access) for name in config.views}
-        missing: dict[str, dict[str, str]] = {name: {} for name in config.views}
+        clients = [ANYONE, *map(ANYONE.within, config.views)]
+        seen = {client.view: look_at_search(client, access) for client in clients}
+        missing: dict[str, dict[str, str]] = {client.view: {} for client in clients}
 
         async def count(client: Principal, upstream: Upstream) -> None:
             reason = ""
@@ -138,7 +139,7 @@ class MuxViews:
                 missing[client.view][upstream.name] = self._redactor.clean(reason)
 
         async with trio.open_nursery() as nursery:
-            for client in map(ANYONE.within, config.views):
+            for client in clients:
                 for upstream in self._mux.upstreams.values():
                     if access.of(client).sees(upstream.name):
                         nursery.start_soon(count, client, upstream)

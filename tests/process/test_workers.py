@@ -430,9 +430,9 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         detail = json.loads(ask(f"/api/exchanges/{rows[0]['row']}"))
         assert len(detail["messages"]) == 4
 
-        (view,) = json.loads(ask("/api/views"))["views"]
+        (_, view) = json.loads(ask("/api/views"))["views"]
         assert (view["name"], view["include"]) == ("tools", ["tools"])
-        (seen,) = json.loads(ask("/api/views/counts"))["counts"].values()
+        (_, seen) = json.loads(ask("/api/views/counts"))["counts"].values()
         assert (seen["tools"] > 0, seen["resources"], seen["missing"]) == (True, 0, {})
         assert json.loads(ask("/api/calls")) == {"problem": None}
         connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)

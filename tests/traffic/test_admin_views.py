@@ -60,7 +60,8 @@ def test_a_view_names_every_place_that_leads_to_it():
         unix=(UnixListener(path="mux.sock", view="coding"),),
     )
     config = Config(upstreams=(upstream("docs"),), views={"coding": CODING}, listeners=listeners)
-    (view,) = describe_views(config).views
+    everything, view = describe_views(config).views
+    assert everything.places == ["/mcp", "/sse", "/", config.listeners.tcp[1].address]
     assert view.places == [
         "/mcp/coding",
         "/sse/coding",
@@ -75,7 +76,8 @@ async def test_views_are_described():
     async with listening(views={"coding": CODING, "reading": READING}) as here:
         state = await get(here, "/api/views")
         assert state["has_access_rules"] is False
-        coding, reading = state["views"]
+        everything, coding, reading = state["views"]
+        assert (everything["name"], everything["include"], everything["exclude"]) == ("", [], [])
         assert (coding["name"], coding["principals"]) == ("coding", ["alice"])
         assert coding["include"] == ["tools of docs", "resources"]
         assert coding["exclude"] == ["everything called delete*"]
@@ -84,8 +86,7 @@ async def test_views_are_described():
         ]
         assert (reading["principals"], reading["exclude"], reading["overrides"]) == ([], [], [])
     async with listening() as here:
-        assert await get(here, "/api/views") == {"views": [], "has_access_rules": False}
-        assert await get(here, "/api/views/counts") == {"counts": {}}
+        assert [view["name"] for view in (await get(here, "/api/views"))["views"]] == [""]
 
 
 async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
@@ -96,7 +97,9 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
     async with listening(servers=servers, views=views, access=rules) as here:
         assert (await get(here, "/api/views"))["has_access_rules"] is True
         counts = (await get(here, "/api/views/counts"))["counts"]
-        assert {name: count["tools"] for name, count in counts.items()} == {"coding": 2, "reading": 2}
+        assert {name: count["tools"] for name, count in counts.items()} == {
+            "": 6, "coding": 2, "reading": 2,
+        }  # fmt: skip
         shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         seen = await view_contents.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
         assert [(tool.name, tool.rule) for tool in seen] == [
@@ -113,8 +116,10 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
 async def test_tools_that_are_searched_take_the_tokens_of_two():
     servers = {"docs": ScriptedServer(tools=TOOLS), "more": ScriptedServer(tools=TOOLS)}
     async with listening(servers=servers, views={"all": View(tools="search"), "reading": READING}) as here:
-        assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [True, False]
-        (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
+        assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [
+            *(False, True, False)
+        ]
+        (_, count, _) = (await get(here, "/api/views/counts"))["counts"].values()
         shown = AccessControl(None, shown_by(view_contents.for_everybody(here.world.mux.config)))
         two = view_contents.look_at_search(ANYONE.within("all"), shown)
         assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(tool.tokens for tool in two))

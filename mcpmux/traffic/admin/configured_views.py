@@ -54,7 +54,10 @@ class ViewState(msgspec.Struct, frozen=True):
 
 
 class ViewsState(msgspec.Struct, frozen=True):
-    """All views in configuration order. `has_access_rules`: some principals may see less of them."""
+    """Everything, as a view without a name, then all views in configuration order.
+
+    `has_access_rules`: some principals may see less of them.
+    """
 
     views: list[ViewState]
     has_access_rules: bool
@@ -99,7 +102,9 @@ def view_routes(views: Views) -> tuple[Route, ...]:
 
 def describe_views(config: Config) -> ViewsState:
     """Return the views of a configuration, for people."""
-    views = [_describe(name, view, config.listeners) for name, view in config.views.items()]
+    places = list(dict.fromkeys(_places_of("", config.listeners)))
+    everything = ViewState("", places, (), [], [], [], is_searched=False)
+    views = [everything, *(_describe(name, view, config.listeners) for name, view in config.views.items())]
     return ViewsState(views, bool(config.access))
 
 
@@ -119,13 +124,14 @@ def _describe(name: str, view: View, listeners: Listeners) -> ViewState:
 
 
 def _places_of(name: str, listeners: Listeners) -> Iterator[str]:
+    end = f"/{name}" if name else ""
     for web in (*listeners.http, *listeners.websocket):
-        yield f"{web.path.rstrip('/')}/{name}"
+        yield f"{web.path.rstrip('/')}{end}" or "/"
         if isinstance(web, HttpListener) and web.sse_path:
-            yield f"{web.sse_path.rstrip('/')}/{name}"
-    yield from (listener.address for listener in listeners.tcp if listener.view == name)
-    yield from (listener.address for listener in listeners.unix if listener.view == name)
-    if listeners.stdio_view == name:
+            yield f"{web.sse_path.rstrip('/')}{end}" or "/"
+    yield from (listener.address for listener in listeners.tcp if (listener.view or "") == name)
+    yield from (listener.address for listener in listeners.unix if (listener.view or "") == name)
+    if listeners.stdio and (listeners.stdio_view or "") == name:
         yield "stdio"
 
 

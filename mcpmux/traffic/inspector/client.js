@@ -82,7 +82,7 @@ export class Client extends Widget {
       const { problem } = await get("/api/calls");
       if (problem) throw new Error(problem);
       const [{ views }, { upstreams }] = await Promise.all([get("/api/views"), get("/api/upstreams")]);
-      await this.change({ views, upstreams });
+      await this.change({ views: views.filter(({ name }) => name), upstreams });
       await this.show(this.state.kind);
     } catch (problem) {
       this.setState({ problem });

@@ -17,19 +17,18 @@ export class Views extends Polled {
   async load(isFirst) {
     const [state, { endpoint }] = await Promise.all([get("/api/views"), this.props.admin.control()]);
     const shown = JSON.stringify(state);
-    if (isFirst || shown !== this.shown) this.count(state.views);
+    if (isFirst || shown !== this.shown) this.count();
     this.shown = shown;
     return { ...state, endpoint };
   }
 
   /** Ask for the numbers, which takes as long as upstreams need for their lists. */
-  async count(views) {
+  async count() {
     const round = ++this.round;
     const show = (counts, trouble) => {
       if (round === this.round) this.setState({ counts, trouble });
     };
     show({}, null);
-    if (!views.length) return;
     try {
       show((await get("/api/views/counts")).counts, null);
     } catch (problem) {
@@ -39,23 +38,24 @@ export class Views extends Polled {
 
   page({ views, has_access_rules: hasRules, endpoint }) {
     const { counts, trouble } = this.state;
-    if (!views.length) return none;
     return html`
       <div class="bar">
         <h2>Views</h2>
-        <button type="button" class="button" data-action="count" onclick=${() => this.count(views)}>Count again</button>
+        <button type="button" class="button" data-action="count" onclick=${() => this.count()}>Count again</button>
         ${hasRules && html`<span class="hint">Access rules may hide some of it from a client.</span>`}
       </div>
       ${trouble && html`<p class="problem">${trouble}</p>`}
-      <div class="cards">${views.map((view) => this.card(view, counts[view.name], endpoint))}</div>`;
+      <div class="cards">
+        ${views.map((view) => this.card(view, counts[view.name], endpoint))}${views.length === 1 && advice}
+      </div>`;
   }
 
   card(view, count, endpoint) {
-    const url = endpoint && `${endpoint.replace(/\/$/, "")}/${view.name}`;
+    const url = endpoint && endpoint.replace(/\/$/, "") + (view.name && `/${view.name}`);
     const { name, principals, include, exclude, is_searched: isSearched } = view;
     return html`
       <article key=${name} class="card">
-        <header><h2>${name}</h2>${this.link(name)}</header>
+        <header><h2>${name || "Everything"}</h2>${this.link(name)}</header>
         <p class="places" translate="no">${view.places.join(", ") || "no listener leads to it"}</p>
         ${view.places.some((place) => url?.endsWith(place)) && html`<${Copyable} text=${url} />`}
         ${Object.entries(count?.missing ?? {}).map(([upstream, reason]) => html`
@@ -84,7 +84,7 @@ export class Views extends Polled {
     };
     return html`
       <a href="#filter=${encodeURIComponent(filter)}" data-action="exchanges ${name}" onclick=${follow}
-        aria-label="Exchanges in ${name}">Exchanges</a>`;
+        aria-label="Exchanges in ${name || "no view"}">Exchanges</a>`;
   }
 }
 
@@ -114,8 +114,7 @@ const overrides = (all) => html`
     </table>
   </details>`;
 
-const none = html`
-  <div class="bar"><h2>Views</h2></div>
+const advice = html`
   <div class="card none">
     <p>
       There are no views: every client sees all that it may use. A view selects some of it, for clients that connect to
