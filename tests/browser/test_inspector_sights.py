@@ -75,6 +75,8 @@ async def test_a_timeline_shows_many_exchanges_and_a_span_of_it(browser: Browser
         await page.wait(f"{HINT}.startsWith('11 exchanges of 2 clients')")
         label = await page.run("document.querySelector('.lanes canvas').getAttribute('aria-label')")
         assert label == "Timeline of 11 exchanges of 2 clients; the list below has them, too"
+        legend = "[...document.querySelectorAll('.zoom .legend')].map(each => each.textContent).join()"
+        assert await page.run(legend) == "exchange,at upstreams,failed,open"
 
         await drag(page, 0.005, 0.005)  # the oldest exchange takes the first hundredth
         await page.wait("document.querySelector('#detail .tree')")

@@ -19,6 +19,9 @@ export const facts = (pairs) => html`
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 
+/** Return what a colour stands for. `name`: the class that has it. */
+export const key = (name, text) => html`<span class="legend ${name}"><i />${text}</span>`;
+
 /** A text with a button that copies it, or selects it where the browser lets no page copy. */
 export class Copyable extends Component {
   box = createRef();

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { html, Polled, Sorted } from "./html.js";
+import { html, key, Polled, Sorted } from "./html.js";
 import { quote } from "./suggest.js";
 import { createRef } from "./vendor/preact.js";
 
@@ -85,7 +85,6 @@ export class Latency extends Polled {
   }
 }
 
-const key = (name, text) => html`<span class="key ${name}"><i />${text}</span>`;
 const x = (place, slots, wide) => LEFT + (place / slots) * (wide - LEFT);
 
 const chart = (height, wide, name, ...content) => html`
@@ -113,9 +112,10 @@ function durations(slots, wide) {
     ["most", "p95", "p50"].map((name) => {
       const points = slots.map((slot, place) =>
         slot[name] === null ? null : [x(place + 0.5, slots.length, wide), y(slot[name])]);
+      const size = name === "most" ? 3.2 : 1.8; // a ring, in which the others can be seen
       return [
-        html`<path class="line ${name}" d=${path(points)} />`,
-        points.map((point) => point && html`<circle class="dot ${name}" cx=${point[0]} cy=${point[1]} r="1.8" />`),
+        name !== "most" && html`<path class="line ${name}" d=${path(points)} />`,
+        points.map((point) => point && html`<circle class="dot ${name}" cx=${point[0]} cy=${point[1]} r=${size} />`),
       ];
     }));
 }

@@ -2,7 +2,7 @@
 // A picture of the newest rows of the list, which stands below it and says the same in words.
 
 import * as format from "./format.js";
-import { html } from "./html.js";
+import { html, key } from "./html.js";
 import { Component, createRef } from "./vendor/preact.js";
 
 const BARS = 2000; // the newest; more would be one black area
@@ -47,6 +47,7 @@ export class Waterfall extends Component {
       <div id="waterfall" class="waterfall" hidden=${hidden}>
         <div class="zoom">
           <span class="hint">${hint}</span>
+          ${key("client", "exchange")}${key("upstream", "at upstreams")}${key("failed", "failed")}${key("open", "open")}
           ${button("+", "Zoom in", () => this.zoom(0.5))}${button("−", "Zoom out", () => this.zoom(2))}
           ${button("All", "Show all of the time", () => this.show(null))}
         </div>
@@ -133,7 +134,8 @@ export class Waterfall extends Component {
       if (end < this.begin || row.at > this.end) continue;
       const name = row.leg === "client" ? row.client ?? row.peer : "Without a client";
       const left = this.x(row.at);
-      const bar = { row, left, right: Math.max(left + NARROWEST, this.x(end)) };
+      const until = this.x(end);
+      const bar = { row, left, until, right: Math.max(left + NARROWEST, until) };
       const all = byClient.get(name);
       if (all) all.push(bar);
       else byClient.set(name, [bar]);
@@ -154,11 +156,12 @@ export class Waterfall extends Component {
     });
   }
 
-  drawBar(context, { row, left, right, top }, colour) {
-    const all = colour(COLOURS[row.status] ?? "--client");
+  drawBar(context, { row, left, until, right, top }, colour) {
+    context.fillStyle = colour(COLOURS[row.status] ?? "--client");
+    context.globalAlpha = 0.25; // what is only there to be hit is paler
+    context.fillRect(until, top, right - until, LANE - 2);
     context.globalAlpha = row.status === "open" ? 0.35 : 0.55;
-    context.fillStyle = all;
-    context.fillRect(left, top, right - left, LANE - 2);
+    context.fillRect(left, top, until - left, LANE - 2);
     context.globalAlpha = 1;
     context.fillStyle = colour("--upstream");
     for (const [, after, ms] of row.parts ?? []) {
