@@ -56,6 +56,15 @@ _HOLDING: Final = {
 _MARKED: Final = {"content": "type", "contents": "uri", "messages": "role"}
 """The text that each item of a member must have."""
 
+_CONTENT: Final = {
+    "text": ("text", str),
+    "image": ("data", str),
+    "audio": ("data", str),
+    "resource": ("resource", dict),
+    "resource_link": ("uri", str),
+}
+"""The member that content of each type must have, and its type."""
+
 _OWN_HEADERS: Final = frozenset(
     {"host", "authorization", "cookie", "connection", "keep-alive", "te", "trailer", "transfer-encoding"}
     | {"upgrade", "expect", "last-event-id", "traceparent", "tracestate", "baggage"}
@@ -371,6 +380,11 @@ def _check_shape(method: str, result: Mapping[str, Any]) -> None:
     for item in result[key] if kind is list else ():
         if not isinstance(item, dict) or (mark is not None and not isinstance(item.get(mark), str)):
             raise BadVerdict(f"an item of its `{key}` has no `{mark or 'members'}`")
+        needed = _CONTENT.get(item["type"]) if key == "content" else None
+        if needed is not None and not isinstance(item.get(needed[0]), needed[1]):
+            raise BadVerdict(f"content of type {item['type']} has no `{needed[0]}`")
+    if method == m.TOOLS_CALL and not isinstance(result.get("isError", False), bool):
+        raise BadVerdict("its `isError` is neither true nor false")
     if method == m.COMPLETE and not isinstance(result[key].get("values"), list):
         raise BadVerdict("its `completion` has no `values`")
 

@@ -135,7 +135,13 @@ def test_headers_of_mcpmux_and_of_the_connection_stay():
 
 
 SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "tools/call": ({"content": [{"type": "text", "text": ""}]}, [{}, {"content": {}}, {"content": [{}]}]),
+    "tools/call": (
+        {"content": [{"type": "text", "text": ""}, {"type": "other"}]},
+        [
+            *({}, {"content": {}}, {"content": [{}]}, {"content": [{"type": "text"}]}),
+            *({"content": [{"type": "resource", "resource": ""}]}, {"content": [], "isError": 1}),
+        ],
+    ),
     "resources/read": ({"contents": [{"uri": "a:b"}]}, [{}, {"contents": [1]}, {"contents": [{"text": ""}]}]),
     "prompts/get": ({"messages": [{"role": "user"}]}, [{}, {"messages": [{}]}]),
     "completion/complete": ({"completion": {"values": []}}, [{}, {"completion": {}}, {"completion": []}]),
