@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -18,7 +17,7 @@ from mcpmux.transports.message_stream import LineStream, open_line_stream
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import CLOSE_SECONDS, HandshakePolicy, WebSocketStream, open_websocket_client
-from tests.peers.raw_websocket import CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
+from tests.peers.raw_websocket import RawClient, handshake
 
 LIMIT = 10_000_000
 DOOR = HandshakePolicy("/mcp", OriginPolicy("127.0.0.1", [], []))
@@ -127,20 +126,6 @@ def frames_in(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
     return frames, data
 
 
-async def test_when_its_owner_is_cancelled_the_frame_is_finished_before_the_goodbye(autojump_clock):
-    async with open_stage() as (stage, nursery):
-        stage.stream.allow(50)
-        stage.send_soon(nursery, b"x" * 200)
-        await wait_all_tasks_blocked()
-        stage.send_soon(nursery, b"y" * 200)
-        stage.owner.cancel()
-        await wait_all_tasks_blocked()
-        stage.stream.allow(10_000)
-        assert await stage.client.frame() == (TEXT, b"x" * 200)
-        assert await stage.client.close_code() == 1000
-        await stage.done.wait()
-
-
 @pytest.mark.parametrize("hard", [False, True])
 async def test_when_the_peer_never_reads_on_nothing_follows_the_half_frame(hard: bool, autojump_clock):
     async with open_stage() as (stage, nursery):
@@ -160,28 +145,6 @@ async def test_when_the_peer_never_reads_on_nothing_follows_the_half_frame(hard:
         with pytest.raises(TransportClosed):
             await stage.pipe.send(b"z")
         assert trio.current_time() - began <= 2 * CLOSE_SECONDS + 1
-
-
-async def test_pongs_wait_for_the_frame_before_them_and_the_latest_goes_first(autojump_clock):
-    async with open_stage() as (stage, nursery):
-        stage.stream.allow(50)
-        stage.send_soon(nursery, b"x" * 200)
-        nursery.start_soon(receive_all, stage.pipe)
-        await wait_all_tasks_blocked()
-        stage.send_soon(nursery, b"y" * 200)
-        for number in range(1000):  # in no more memory than one of them takes
-            await stage.client.stream.send_all(frame(PING, b"%d" % number))
-            await wait_all_tasks_blocked()
-        stage.stream.allow(10_000)
-        assert await stage.client.frame() == (TEXT, b"x" * 200)
-        assert await stage.client.frame() == (PONG, b"999")
-        assert await stage.client.frame() == (TEXT, b"y" * 200)
-
-
-async def receive_all(pipe: WebSocketStream | LineStream) -> None:
-    with suppress(TransportClosed):
-        while True:
-            await pipe.receive()
 
 
 async def test_a_peer_that_does_not_read_makes_senders_wait_in_bounded_memory(autojump_clock):
@@ -252,31 +215,3 @@ async def open_lines() -> AsyncIterator[tuple[LineStream, Reluctant]]:
     stream = Reluctant(memory_stream_pair()[0])
     async with open_line_stream(stream, LIMIT) as pipe:
         yield pipe, stream
-
-
-async def test_a_cancelled_owner_leaves_half_a_line_with_nothing_behind_it(autojump_clock):
-    stream = Reluctant(memory_stream_pair()[0])
-    with trio.CancelScope() as owner:
-        async with open_line_stream(stream, LIMIT) as pipe:
-            stream.allow(50)
-            await pipe.send(b"x" * 200)
-            await wait_all_tasks_blocked()
-            await pipe.send(b"y" * 200)
-            owner.cancel()
-            await trio.sleep_forever()
-    stream.allow(10_000)
-    assert stream.sent == b"x" * 50
-
-
-async def test_the_goodbye_of_a_peer_that_reads_nothing_is_heard(autojump_clock):
-    """Why it went is worth more than that it went: what it said before the stall is still taken."""
-    async with open_stage() as (stage, nursery):
-        stage.stream.allow(50)
-        stage.send_soon(nursery, b"x" * 200)
-        await wait_all_tasks_blocked()
-        await stage.client.stream.send_all(frame(CLOSE, struct.pack("!H", 1009) + b"too big"))
-        with pytest.raises(TransportClosed, match="closed with 1009: too big"):
-            await stage.pipe.receive()
-        stage.stream.allow(10_000)
-        assert await stage.client.frame() == (TEXT, b"x" * 200)
-        assert await stage.client.close_code() == 1009
