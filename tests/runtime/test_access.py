@@ -572,24 +572,6 @@ async def test_a_task_of_an_unknown_tool_needs_a_rule_about_all_tools(autojump_c
         assert not server.calls_of("tasks/get")
 
 
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_raw_name_is_looked_for_where_it_may_be_used_only(down, autojump_clock):
-    servers = stores()
-    async with open_world(servers, access=RULES) as world:
-        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
-        servers["vault"].seen.clear()
-        answer = await alice.request("tools/call", {"name": "open-tool"})
-        assert answer["content"][0]["text"] == "open-tool"
-        for name in ("secret-tool", "no-tool"):
-            error = await alice.refusal("tools/call", {"name": name})
-            assert without_hint(error) == f"Unknown tool: {name}"
-            assert (error["code"], error["data"]) == (-32602, {"name": name})
-        assert not servers["vault"].asked("tools/list", "tools/call")
-        assert not servers["docs"].asked("tools/call")[1:]
-        error = await bob.refusal("tools/call", {"name": "open-tool"})
-        assert error["data"]["candidates"] == ["docs__open-tool", "vault__open-tool"]
-
-
 SECRETS: dict[str, Json] = {
     "tools/call": {"name": "docs__secret-tool"},
     "prompts/get": {"name": "docs__secret-prompt"},

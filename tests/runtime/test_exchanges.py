@@ -234,19 +234,6 @@ async def test_answers_wait_for_a_slow_client_without_loss(autojump_clock, serve
         assert held(world) == NO_SLOT_IS_HELD
 
 
-async def test_calls_take_turns_when_the_upstream_has_no_slot_for_them(autojump_clock, server):
-    async with ready(server, max_in_flight=2) as (world, client):
-        for _ in range(5):
-            await client.start(*TOOL)
-        await quiet()
-        assert held(world) == (5, 2)
-        assert len(server.asked("tools/call")) == 1 + 2
-        server.gate.set()
-        answers = [await client.receive() for _ in range(5)]
-        assert all("result" in answer for answer in answers)
-        assert held(world) == NO_SLOT_IS_HELD
-
-
 async def test_one_of_many_private_reads_looks_into_the_cache(autojump_clock):
     server = Server(MODERN)
     async with ready(server) as (world, client):
@@ -338,28 +325,6 @@ async def test_a_call_to_repeat_with_its_state_alone_continues(autojump_clock, e
             assert (result["resultType"], "requestState" in result) == ("input_required", True)
         else:
             assert result["content"] == [{"type": "text", "text": "s1"}]
-
-
-async def test_a_call_on_its_way_is_waited_for_when_mcpmux_stops(autojump_clock, server):
-    async with ready(server) as (world, _):
-        stopping = trio.Event()
-        client = world.client(stopping=stopping)
-        await client.start(*TOOL)
-        await quiet()
-        stopping.set()
-        await quiet()
-        server.gate.set()
-        assert "result" in await client.receive()
-        assert held(world) == NO_SLOT_IS_HELD
-
-
-@pytest.mark.parametrize("era", [MODERN, LEGACY])
-@pytest.mark.parametrize("params", [{}, {"uri": 7}, {"uri": "nobody:a"}, {"uri": f"x+{URI}", "_meta": 1}])
-async def test_what_makes_no_sense_is_refused_in_the_ordinary_way(autojump_clock, params, era):
-    async with ready(Server(), era) as (world, client):
-        await client.send({"id": 77, "method": "resources/read", "params": client.params() | params})
-        assert (await client.receive())["error"]["code"] in (-32602, -32002)
-        assert held(world) == NO_SLOT_IS_HELD
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,6 @@ def test_updates_of_parts_are_kept_apart_up_to_a_limit():
     assert box.merged == 10_000 - DETAIL_LIMIT - 1
 
 
-def test_a_subscribed_resource_is_told_however_many_wait():
-    box = ClientOutbox(frozenset())
-    for number in range(2 * DETAIL_LIMIT):
-        assert box.put(update(f"memo:{number}")) is True
-    assert len(box.waiting) == 2 * DETAIL_LIMIT
-
-
 def test_each_task_has_its_latest_status_only():
     box = ClientOutbox(frozenset())
     statuses = [("a", "working"), ("b", "working"), ("a", "completed")]

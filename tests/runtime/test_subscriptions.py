@@ -180,20 +180,6 @@ async def test_an_upstream_that_is_just_starting_is_no_news(up, down, autojump_c
         assert await client.drain() == []
 
 
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", ERAS)
-async def test_a_short_loss_is_told_once(up, down, autojump_clock):
-    async with open_world({"x": Subscribable(up)}) as world:
-        client = await client_of(world, down)
-        await subscribe(client, [], resourcesListChanged=True)
-        await quiet()
-        await world.kill("x")
-        await trio.sleep(30)
-        assert world.connects == {"x": 2}
-        methods = [message["method"] for message in await client.drain()]
-        assert methods.count("notifications/resources/list_changed") == 1
-
-
 class Deliberate(Subscribable):
     """Acknowledges a listen only after a while, and sends no notifications before."""
 
@@ -228,16 +214,6 @@ async def test_a_listen_gets_its_own_updates_and_several_stay_apart(autojump_clo
         await quiet()
         await server.update("memo:2")
         await silent(client)
-
-
-async def test_stopping_ends_a_listen_gracefully(autojump_clock):
-    async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
-        client = await client_of(world, MODERN)
-        listen = await subscribe(client, ["x+memo:1"])
-        world.mux.hub.close()
-        message = await client.receive()
-        assert message["id"] == listen
-        assert message["result"] == {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: listen}}
 
 
 @pytest.mark.parametrize("down", ERAS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -148,34 +147,6 @@ async def open_stream(client: HttpClient, revision: str) -> AsyncIterator[Stream
     await client.send(request("resources/subscribe", {"uri": "x+memo:1"}), session)
     async with client.stream("GET", None, session) as stream:
         yield stream
-
-
-class Steps(trio.abc.Instrument):
-    """Which tasks have run."""
-
-    def __init__(self) -> None:
-        self.of: Counter[str] = Counter()
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.of[task.name] += 1
-
-
-@pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_no_task_wakes_for_events_sent_at_once(revision: str):
-    server = Subscribable(MODERN)
-    async with (
-        open_endpoint({"x": server, "y": Subscribable(MODERN)}) as client,
-        open_stream(client, revision) as stream,
-    ):
-        await server.update("memo:1")
-        await next_update(stream)
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        await server.update("memo:1")
-        assert (await next_update(stream))[1] == "x+memo:1"
-        trio.lowlevel.remove_instrument(steps)
-        assert steps.of["notification updates"] >= 1
-        assert [name for name in steps.of if "_run_handler" in name] == []
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])

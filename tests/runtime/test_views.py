@@ -181,17 +181,6 @@ async def test_a_tool_is_judged_by_what_is_said_of_it_now(autojump_clock):
         await reader.request("tools/call", {"name": "docs__look"})
 
 
-async def test_the_list_is_asked_for_once_and_not_at_each_call(autojump_clock):
-    server = Annotated(MODERN)
-    async with open_world({"docs": server}, views=READING) as world:
-        reader, anyone = await client_of(world, READER, MODERN), await client_of(world, ANYONE, MODERN)
-        await anyone.request("tools/call", {"name": "docs__wipe"})
-        assert server.asked("tools/list") == []
-        for _ in range(5):
-            await reader.request("tools/call", {"name": "docs__look"})
-        assert len(server.asked("tools/list")) == 1
-
-
 async def test_one_list_serves_all_that_depends_on_the_tools_of_a_server(autojump_clock):
     server, long = TaskServer(LEGACY), "long" * 15
     tools: list[Json] = [
