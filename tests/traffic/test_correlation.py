@@ -57,15 +57,6 @@ def test_an_exchange_is_followed_over_both_legs():
     assert exchange_of(play.client, "in", "a") == 0
 
 
-def test_exchanges_have_numbers_of_their_own_and_ids_belong_to_their_leg():
-    play = Play()
-    other = Leg("client", "c2", "http")
-    assert play.pass_(play.client, "in", id=1, method="ping").exchange == 1
-    assert play.pass_(other, "in", id=1, method="ping").exchange == 2
-    assert play.pass_(other, "out", id=1, result={}).exchange == 2
-    assert play.pass_(play.client, "out", id=1, result={}).exchange == 1
-
-
 def test_a_servers_question_belongs_to_its_only_request_in_flight():
     play = Play()
     play.pass_(play.upstream, "out", 0, id=3, method="ping")
@@ -85,15 +76,6 @@ def test_changes_belong_to_no_exchange_and_logs_to_the_only_one():
     assert (changed.exchange, logged.exchange) == (0, 1)
 
 
-def test_a_cancellation_belongs_to_what_it_cancels():
-    play = Play()
-    play.pass_(play.client, "in", id=0, method="tools/call", params={"name": "t"})
-    cancelled = play.pass_(
-        play.client, "in", method="notifications/cancelled", params={"requestId": 0, "reason": "enough"}
-    )
-    assert cancelled.exchange == 1
-
-
 def test_a_cancelled_request_is_not_in_flight_but_matches_its_answer():
     play = Play()
     play.pass_(play.upstream, "out", 1, id=1, method="tools/call", params={"name": "t"})
@@ -102,20 +84,6 @@ def test_a_cancelled_request_is_not_in_flight_but_matches_its_answer():
     assert play.pass_(play.upstream, "in", id=0, method="roots/list").exchange == 2
     late = play.pass_(play.upstream, "in", id=1, result={})
     assert (late.exchange, late.method) == (1, "tools/call")
-
-
-def test_failures_are_told_apart():
-    play = Play()
-    answers: list[dict[str, Any]] = [
-        {"error": {"code": -32602, "message": "no"}},
-        {"result": {"isError": True}},
-        {"result": {}},
-    ]
-    for number, answer in enumerate(answers):
-        play.pass_(play.client, "in", id=number, method="tools/call", params={"name": "t"})
-        seen = play.pass_(play.client, "out", id=number, **answer)
-        expected = [("error", -32602, None), ("result", None, True), ("result", None, None)][number]
-        assert (seen.kind, seen.code, seen.failed) == expected
 
 
 def test_members_of_a_batch_are_observed_singly_and_nonsense_as_nonsense():
@@ -131,18 +99,6 @@ def test_a_batch_in_a_batch_is_nonsense():
     nested = b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}],{"jsonrpc":"2.0","id":2,"method":"ping"}]'
     inner, ping = observe([said(Leg("client", "c1", "stdio"), nested)], count(1), count(1))
     assert (inner.kind, inner.exchange, ping.kind, ping.exchange) == ("invalid", 0, "request", 1)
-
-
-def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
-    play = Play()
-    first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
-    number = next(play.exchanges)
-    begun = Observation(play.client, "in", second, 0.0, exchange=number)
-    begun.has_begun = True
-    seen = observe([said(play.client, first), begun], play.exchanges, play.numbers)
-    assert [(message.exchange, message.number) for message in seen] == [(2, 1), (1, 2)]
-    assert exchange_of(play.client, "in", 2) == 1
-    assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
 
 @pytest.mark.parametrize("request_id", [b"7", b'"7"', b"7.0"])

@@ -55,14 +55,6 @@ def watched() -> tuple[Recorder, Shelf, Leg]:
     return recorder, shelf, recorder.client("http")
 
 
-def test_what_a_leg_has_asked_is_forgotten_when_it_is_over():
-    recorder, _, client = watched()
-    recorder.message_passed(client, "in", ping(1))
-    assert recorder.exchange_of(client, 1) == 1
-    recorder.gone(client)
-    assert recorder.exchange_of(client, 1) == 0
-
-
 def test_an_archive_is_woken_once_and_then_gets_all_that_waits():
     recorder, shelf, client = watched()
     recorder.message_passed(client, "in", ping(1), 200)
