@@ -12,18 +12,10 @@ from pathlib import Path
 
 import click
 
-from mcpmux.bench.assertion import Assertion, Judgement, judge_all, judge_operations
-from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
+from mcpmux.bench.assertion import Assertion, judge_all, judge_operations
+from mcpmux.bench.report.compare import compare_reports, compare_targets, unmatched
 from mcpmux.bench.report.html import html_of
-from mcpmux.bench.report.tables import (
-    Table,
-    circumstances,
-    comparison_table,
-    csv_of,
-    headline,
-    notes_on,
-    tables_of,
-)
+from mcpmux.bench.report.tables import Part, Table, circumstances, csv_of, headline, parts_of, verdicts_of
 from mcpmux.bench.results import (
     TOOL,
     BadResults,
@@ -94,16 +86,14 @@ def report(
             comparisons += compare_reports(old, new)
         with redirect_stdout(sys.stderr if STDOUT in files.values() else sys.stdout):
             render_results(results)
-            for name, sentence in bench.knees.items():
-                show_line(f"{name}: {sentence}")
-            render_comparisons(comparisons)
-            render_judgements(judgements)
+            render(parts_of(results, bench.knees, comparisons))
+            render([verdicts_of(judgements)])
         for name in unmatched(old, new) if old is not None else ():
             tell(f"{name}: not compared, only one of the two has it")
         makers: dict[str, Callable[[], bytes]] = {
             "json": lambda: encode_report(new),
             "csv": lambda: csv_of(new).encode(),
-            "html": lambda: html_of(new, comparisons, judgements).encode(),
+            "html": lambda: html_of(new, comparisons, judgements, bench.knees).encode(),
         }
         for kind, path in files.items():
             try:
@@ -127,36 +117,22 @@ _STYLES = {"strong": "bold", "dim": "bright_black", "good": "green", "warn": "ye
 
 
 def render_results(results: Sequence[Results]) -> None:
-    """Print all results of every target, and notes on how far to trust them."""
+    """Print what was measured under what load, for every target."""
     for runs in by_name(results).values():
         show_line(headline(runs[0]))
         show_line(f"  {circumstances(runs)}", "bright_black")
     click.echo()
-    for table in tables_of(results):
-        _show_table(table)
-    for note in notes_on(results):
-        show_line(f"note: {note}", "yellow")
 
 
-def render_comparisons(comparisons: Iterable[Comparison]) -> None:
-    """Print what has changed, and for what a change is not proven."""
-    for comparison in comparisons:
-        _show_table(comparison_table(comparison))
-        for note in comparison.notes:
-            show_line(f"note: {note}", "yellow")
-
-
-def render_judgements(judgements: Iterable[Judgement]) -> None:
-    for judgement in judgements:
-        show_line(
-            f"{'✓' if judgement.held else '✗'} {judgement.sentence}",
-            _STYLES["good" if judgement.held else "bad"],
-        )
-
-
-def _show_table(table: Table) -> None:
-    show_line(table.title)
-    numbers = [heading for place, heading in enumerate(table.headings) if place not in table.left]
-    rows = ([(cell.text, _STYLES.get(cell.tone, "")) for cell in row] for row in table.rows)
-    show_table(table.headings, rows, right_aligned=numbers)
-    click.echo()
+def render(parts: Iterable[Part]) -> None:
+    """Print tables and sentences."""
+    for part in parts:
+        if not isinstance(part, Table):
+            for cell in part:
+                show_line(cell.text, _STYLES[cell.tone])
+            continue
+        show_line(part.title)
+        numbers = [heading for place, heading in enumerate(part.headings) if place not in part.left]
+        rows = ([(cell.text, _STYLES.get(cell.tone, "")) for cell in row] for row in part.rows)
+        show_table(part.headings, rows, right_aligned=numbers)
+        click.echo()

@@ -12,9 +12,10 @@ import pytest
 
 from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.report.compare import compare_reports
+from mcpmux.bench.report.tables import parts_of, verdicts_of
 from mcpmux.bench.results import Results
 from mcpmux.cli.bench import WRITTEN, bench
-from mcpmux.cli.bench_report import render_comparisons, render_judgements, render_results
+from mcpmux.cli.bench_report import render, render_results
 from tests.bench.made import about, made, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
@@ -37,7 +38,11 @@ def printed_by(render: Callable[[], None], terminal: bool = False, width: int = 
 
 
 def printed(*results: Results, terminal: bool = False, width: int = 160) -> str:
-    return printed_by(lambda: render_results(results), terminal, width)
+    def show() -> None:
+        render_results(results)
+        render(parts_of(results, {}, ()))
+
+    return printed_by(show, terminal, width)
 
 
 def test_the_table_tells_everything():
@@ -95,8 +100,10 @@ def test_strangers_texts_do_not_reach_a_terminal_raw():
 def test_comparisons_and_judgements_are_printed():
     slow = made(lambda random, at: random.lognormvariate(-4, 0.4), seed=5)
     conditions = [parse_assertion("p99<1us"), parse_assertion("rate>1/s")]
-    text = printed_by(lambda: render_comparisons(compare_reports(report(made()), report(slow))))
-    text += printed_by(lambda: render_judgements(judge_all(conditions, [slow])))
+    comparisons, judgements = compare_reports(report(made()), report(slow)), judge_all(conditions, [slow])
+    parts = *parts_of([slow], {"docs": "200/s held"}, comparisons), verdicts_of(judgements)
+    text = printed_by(lambda: render(parts))
+    assert "docs: 200/s held\n" in text
     assert "docs: compared 1 old and 1 new run, in turns, pair by pair" in text
     assert re.search(r"p50 .* \+.* % \(.*\)  too few runs", text)
     assert "note: with fewer than 5 runs" in text

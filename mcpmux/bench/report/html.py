@@ -18,15 +18,7 @@ import msgspec
 
 from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.report.compare import Comparison
-from mcpmux.bench.report.tables import (
-    Cell,
-    Table,
-    circumstances,
-    comparison_table,
-    differs,
-    notes_on,
-    tables_of,
-)
+from mcpmux.bench.report.tables import Cell, Part, Table, circumstances, differs, parts_of, verdicts_of
 from mcpmux.bench.results import Report, Results, Series, Step, by_name, pool
 from mcpmux.format import rate_text, share_text, time_text
 from mcpmux.traffic.reading.histogram import Distribution
@@ -56,9 +48,12 @@ def element(tag: str, *inside: str, **attributes: str | float) -> Markup:
 
 
 def html_of(
-    report: Report, comparisons: Sequence[Comparison] = (), judgements: Sequence[Judgement] = ()
+    report: Report,
+    comparisons: Sequence[Comparison] = (),
+    judgements: Sequence[Judgement] = (),
+    answers: Mapping[str, str] = {},
 ) -> str:
-    """Return the whole page."""
+    """Return the whole page. `answers`: see `parts_of`."""
     targets = by_name(report.results)
     whole = [pool(runs) for runs in targets.values()]
     title = f"MCP load benchmark: {', '.join(result.about.name for result in whole)}"
@@ -69,15 +64,9 @@ def html_of(
     main = element(
         "main",
         element("header", element("h1", title), started, *command),
-        *_judgements(judgements),
+        *_show(verdicts_of(judgements), "Assertions"),
         *(map(_tiles, whole) if len(whole) == 1 else ()),
-        *_notes(notes_on(report.results)),
-        *map(_table, tables_of(report.results)),
-        *(
-            part
-            for comparison in comparisons
-            for part in (_table(comparison_table(comparison)), *_notes(comparison.notes))
-        ),
+        *chain.from_iterable(map(_show, parts_of(report.results, answers, comparisons))),
         *_plots(targets, whole),
         element("h2", "Where the load came from"),
         _card(element("dl", *chain.from_iterable(pairs))),
@@ -115,6 +104,15 @@ def _card(*inside: str, title: str = "", style: str = "") -> Markup:
     return element("section", *heading, *inside, class_=f"card {style}".strip())
 
 
+def _show(part: Part, title: str = "") -> Iterator[Markup]:
+    if isinstance(part, Table):
+        yield _table(part)
+    elif part:
+        lines = (element("li", cell.text, class_=cell.tone) for cell in part)
+        style = "notes" if part[0].tone == "warn" else ""
+        yield _card(element("ul", *lines, class_="plain"), title=title, style=style)
+
+
 def _table(table: Table) -> Markup:
     def row(tag: str, cells: Iterable[Cell]) -> Markup:
         inside = []
@@ -126,24 +124,6 @@ def _table(table: Table) -> Markup:
     head = element("thead", row("th", map(Cell, table.headings)))
     body = element("tbody", *(row("td", cells) for cells in table.rows))
     return _card(element("div", element("table", head, body), class_="scroll"), title=table.title)
-
-
-def _notes(notes: Sequence[str]) -> Iterator[Markup]:
-    if notes:
-        yield _card(element("ul", *(element("li", note) for note in notes)), style="notes")
-
-
-def _judgements(judgements: Sequence[Judgement]) -> Iterator[Markup]:
-    if judgements:
-        lines = (
-            element(
-                "li",
-                f"{'✓' if judgement.held else '✗'} {judgement.sentence}",
-                class_="good" if judgement.held else "bad",
-            )
-            for judgement in judgements
-        )
-        yield _card(element("ul", *lines, class_="plain"), title="Assertions")
 
 
 def _plots(targets: Mapping[str, Sequence[Results]], whole: Sequence[Results]) -> Iterator[Markup]:

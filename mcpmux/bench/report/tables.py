@@ -1,6 +1,6 @@
-"""The tables of a report, and its CSV: the contents, order and words of a report. Pure.
+"""The parts of a report, and its CSV: the contents, order and words of a report. Pure.
 
-A terminal and an HTML page show the same tables, each in its own way. Texts may hold what strangers wrote.
+A terminal and an HTML page show the same parts, each in its own way. Texts may hold what strangers wrote.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.results import FanOut, OperationResult, Report, Results, Step, by_name, pool, pooled
 from mcpmux.format import NOTHING, bytes_text, rate_text, share_text, time_text
@@ -43,6 +44,34 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     headings: tuple[str, ...]
     left: tuple[int, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+Part = Table | Sequence[Cell]
+"""A table, or sentences below each other."""
+
+
+def parts_of(
+    results: Sequence[Results], answers: Mapping[str, str], comparisons: Iterable[Comparison]
+) -> Iterator[Part]:
+    """Yield all results, reasons to doubt them, `answers` of searches by target, and what has changed."""
+    yield from tables_of(results)
+    yield _doubts(notes_on(results))
+    yield [Cell(f"{name}: {sentence}", "strong") for name, sentence in answers.items()]
+    for comparison in comparisons:
+        yield comparison_table(comparison)
+        yield _doubts(comparison.notes)
+
+
+def _doubts(notes: Iterable[str]) -> list[Cell]:
+    return [Cell(f"note: {note}", "warn") for note in notes]
+
+
+def verdicts_of(judgements: Iterable[Judgement]) -> list[Cell]:
+    """Return the verdict of each condition in a sentence."""
+    return [
+        Cell(f"{'✓' if judgement.held else '✗'} {judgement.sentence}", "good" if judgement.held else "bad")
+        for judgement in judgements
+    ]
 
 
 def tables_of(results: Sequence[Results]) -> list[Table]:
