@@ -25,7 +25,7 @@ from operator import ge, gt, le, lt
 
 import msgspec
 
-from mcpmux.bench.results import NO_TIMES, Results
+from mcpmux.bench.results import NO_TIMES, Counted, Results
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.format import rate_text, share_text, time_text
 from mcpmux.traffic.reading.histogram import Distribution
@@ -205,7 +205,7 @@ def judge(assertion: Assertion, results: Results) -> Judgement:
         whole = part is None or part in results.operations
         times = operation.latency if whole else ONLY_TIMES[part or ""](results)
         rate = results.rate(operation) if results.seconds else None
-        value, count = value_of(assertion, times, operation.count, operation.failed, rate), times.count
+        value, count = value_of(assertion, operation, rate, times), times.count
     held = value is not None and assertion.holds(value)
     sentence = f"{results.about.name}: {assertion.text} {'holds' if held else 'does not hold'}: "
     sentence += why if value is None else f"it is {assertion.text_of(value)}"
@@ -252,17 +252,16 @@ def judge_operations(results: Iterable[Results]) -> list[Judgement]:
 
 
 def value_of(
-    assertion: Assertion, times: Distribution, count: int, failed: int, rate: float | None
+    assertion: Assertion, part: Counted, rate: float | None, times: Distribution | None = None
 ) -> float | None:
-    """Return the value for a condition, of `count` requests; None if it was not measured."""
+    """Return the value for a condition; None if not measured. `times`: by default those of the part."""
     if assertion.measure == "requests":
-        return count
+        return part.count
     if assertion.measure == "rate":
         return rate
     if assertion.measure == "errors":
-        if not count:
-            return None
-        return failed / count if assertion.kind == "share" else failed
+        return part.error_share if assertion.kind == "share" or not part.count else part.failed
+    times = part.latency if times is None else times
     if not times.count:
         return None
     percent = assertion.percent

@@ -92,16 +92,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
 
-class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """Some requests. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
 
     count: int
     errors: dict[str, int]
-    sent_bytes: int
-    received_bytes: int
     latency: Distribution
-    service: Distribution
-    series: Series
 
     @property
     def failed(self) -> int:
@@ -112,6 +108,15 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     def error_share(self) -> float | None:
         """Errors among all; None without any request."""
         return self.failed / self.count if self.count else None
+
+
+class OperationResult(Counted, frozen=True, kw_only=True):
+    """One kind of request."""
+
+    sent_bytes: int
+    received_bytes: int
+    service: Distribution
+    series: Series
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,22 +135,18 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a run under one load: of a ramp, or a probe of a search.
+class Step(Counted, frozen=True, kw_only=True):
+    """The requests meant to be sent in a part of a run under one load: of a ramp, or a probe of a search.
 
-    `offered`: requests per second asked for, or None. `count`, `errors` and `latency`: of the requests meant
-    to be sent in the step. `arrived`: answers without error that came while it lasted, whenever they were
-    asked for: a server that falls behind shows it here. `held`: whether the load held, None without
-    conditions; `why`: the first that broke.
+    `offered`: requests per second asked for, or None. `arrived`: answers without error that came while it
+    lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether the load
+    held, None without conditions; `why`: the first that broke.
     """
 
     name: str
     offered: float | None
     seconds: float
-    count: int
     arrived: int
-    errors: dict[str, int]
-    latency: Distribution
     held: bool | None = None
     why: str | None = None
 

@@ -112,18 +112,20 @@ class Knee:
 
 def find_break(step: Step, conditions: Sequence[Assertion]) -> str | None:
     """Return what broke in a step, None if it held. Checks conditions, then errors, then throughput."""
-    failed = sum(step.errors.values())
     worst = max(step.errors, key=lambda name: step.errors[name], default="")
     also = f" ({step.errors[worst]} × {worst})" if worst else ""
     for condition in conditions:
-        value = value_of(condition, step.latency, step.count, failed, step.rate)
+        value = value_of(condition, step, step.rate)
         if value is None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
             return f"{condition.text}: it was {condition.text_of(value)}{also}"
-    if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
-        return f"{share_text(failed / step.count)} errors{also}"
-    if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
+    if (
+        not any(condition.measure == "errors" for condition in conditions)
+        and step.failed > step.count * ERRORS
+    ):
+        return f"{share_text(step.error_share)} errors{also}"
+    if step.offered is not None and step.rate < step.offered * REACHED and not step.failed:
         expected = step.offered * step.seconds
         if step.count < expected - 4 * expected**0.5:  # fewer than chance alone would bring
             return f"only {rate_text(step.rate)} were answered"

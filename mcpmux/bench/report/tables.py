@@ -222,7 +222,7 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
             step.name,
             "" if step.offered is None else rate_text(step.offered),
             rate_text(step.rate),
-            share_text(sum(step.errors.values()) / step.count if step.count else None),
+            share_text(step.error_share),
             *_times_of(step.latency),
             Cell(f"no: {step.why or 'too slow'}", "bad") if step.held is False else held[step.held],
         )
@@ -317,7 +317,7 @@ def _lines(one: Results) -> Iterator[Line]:
         name = f"step {step.name}"
         yield name, "offered", step.offered, "/s"
         yield name, "rate", step.rate, "/s"
-        yield name, "errors", sum(step.errors.values()), ""
+        yield name, "errors", step.failed, ""
         yield from _times(name, "latency", step.latency)
     if one.fan_out is not None:
         counts = ("subscribers", "resources", "changes", "expected", "deliveries", "losses", "duplicates")
