@@ -120,10 +120,8 @@ def find_break(step: Step, conditions: Sequence[Assertion]) -> str | None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
             return f"{condition.text}: it was {condition.text_of(value)}{also}"
-    if (
-        not any(condition.measure == "errors" for condition in conditions)
-        and step.failed > step.count * ERRORS
-    ):
+    judges_errors = any(condition.measure == "errors" for condition in conditions)
+    if not judges_errors and step.failed > step.count * ERRORS:
         return f"{share_text(step.error_share)} errors{also}"
     if step.offered is not None and step.rate < step.offered * REACHED and not step.failed:
         expected = step.offered * step.seconds
