@@ -51,7 +51,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_re
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
-from mcpmux.protocol.tasks import TASK_ID, related_task
+from mcpmux.protocol.tasks import TASK, TASK_ID, related_task
 from mcpmux.transports.waiting import DeadlineSweeper
 
 log = structlog.get_logger()
@@ -236,6 +236,7 @@ class Questions:
         """Take a question of the server, and refuse it if it has no client. `pending`: its call, if known."""
         try:
             params = decode_fields(request.params)
+            params.pop(TASK, None)
             task_id = related_task(params)
             target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
             if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:

@@ -25,7 +25,16 @@ from mcpmux.protocol.call import (
     Meta,
 )
 from mcpmux.protocol.codes import HEADER_MISMATCH, INVALID_PARAMS, MODERN_ONLY, UNSUPPORTED_VERSION
-from mcpmux.protocol.envelope import EMPTY_OBJECT, data_of, decode_any, decode_fields, raw, text_of, value_at
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    data_of,
+    decode_any,
+    decode_fields,
+    members_of,
+    raw,
+    text_of,
+    value_at,
+)
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
@@ -61,7 +70,13 @@ def discover_call(client_info: Raw) -> Call:
 
 
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
-    """Return the request that opens a legacy session, in the newest legacy revision or another."""
+    """Return the request that opens a legacy session, in the newest legacy revision or another.
+
+    A server is promised no tasks for its questions, whatever its client could do.
+    """
+    able = members_of(capabilities)
+    if able.pop("tasks", None) is not None:
+        capabilities = raw(able)
     params = {"protocolVersion": raw(revision), "capabilities": capabilities, "clientInfo": client_info}
     return Call(INITIALIZE, params, {})
 

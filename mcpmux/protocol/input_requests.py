@@ -63,6 +63,7 @@ clients, such a tool is an ordinary one.
 """
 
 ELICITATION_ID: Final = "elicitationId"
+TASK: Final = "task"  # in a question: the wish for a task, which mcpmux never promises a server
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 
 _NEED_TOOLS: Final = ("tools", "toolChoice")
@@ -100,6 +101,7 @@ def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fi
     wishes = {}
     for key, request in asked.items():
         params = decode_fields(request.params)
+        params.pop(TASK, None)
         meta = params.pop(META, None)
         if not legacy:
             params.pop(ELICITATION_ID, None)

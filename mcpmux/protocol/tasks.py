@@ -28,11 +28,11 @@ from mcpmux.protocol.envelope import data_of, error_body, members_of, raw, text_
 from mcpmux.protocol.era import replace_each
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RELATED_TASK
+from mcpmux.protocol.input_requests import TASK as TASK
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
-TASK: Final = "task"
 _COMPLETE: Final = b'"complete"'  # the usual spelling
 TASK_ID: Final = "taskId"
 _EXTENSION_AT: Final = ("extensions", EXTENSION)

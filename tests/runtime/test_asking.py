@@ -81,17 +81,22 @@ async def client_of(world: World, revision: str, capabilities: Json = CAPABILITI
     return await world.open_client(revision, capabilities)
 
 
-async def call_and_answer(client: ScriptedClient, answer: Json, params: Json | None = None) -> Json:
-    """Call the tool and answer its questions. Return the result."""
+async def call_and_answer(
+    client: ScriptedClient, answer: Json, params: Json | None = None, questions: list[Json] | None = None
+) -> Json:
+    """Call the tool and answer its questions, which are added to `questions`. Return the result."""
     params = params or {"name": "x__t"}
+    questions = [] if questions is None else questions
     if client.revision != MODERN:
         request_id = await client.start("tools/call", params)
         while (message := await client.receive()).get("id") != request_id or "method" in message:
+            questions.append({"method": message["method"], "params": message.get("params")})
             await client.send({"id": message["id"], **answer})
         assert "error" not in message, message
         return message["result"]
     result = await client.request("tools/call", params)
     while result["resultType"] == "input_required":
+        questions += result["inputRequests"].values()
         responses = dict.fromkeys(result["inputRequests"], answer["result"])
         again = {**params, "inputResponses": responses, "requestState": result["requestState"]}
         result = await client.request("tools/call", again)
@@ -107,6 +112,21 @@ async def test_a_question_reaches_the_client_and_its_answer_the_server(up, down,
         client = await client_of(world, down)
         result = await call_and_answer(client, {"result": ASKED[method][1]})
         assert json.loads(result["content"][0]["text"]) == [ASKED[method][1]] * 2
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_no_task_is_asked_of_a_client(down, autojump_clock, monkeypatch):
+    params, answer = ASKED[ASKING]
+    monkeypatch.setitem(ASKED, ASKING, ({**params, "task": {"ttl": 1000}}, answer))
+    server = Curious(LEGACY, ASKING)
+    able = {"requests": {"sampling": {"createMessage": {}}}}
+    async with open_world({"x": server}, settings={"x": {"session": "per-client"}}) as world:
+        client = await client_of(world, down, {**CAPABILITIES, "tasks": able})
+        questions: list[Json] = []
+        await call_and_answer(client, {"result": answer}, questions=questions)
+        assert questions == [{"method": ASKING, "params": params}]
+    opened = [message["params"] for message in server.seen if message.get("method") == "initialize"]
+    assert opened[-1]["capabilities"] == CAPABILITIES
 
 
 async def test_a_clients_refusal_reaches_a_legacy_server_as_it_is(autojump_clock):
