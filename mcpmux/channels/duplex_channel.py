@@ -355,6 +355,8 @@ class DuplexChannel(Channel):
             await self._messages.send(message)
 
     def _take_notification(self, message: Notification) -> None:
+        if message.method.startswith(m.OWN):
+            return
         try:
             params = decode_fields(message.params)
         except ValueError:

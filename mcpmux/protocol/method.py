@@ -53,6 +53,9 @@ UNASKED: Final = frozenset(
 LIST_CHANGES: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 """Capability → the notification of its lists. A listen asks for it as `<capability>ListChanged`."""
 
+OWN: Final = "dev.mcpmux/"
+"""With this begin the methods that mcpmux uses inside; from a wire they are not taken."""
+
 MISSED: Final = "dev.mcpmux/missed"
 """From our own edge to the core, never on a wire: announcements of a server may have been lost."""
 

@@ -129,6 +129,19 @@ async def test_no_task_is_asked_of_a_client(down, autojump_clock, monkeypatch):
     assert opened[-1]["capabilities"] == CAPABILITIES
 
 
+async def test_no_other_server_withdraws_a_question(autojump_clock):
+    server, other = Curious(MODERN, ASKING), ScriptedServer(LEGACY, tools=[])
+    async with open_world({"x": server, "y": other}) as world:
+        client = await client_of(world, LEGACY)
+        await client.start("tools/call", {"name": "x__t"})
+        question = await client.receive()
+        await other.send({"method": "dev.mcpmux/withdrawn", "params": {"requestState": "[]"}})
+        await trio.sleep(1)
+        assert await client.drain() == []
+        await client.send({"id": question["id"], "result": ASKED[ASKING][1]})
+        assert json.loads((await client.receive())["result"]["content"][0]["text"]) == [ASKED[ASKING][1]]
+
+
 async def test_a_clients_refusal_reaches_a_legacy_server_as_it_is(autojump_clock):
     server = Curious(LEGACY, "sampling/createMessage")
     async with open_world({"x": server, "y": ScriptedServer()}) as world:
