@@ -80,6 +80,8 @@ class VisibleNames:
         """Return the error; if it means that `text` does not exist, with the nearest visible name added."""
         if error.code not in _NOT_FOUND or text not in error.message or "did you mean" in error.message:
             return error
+        if isinstance(error.data, dict) and "candidates" in error.data:  # it names what is meant already
+            return error
         await in_task()
         near = None
         with trio.move_on_after(HINT_SECONDS):
