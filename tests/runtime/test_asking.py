@@ -119,7 +119,7 @@ async def test_no_task_is_asked_of_a_client(down, autojump_clock, monkeypatch):
     params, answer = ASKED[ASKING]
     monkeypatch.setitem(ASKED, ASKING, ({**params, "task": {"ttl": 1000}}, answer))
     server = Curious(LEGACY, ASKING)
-    able = {"requests": {"sampling": {"createMessage": {}}}}
+    able: Json = {"requests": {"sampling": {"createMessage": {}}}}
     async with open_world({"x": server}, settings={"x": {"session": "per-client"}}) as world:
         client = await client_of(world, down, {**CAPABILITIES, "tasks": able})
         questions: list[Json] = []
