@@ -89,7 +89,7 @@ def test_a_page_has_the_numbers_and_the_plots():
         assert words in text, words
 
 
-def test_a_page_begins_with_the_command_and_the_verdict_and_has_the_answer_of_a_search():
+def test_a_page_begins_with_the_verdict_and_answers_a_search():
     conditions = judge_all([parse_assertion("p99<1s")], [WHOLE])
     text = Page(html_of(report(WHOLE), (), conditions, {"docs": "200/s held"})).text
     order = ("mcpmux bench", conditions[0].sentence, "Throughput", "Latency", "docs: 200/s held")
