@@ -86,11 +86,15 @@ Audience = Hashable
 
 
 def like(call: Call) -> Hashable:
-    """Return a value that is equal for clients that a server cannot tell apart: same principal and host."""
+    """Return a value that is equal for calls whose clients a server cannot tell apart.
+
+    They have the same principal, host app and additional headers.
+    """
     info, offered = call.meta.get(CLIENT_INFO, b""), call.meta.get(CLIENT_CAPABILITIES, b"")
     identity = b"\0".join((info, offered))
     # Long values are hashed anew each time: the LRU cache would keep them as its keys.
-    return call.principal.name, (_digest_again if len(identity) <= SHORT_BYTES else _digest)(identity)
+    digest = _digest_again if len(identity) <= SHORT_BYTES else _digest
+    return call.principal.name, call.headers, digest(identity)
 
 
 def _digest(said: bytes) -> bytes:

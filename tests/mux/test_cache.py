@@ -9,8 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from mcpmux.mux.cache import CHANGES, ENTRY_OVERHEAD, MERGED, PARTS_LIMIT, URI_LIMIT, Cache, CacheKey, Fetch
+from mcpmux.mux.cache import (
+    CHANGES,
+    ENTRY_OVERHEAD,
+    MERGED,
+    PARTS_LIMIT,
+    URI_LIMIT,
+    Cache,
+    CacheKey,
+    Fetch,
+    like,
+)
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import CLIENT_INFO, Call
+from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.principal import Principal
 from tests.examples import examples
 
 MAX_BYTES, MAX_ENTRIES = 40_000, 8
@@ -265,3 +278,17 @@ def test_what_is_fetched_beside_another_can_be_joined_after_that():
 @given(st.sampled_from(URIS), st.sampled_from(URIS))
 def test_touching_is_mutual(uri: str, other: str):
     assert touches(uri, other) is touches(other, uri)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Call(m.RESOURCES_READ, {}, {}, principal=Principal("alice")),
+        Call(m.RESOURCES_READ, {}, {CLIENT_INFO: raw({"name": "other"})}),
+        Call(m.RESOURCES_READ, {}, {}, headers=(("X-Tenant", "a"),)),
+    ],
+)
+def test_a_private_answer_is_not_for_a_client_that_a_server_can_tell_apart(other: Call):
+    call = Call(m.RESOURCES_READ, {}, {})
+    assert like(call) == like(Call(m.RESOURCES_READ, {"uri": raw("memo:x")}, {}))
+    assert like(call) != like(other)
