@@ -42,7 +42,7 @@ def write_config(directory: Path, **tables: Any) -> Path:
     return path
 
 
-def test_after_kills_what_was_answered_is_audited_and_what_was_captured_can_be_read(tmp_path: Path):
+def test_after_kills_answers_are_audited_and_captures_are_readable(tmp_path: Path):
     log, folder = tmp_path / "audit", tmp_path / "capture"
     audit = {"directory": str(log), "rotate_size": "16KiB"}
     # Written after a few exchanges; a full queue holds requests back, so that no message is dropped.
@@ -154,11 +154,11 @@ def test_watching_takes_no_more_memory_from_minute_to_minute(tmp_path: Path):
     )
     with HttpMux(config) as mux:
         put_load(mux.url, WARM_SECONDS)
-        before, oldest = count_kilobytes(mux.pid), find_files(folder)[0]
+        kilobytes, oldest = count_kilobytes(mux.pid), find_files(folder)[0]
         put_load(mux.url, SECONDS)
-        growth = count_kilobytes(mux.pid) - before
+        growth = count_kilobytes(mux.pid) - kilobytes
         assert mux.stop(signal.SIGTERM) == 0
-    print(f"{growth:+} kB of {before}")
+    print(f"{growth:+} kB of {kilobytes}")
     assert growth < GROWTH_KILOBYTES
     assert oldest not in find_files(folder)
     assert sum(path.stat().st_size for path in find_files(folder)) < 2 * 256 * 1024

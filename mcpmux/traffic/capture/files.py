@@ -215,7 +215,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY
 
 
 class _Waiting(msgspec.Struct):
-    """What is to be written to one file. `began`: when that is to be begun, None if it is open.
+    """Data for one file. `began`: the time when the file is to be begun, None if it is open.
 
     `count`: the number of messages.
     """
