@@ -80,6 +80,19 @@ async def test_rows_appear_as_it_happens(browser: Browser):
         assert "tools/call" in (await page.run(TEXTS + ".join()"))
 
 
+async def test_the_number_of_an_exchange_is_shown_whole(browser: Browser):
+    async with opened(browser, many(1)) as (page, _):
+        await page.wait(f"{ROWS} === 1")
+        cell = "document.querySelector('.row .seq')"
+        await page.run(f"{cell}.textContent = '#12345'")
+        for width in (1360, 700):
+            await page.resize(width, 700)
+            await settle(page)
+            assert await page.run(f"{cell}.offsetWidth > 0 && {cell}.scrollWidth <= {cell}.clientWidth"), (
+                width
+            )
+
+
 async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(browser: Browser):
     async with opened(browser) as (page, here):
         docs = here.traffic.upstreams["docs"]
