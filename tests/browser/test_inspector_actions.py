@@ -256,6 +256,10 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
         saved = await page.run(f"fetch({link}.href).then(response => response.text())")
         name = await page.run(f"{link}.download")
         (tmp_path / name).write_text(saved)
+        har = "document.querySelector('#saving a[href*=har]')"
+        assert (await page.run(f"{har}.download")).endswith(".har")
+        entries = f"fetch({har}.href).then(answer => answer.json()).then(({{log}}) => log.entries.length)"
+        assert await page.run(entries) > 0
         codes = await page.run(
             "[...document.querySelectorAll('#saving .choices code')].map(each => each.textContent)"
         )

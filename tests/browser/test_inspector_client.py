@@ -376,8 +376,8 @@ async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):
 
 async def test_what_was_sent_can_be_sent_again_and_copied_as_a_command(browser: Browser):
     async with client_page(browser, docs=Desk(), more=Worker()) as (page, here):
-        before = inside("[aria-label='Sent before']")
-        assert await page.run(f"{before}.hidden")
+        history = inside("[aria-label='Sent before']")
+        assert await page.run(f"{history}.hidden")
         await pick(page, "prompts", "docs__explain")
         await fill(page, "topic", "ink")
         await send(page)
@@ -391,10 +391,10 @@ async def test_what_was_sent_can_be_sent_again_and_copied_as_a_command(browser: 
         await select(page, "Kind", "tools")
         assert await page.run(f"{inside('[type=search]')}.value") == ""  # each kind is searched for itself
         await page.open(here.announced)  # the tab of the browser keeps it
-        await page.wait(f"{before}?.options.length === 3")
-        labels = await page.run(f"[...{before}.options].map(each => each.text)")
+        await page.wait(f"{history}?.options.length === 3")
+        labels = await page.run(f"[...{history}.options].map(each => each.text)")
         assert labels[1:] == ["resources/read docs+memo:1", 'prompts/get docs__explain {"topic":"ink"}']
-        await page.run(f"{before}.value = '1'; {before}.dispatchEvent(new Event('change'))")
+        await page.run(f"{history}.value = '1'; {history}.dispatchEvent(new Event('change'))")
         await page.wait(f"{inside('.request h2')}.textContent === 'docs__explain'")
         assert await page.run(f"{field('topic')}.value") == "ink"
         await page.run(f"{inside('.actions button:last-child')}.click()")

@@ -41,6 +41,7 @@ PAGES = (
     "/api/filter",
     "/api/hosts",
     "/api/capture",
+    "/api/har",
     "/api/upstreams",
     "/upstreams",
     "/api/subscriptions",

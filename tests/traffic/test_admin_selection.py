@@ -9,8 +9,10 @@ from urllib.parse import urlencode
 
 import pytest
 
+from mcpmux import __version__
 from mcpmux.traffic.capture.files import read_files
 from mcpmux.traffic.reading.dialogue import Reading
+from mcpmux.traffic.reading.export import to_har
 from mcpmux.traffic.record import decode_record
 from tests.traffic.admin_world import SECRET, Listening, Traffic, ask, events, get, hear, listening, post
 
@@ -129,6 +131,8 @@ async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_pat
         assert (status, fields["content-type"]) == (200, "application/x-ndjson")
         assert (await ask(here, "/api/capture?filter=metod%3Dx", token=here.token))[0] == 400
         assert (await ask(here, "/api/capture", method="HEAD", token=here.token))[0] == 400
+        status, fields, har = await ask(here, "/api/har?filter=upstream%3Ddocs", token=here.token)
+        assert (status, fields["content-type"]) == (200, "application/json")
     file = tmp_path / "selection.jsonl"
     lines = unchunked_lines(body)
     file.write_bytes(b"\n".join(lines) + b"\n")
@@ -138,6 +142,8 @@ async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_pat
     assert (start.kind, start.run) == ("start", "test")
     assert [record.seq for record in messages] == [1, 2, 3, 4, 9, 10, 11, 12]
     assert SECRET not in file.read_text()
+    (document,) = [part for part in har.split(b"\r\n") if part.startswith(b"{")]  # one chunk
+    assert document.decode() == "".join(to_har(messages, __version__))
     reading = Reading("client", None)
     for record in map(decode_record, lines):
         reading.add(record)

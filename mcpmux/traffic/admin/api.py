@@ -11,6 +11,7 @@
 | `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true}`, `{"note": "…"}` or both |
 | `/api/filter` | `keys` of filters, each with its `values` where these are words of the language |
 | `/api/capture?filter=` | the selected exchanges, as a capture file |
+| `/api/har?filter=` | the same as HAR |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
@@ -35,6 +36,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Annotated
 
@@ -54,7 +56,7 @@ from mcpmux.traffic.admin.route import (
     Route,
     whole_number,
 )
-from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
+from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture, write_har
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import ORDERS, PAGE_ROWS, LiveView, ShownRow
 from mcpmux.traffic.outcome import MESSAGE_WORDS, OK
@@ -81,6 +83,8 @@ BREATH = 25  # records that are encoded before other tasks run
 COMMENT = b":\n\n"
 NOTE_LENGTH = 500  # characters
 CAPTURE: HeaderFields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
+HAR: HeaderFields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
+Write = Callable[[LiveView, Filter, Callable[[bytes], Awaitable[None]]], Awaitable[None]]
 
 
 class Mark(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,7 +119,8 @@ class Api:
             Route("/api/exchanges/{row}/differences/{other}", self._differences),
             Route("/api/exchanges/{row}", self._mark, method="POST"),
             Route("/api/filter", self._show_filter_keys),
-            Route("/api/capture", self._capture),
+            Route("/api/capture", partial(self._save, CAPTURE, write_capture)),
+            Route("/api/har", partial(self._save, HAR, write_har)),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
             Route("/api/subscriptions", self._show_subscriptions),
@@ -197,11 +202,11 @@ class Api:
         ]
         await http.send({"keys": keys})
 
-    async def _capture(self, http: HttpExchange) -> None:
+    async def _save(self, fields: HeaderFields, write: Write, http: HttpExchange) -> None:
         _check_get(http)
         view, filter_ = await self._view_for(http), _filter(http)
-        await http.reply.open(200, CAPTURE)
-        await write_capture(view, filter_, http.reply.write)
+        await http.reply.open(200, fields)
+        await write(view, filter_, http.reply.write)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
         """Send events `rows`: the newest rows changed after the messages `since`, where a list ended.

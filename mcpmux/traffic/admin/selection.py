@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -20,11 +22,13 @@ from mcpmux.protocol.envelope import members_of, value_of
 from mcpmux.traffic.admin.ring import Row, StoredMessage
 from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.view import LiveView
+from mcpmux.traffic.reading.export import to_har
 from mcpmux.traffic.reading.filters import LIVE_NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import ANSWERS, VERSION, Record, encode_record, micros_of, rfc3339
 from mcpmux.traffic.replay.report import compare
 
 WRITTEN_BYTES = 64 * 2**10  # of a capture that are sent together
+READ_TOGETHER = 100  # messages that a thread is given together
 
 _ASKED = ("method", "params")
 _ANSWERED = ("result", "error")
@@ -99,6 +103,30 @@ async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes],
                 await write(data)
                 data = b""
     await write(data)
+
+
+async def write_har(view: LiveView, wanted: Filter, write: Callable[[bytes], Awaitable[None]]) -> None:
+    """Write the same messages as HAR, as `mcpmux traffic export` does. It is made in a thread."""
+    async with aclosing(chosen_records(view, wanted)) as records:
+
+        async def read() -> list[Record]:
+            several: list[Record] = []
+            async for record in records:
+                several.append(record)
+                if len(several) == READ_TOGETHER:
+                    break
+            return several
+
+        def make() -> None:
+            data, batches = "", iter(partial(trio.from_thread.run, read), [])
+            for piece in to_har(chain.from_iterable(batches), __version__):
+                data += piece
+                if len(data) > WRITTEN_BYTES:
+                    trio.from_thread.run(write, data.encode())
+                    data = ""
+            trio.from_thread.run(write, data.encode())
+
+        await trio.to_thread.run_sync(make)
 
 
 async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Record, None]:

@@ -14,10 +14,11 @@ export class Saving extends Component {
   }
 
   render({ filter, own }, { mocks, problem }) {
-    const file = `mcpmux-${new Date().toISOString().replace(/[-:]|\..*/g, "")}Z.jsonl`;
-    const link = (words, wanted) => html`
-      <a class="button" download=${file}
-        href="/api/capture?${new URLSearchParams({ filter: wanted, own })}">${words}</a>`;
+    const name = `mcpmux-${new Date().toISOString().replace(/[-:]|\..*/g, "")}Z`;
+    const file = `${name}.jsonl`;
+    const link = (words, wanted, kind = "capture") => html`
+      <a class="button" download=${kind === "har" ? `${name}.har` : file}
+        href="/api/${kind}?${new URLSearchParams({ filter: wanted, own })}">${words}</a>`;
     const start = (words, wanted) => html`
       <button class="button" onclick=${() => this.attempt("/api/mocks", { filter: wanted })}>${words}</button>`;
     return html`
@@ -25,6 +26,7 @@ export class Saving extends Component {
         <div class="choices">
           ${link(filter ? "Save what the filter finds" : "Save all of them", filter)}
           ${link("Save what is marked", "marked")}
+          ${link(filter ? "Save what the filter finds as HAR" : "Save all as HAR", filter, "har")}
           ${!own && start(filter ? "Mock what the filter finds" : "Mock all of them", filter)}
           ${!own && start("Mock what is marked", "marked")}
           <span>The file is a capture. To have it answered from, or to read it:</span>
