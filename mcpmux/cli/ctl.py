@@ -250,8 +250,8 @@ REPLICAS: Columns = {
 
 
 def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a member of a replica's report; None if it is silent."""
-    value = replica.get(key) if replica.get("state") != "silent" else None
+    """Return a member of a replica's report; None if it is silent or gone."""
+    value = replica.get(key) if replica.get("state") not in ("silent", "gone") else None
     return None if value is None else form(value)
 
 

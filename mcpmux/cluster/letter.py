@@ -20,6 +20,7 @@ INSIDE: Final = "inside"  # its lease holds
 OUTSIDE: Final = "outside"  # it has none: requests that need the store are refused
 LEFT: Final = "left"  # it stops; others go on with its sessions
 SILENT: Final = "silent"  # it has a lease, and does not answer the replica that asked it
+GONE: Final = "gone"  # its lease has ended of late
 
 
 INSPECTOR: Final = -1  # instead of a listener: the request is of the inspector, which sends another one
@@ -56,7 +57,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica. `id`: the one in force; `state`: INSIDE, OUTSIDE, LEFT or SILENT; `trouble`: if it has any.
+    """A replica. `id`: the one in force; `state`: one of those above; `trouble`: if it has any.
 
     `since`: when it was started, in seconds since 1970. `store_away`: it got no answer when it asked last.
     `owned`: upstreams at which it subscribes for all. `sessions`: legacy sessions that are there now;
@@ -65,7 +66,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     took for its last answer. `events_waiting`: of streams, for the store. `lease_seconds`: that its lease
     still holds. `others`: replicas that it knows to be there. All counts are since the start.
 
-    Of a silent one only `name`, `id`, `url` and `version` are known, and the numbers have no meaning.
+    Of one that is silent or gone only `name`, `id`, `url` and `version` are known, and the numbers have no
+    meaning.
     """
 
     name: str

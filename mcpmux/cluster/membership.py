@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -35,6 +36,8 @@ GONE_KEPT: Final = 1000  # ids that are not in force any more
 GONE_BYTES: Final = 2**20  # of them; ours are short, but what the store names is anything
 LEASE_SECONDS: Final = 3.0
 RENEWALS: Final = 3  # in the time of one lease
+TRACES: Final = 32  # replicas that are remembered after they have gone
+TRACE_SECONDS: Final = 300.0  # for so long: a person may look for what was there
 NOT_ASKED: Final = "it has not been asked yet"
 
 
@@ -185,6 +188,7 @@ class Membership:
         self.trouble: str | None = NOT_ASKED
         self._asked_at = -math.inf  # when the store was last asked with success
         self._clock = clock()
+        self._traces = deque[tuple[Neighbour, float]](maxlen=TRACES)
         self._turn = trio.Lock()
         self._change = trio.lowlevel.ParkingLot()
         self._hurry = trio.Event()
@@ -230,6 +234,16 @@ class Membership:
     def others(self) -> list[Neighbour]:
         """All other replicas, once each."""
         return self._peers.all
+
+    @property
+    def traces(self) -> list[tuple[Neighbour, float]]:
+        """The replicas that have gone within TRACE_SECONDS, and how many seconds ago."""
+        now = trio.current_time()
+        return [
+            (neighbour, now - at)
+            for neighbour, at in self._traces
+            if now - at < TRACE_SECONDS and neighbour.replica not in self.neighbours
+        ]
 
     @contextmanager
     def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
@@ -343,6 +357,7 @@ class Membership:
         self._strangers = strangers
         for neighbour in lost:
             self._tell("a replica has gone", gone=neighbour.card.name)
+            self._traces.append((neighbour, trio.current_time()))
         if lost:
             self.on_loss()
             # When the store was last asked its lease still held, perhaps for no longer.

@@ -22,6 +22,7 @@ from mcpmux.clients.service import MuxService
 from mcpmux.cluster.door import Door, HandedCalls
 from mcpmux.cluster.herald import Herald
 from mcpmux.cluster.letter import (
+    GONE,
     INSIDE,
     INSPECTOR,
     LEFT,
@@ -209,30 +210,29 @@ class Replica:
         )
 
     async def describe_all(self) -> list[ReplicaState]:
-        """Return the states of all replicas, this one first. Takes no longer than ASK_SECONDS."""
+        """Return the states of all replicas: this one first, those last that have gone of late.
+
+        Takes no longer than ASK_SECONDS.
+        """
         states: dict[str, ReplicaState] = {}
         others = sorted(self.members.others, key=lambda each: (each.card.name, each.replica))
         async with trio.open_nursery() as nursery:
             for other in others:
                 nursery.start_soon(self._ask_state, other, states)
-        return [self.describe(), *(states[other.replica] for other in others)]
+        traces = [
+            _unknown(gone, GONE, f"it has gone {seconds:.0f} s ago") for gone, seconds in self.members.traces
+        ]
+        return [self.describe(), *(states[other.replica] for other in others), *traces]
 
     async def _ask_state(self, other: Neighbour, states: dict[str, ReplicaState]) -> None:
-        trouble, card = f"it does not answer within {ASK_SECONDS:g} s", other.card
+        trouble = f"it does not answer within {ASK_SECONDS:g} s"
         with trio.move_on_after(ASK_SECONDS):
             try:
                 states[other.replica] = await self._client.ask_state(other)
             except (TransportError, RemoteProtocolError) as error:
                 trouble = str(error)
         if other.replica not in states:
-            states[other.replica] = ReplicaState(
-                name=card.name,
-                id=other.replica,
-                url=card.url,
-                version=card.version,
-                state=SILENT,
-                trouble=trouble,
-            )
+            states[other.replica] = _unknown(other, SILENT, trouble)
 
     async def ask_inspectors(
         self, method: str, path: str, body: bytes, only: str | None = None
@@ -289,6 +289,14 @@ class Replica:
         self.herald.hear(news)
         for upstream, method in news.lists:
             self._hub.tell_list_change(method, upstream)
+
+
+def _unknown(other: Neighbour, state: str, trouble: str) -> ReplicaState:
+    """Return the state of a replica of which only the card is known."""
+    card = other.card
+    return ReplicaState(
+        name=card.name, id=other.replica, url=card.url, version=card.version, state=state, trouble=trouble
+    )
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import trio
 
 from mcpmux import __version__
-from mcpmux.cluster import replica
+from mcpmux.cluster import membership, replica
 from mcpmux.cluster.letter import Neighbour, ReplicaState
 from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE
@@ -59,7 +60,12 @@ async def test_counts_are_of_what_went_from_one_replica_to_another():
         while len(replicas["c"].node.members.others) > 1:
             await replicas["c"].node.members.changed(LEASE)
         states = await states_at(replicas, "c")
-        assert sorted(states) == ["b", "c"]
+        assert sorted(states) == ["a", "b", "c"]
+        assert states["a"].state == "gone"
+        assert re.fullmatch(r"it has gone \d+ s ago", states["a"].trouble or "")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(membership, "TRACE_SECONDS", 0.0)
+            assert sorted(await states_at(replicas, "c")) == ["b", "c"]
         assert (states["b"].sessions, states["b"].taken_over) == (1, 1)
 
 
