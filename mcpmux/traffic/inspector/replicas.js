@@ -28,7 +28,8 @@ const card = (replica) => html`
     <p class="target" translate="no">${replica.url}</p>
     ${replica.trouble && html`<p class="trouble">${replica.trouble}</p>`}
     ${facts([
-      ["Id", replica.id], ["Version", replica.version], ...(["silent", "gone"].includes(replica.state) ? [] : numbers(replica)),
+      ["Id", replica.id], ["Version", replica.version],
+      ...(["silent", "gone"].includes(replica.state) ? [] : numbers(replica)),
     ])}
   </article>`;
 
