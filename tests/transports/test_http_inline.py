@@ -16,7 +16,7 @@ import trio.testing
 
 from mcpmux.transports.http.server_connection import CONNECTION
 from mcpmux.transports.inline import in_task, woken
-from tests.transports.test_http_server import GET, GET_AND_CLOSE, TEXT, receive_all, receive_until, serving
+from tests.transports.test_http_server import GET, TEXT, receive_all, receive_until, serving
 
 pytestmark = pytest.mark.usefixtures("received")
 
@@ -180,15 +180,6 @@ async def test_a_client_that_leaves_is_noticed_and_its_handler_cancelled(needs_t
         assert answer.wake is None
 
 
-async def test_what_is_left_when_the_server_is_cut_off_is_cancelled():
-    desk = Desk()
-    async with serving_inline(desk.handle) as server:
-        stream = await server.connect()
-        answer = await ask(stream, desk)
-    assert answer.ended == "cut off"
-    await stream.aclose()
-
-
 @pytest.mark.parametrize("needs_task", [True, False], ids=["in task", "asleep"])
 async def test_called_off_it_is_cancelled_and_the_connection_goes_on(needs_task):
     desk = Desk()
@@ -238,16 +229,6 @@ async def test_a_connection_is_idle_from_its_answer_on():
         assert trio.current_time() - came >= 0.2  # a sweep before
 
 
-async def test_a_stopping_server_does_not_wait_for_an_answered_connection():
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        answer = await ask(stream, desk)
-        answer.come(b"text")
-        await receive_until(stream, b"\r\n\r\ntext")
-        server.stopping.set()
-        await settled(server.stopped)
-
-
 async def test_nothing_is_answered_after_the_answer_that_says_it_is_the_last():
     desk = Desk()
     async with serving_inline(desk.handle) as server, await server.connect() as stream:
@@ -260,17 +241,6 @@ async def test_nothing_is_answered_after_the_answer_that_says_it_is_the_last():
             await receive_all(stream)
         await settled(server.stopped)
         assert not desk.others
-
-
-@pytest.mark.parametrize("request_", [GET_AND_CLOSE, b"GET /a HTTP/1.0\r\n\r\n"], ids=["close", "HTTP/1.0"])
-async def test_the_answer_to_the_last_request_of_a_connection_ends_it(request_):
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(request_)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
-        answer.come(b"bye")
-        assert (await receive_all(stream)).endswith(b"\r\n\r\nbye")
 
 
 async def test_a_client_that_closed_its_side_is_gone_as_it_is_without():
@@ -295,19 +265,6 @@ async def test_an_answer_that_blocks_is_sent_before_the_next():
         assert first.endswith(b"\r\n\r\n")
         assert second.endswith(b"/next")
         assert answer.ended == "answered"
-
-
-async def test_the_answer_to_a_client_that_resets_the_connection_is_no_trouble():
-    desk = Desk()
-    async with serving_inline(desk.handle) as server:
-        stream = await server.connect()
-        answer = await ask(stream, desk)
-        trio.lowlevel.notify_closing(stream.socket)
-        stream.socket.close()
-        answer.come(b"too late")
-        assert b"/next" in await server.ask(LAST)
-        server.stopping.set()
-        await settled(server.stopped)
 
 
 @pytest.mark.parametrize("when", ["at once", "woken", "in task"])
@@ -380,18 +337,6 @@ async def test_a_handler_that_crashes_on_a_foreign_disconnect_harms_no_other_con
         await settled(answer.over)
         await other.send_all(NEXT)
         await receive_until(other, b"/next")
-
-
-async def test_a_handler_that_is_over_without_an_answer_is_answered_for():
-    class Forgetful(Answer):
-        async def give(self):
-            await woken(self)
-
-    desk = Desk(Forgetful)
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        answer = await ask(stream, desk)
-        answer.come(b"")
-        assert (await receive_all(stream)).startswith(b"HTTP/1.1 500 ")
 
 
 async def test_a_stream_can_be_begun_without_a_task_and_ended_in_one():

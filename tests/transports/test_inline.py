@@ -16,7 +16,6 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.inline import Inline, in_task, woken
 
 MINE = ContextVar("MINE", default=0)
@@ -75,49 +74,6 @@ def test_it_shows_its_state():
     assert repr(life.inline) == "<Inline over>"
 
 
-@pytest.mark.parametrize("sleeps", [True, False])
-def test_what_waits_for_trio_without_a_task_has_failed(sleeps):
-    async def work(spring, say):
-        try:
-            if sleeps:
-                await woken(spring)
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        finally:
-            say("left")
-
-    life = Life(work)
-    life.inline.start()
-    if sleeps:
-        life.spring.gush()
-    assert life.inline.is_over
-    assert isinstance(life.inline.error, LocalProtocolError)
-    assert (life.told, life.changes) == (["left"], sleeps)
-    assert life.spring.wake is None
-
-
-def test_one_may_wake_another():
-    sources = [Spring(), Spring()]
-    steps = []
-
-    async def first():
-        await woken(sources[0])
-        steps.append("first")
-        sources[1].gush()
-        await in_task()
-        steps.append("never")
-
-    async def second():
-        await woken(sources[1])
-        steps.append("second")
-
-    runs = [Inline(work, copy_context(), lambda: None) for work in (first(), second())]
-    assert [run.start() for run in runs] == [True, True]
-    sources[0].gush()
-    assert steps == ["first", "second"]
-    assert [run.is_over for run in runs] == [False, True]  # the first needs a task after the second has run
-    runs[0].close()
-
-
 @pytest.mark.parametrize("begun", ["not begun", "asleep", "waiting for a task", "over"])
 def test_closed_it_ends_as_a_generator_does(begun):
     async def work(spring, say):
@@ -148,24 +104,6 @@ async def attend(life, scope=None):
     with scope:
         await life.inline
     return scope.cancelled_caught
-
-
-async def test_a_coroutine_that_needs_a_task_continues_in_its_attendant():
-    async def work(_spring, say):
-        await in_task()
-        say(trio.lowlevel.current_task())
-        await trio.sleep(0.001)
-        with trio.move_on_after(0):
-            await trio.sleep_forever()
-        await in_task()
-        say("all")
-
-    life = Life(work)
-    life.inline.start()
-    await life.inline
-    assert life.told == [trio.lowlevel.current_task(), "all"]
-    assert life.inline.is_over
-    assert life.changes == 0
 
 
 @pytest.mark.parametrize("where", ["asleep", "asleep in task", "in task"])
