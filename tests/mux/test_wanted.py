@@ -228,3 +228,13 @@ class Asking(RuleBasedStateMachine):
 
 TestAsking = Asking.TestCase
 TestAsking.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
+
+
+def test_a_new_owner_is_asked_for_what_another_has_declined():
+    asked = frozenset(URIS)
+    wanted = Wanted(lambda: asked)
+    wanted.begin("a", for_lists=False)
+    wanted.acknowledge(wanted.shared, "a", asked, frozenset(URIS[:1]), 0.0)
+    assert wanted.of_upstream(0.0) == asked - {URIS[0]}
+    wanted.follow("b")
+    assert wanted.next_listen(wanted.shared, 0.0) == asked

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
+from mcpmux.mux.rewrite import IDS_KEPT, ForeignMark, Marks, owner_of
 
 PROCESSES = st.text("abcxyz0123456789", min_size=1, max_size=16)
 
@@ -37,3 +37,12 @@ def test_marks_of_an_earlier_process_id_stay_its_own(before: str, now: str, text
     marks.become(now)
     assert marks.own_part(marked) == text
     assert owner_of(marks.current + text) == now
+
+
+def test_marks_of_the_latest_ids_are_valid_and_no_others():
+    marks = Marks("0")
+    for number in range(1, IDS_KEPT + 1):
+        marks.become(str(number))
+    assert [*marks.own] == [str(number) for number in range(1, IDS_KEPT + 1)]
+    with pytest.raises(ForeignMark):
+        marks.own_part("0.a")

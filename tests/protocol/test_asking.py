@@ -27,6 +27,8 @@ URL: dict[str, Any] = {"elicitation": {"url": {}}}
     [
         ({"sampling": {}}, "sampling/createMessage", {}, True),
         ({}, "sampling/createMessage", {}, False),
+        ({"sampling": {}}, "sampling/createMessage", {"tools": []}, False),
+        ({"sampling": {"tools": {}}}, "sampling/createMessage", {"toolChoice": {}}, True),
         (None, "roots/list", {}, False),
         ({"roots": {}}, "roots/list", {}, True),
         ({"roots": True}, "roots/list", {}, False),
@@ -59,6 +61,15 @@ def test_questions_travel_as_input_required_without_the_legs_own_metadata():
     assert wishes_in({"resultType": raw("complete")}) is None
     with pytest.raises(RpcError):
         wishes_in({"resultType": raw("input_required"), "inputRequests": raw([1])})
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_a_modern_client_gets_no_id_of_a_visit_and_no_task_of_a_question(legacy: bool):
+    meta = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
+    asked = raw({"elicitationId": "e", "message": "m", "_meta": {**meta, "progressToken": 1}})
+    result = input_required({"q": Request("q", "elicitation/create", asked)}, "state", legacy=legacy)
+    params = decode_any(result["inputRequests"])["q"]["params"]
+    assert params == ({"elicitationId": "e", "message": "m", "_meta": meta} if legacy else {"message": "m"})
 
 
 def test_a_clients_error_travels_in_the_place_of_its_response():

@@ -122,6 +122,7 @@ def test_any_bytes_are_a_message_or_are_refused_as_json_rpc_asks(data: bytes):
         decode_message(data)
     except BadMessage as bad:
         assert bad.code in (PARSE_ERROR, INVALID_REQUEST)
+        assert bad.message
 
 
 # Cases

@@ -196,6 +196,15 @@ def test_a_name_in_the_header_alone_does_not_match():
         check_request(GOOD, Call("tools/call", {}, CALL.meta))
 
 
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+def test_a_task_that_is_named_in_the_header_is_that_of_the_body(method: str):
+    call, headers = Call(method, {"taskId": raw("bar")}, META), {**GOOD, "mcp-method": method}
+    check_request(headers, call)
+    check_request({name: value for name, value in headers.items() if name != "mcp-name"}, call)
+    with pytest.raises(HeaderMismatch, match="'foo' does not match body value 'bar'"):
+        check_request({**headers, "mcp-name": "foo"}, call)
+
+
 # x-mcp-header
 
 
