@@ -362,15 +362,6 @@ async def test_a_large_body_is_not_read(framing, knows):
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_streams_end_when_mcpmux_stops():
-    async with listening() as here, events(here, "/api/exchanges/stream") as receive:
-        await hear(receive)
-        here.stopping.set()
-        with trio.fail_after(WAIT_SECONDS):
-            async for _ in receive:
-                pass
-
-
 @pytest.mark.parametrize("path", ["/api/exchanges/stream", "/api/traffic/stream"])
 async def test_what_passes_just_before_mcpmux_stops_is_told(path):
     traffic = Traffic()

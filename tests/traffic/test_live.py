@@ -309,16 +309,6 @@ async def test_the_filter_language_finds_rows(text, expected):
     assert sorted(row.row for row in rows) == expected
 
 
-async def test_a_row_shows_the_view_of_its_client_with_its_narrowing():
-    traffic = Traffic()
-    traffic.exchange()
-    traffic.exchange(view="coding")
-    traffic.exchange(view="coding?tools=find*")
-    traffic.exchange(view="?upstreams=docs")
-    shown, _ = await traffic.view.find(parse_filter("", NOW), LAST, 100)
-    assert [row.view for row in shown] == ["?upstreams=docs", "coding?tools=find*", "coding", None]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
