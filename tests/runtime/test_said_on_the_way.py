@@ -75,18 +75,14 @@ async def test_what_nobody_knows_stops_where_servers_are_merged(world_class: typ
 
 
 @pytest.mark.parametrize("world_class", [World, HttpWorld])
-async def test_log_messages_that_nobody_asked_for_pass_in_front_of_one_server(world_class: type[World]):
+@pytest.mark.parametrize(("settings", "heard"), [(ALONE, [0, 1, "result"]), (None, ["result"])])
+async def test_log_messages_that_nobody_asked_for_are_counted_and_pass_in_front_of_one_server_only(
+    settings: Any, heard: list[Any], world_class: type[World]
+):
     server = ScriptedServer(tools=[], handlers={"tools/call": chatter})
-    async with open_world({"docs": server}, settings=ALONE, world_class=world_class) as world:
-        assert await hear_all(world.client(), "tools/call", {"name": "t"}) == [0, 1, "result"]
-        assert world.mux.upstreams["docs"].unasked_logs == 2
-
-
-@pytest.mark.parametrize("world_class", [World, HttpWorld])
-async def test_log_messages_that_nobody_asked_for_are_dropped_and_counted(world_class: type[World]):
-    server = ScriptedServer(tools=[], handlers={"tools/call": chatter})
-    async with open_world({"docs": server}, world_class=world_class) as world:
-        assert await hear_all(world.client(), "tools/call", {"name": "docs__t"}) == ["result"]
+    async with open_world({"docs": server}, settings=settings, world_class=world_class) as world:
+        name = "t" if settings else "docs__t"
+        assert await hear_all(world.client(), "tools/call", {"name": name}) == heard
         assert world.mux.upstreams["docs"].unasked_logs == 2
 
 
