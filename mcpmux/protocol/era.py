@@ -57,6 +57,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
 from mcpmux.protocol.codes import (
     DEFINED,
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -64,6 +65,7 @@ from mcpmux.protocol.codes import (
     OWN,
     RESERVED,
     RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
 )
 from mcpmux.protocol.envelope import (
     decode_fields,
@@ -83,6 +85,7 @@ from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
 
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
+_OF_THE_LEG: Final = frozenset({HEADER_MISMATCH, UNSUPPORTED_VERSION})
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server repeats it with every result
 KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded anew each time
 AUDIO_URI: Final = "audio:"  # an embedded resource must have a URI; sound in a message has none
@@ -156,10 +159,15 @@ def _with_tight_schemas(tool: Fields) -> Fields:
     return tool
 
 
-def upgrade_code(error: RpcError) -> RpcError:
-    """Return a legacy server's error for a modern client, for which its own codes have another meaning."""
+def upgrade_code(error: RpcError, *, modern: bool) -> RpcError:
+    """Return a server's error without a code that has another meaning for the client. `modern`: the server.
+
+    A modern server's own codes are those of MCP, but some of them are about its leg: the client has chosen
+    neither the headers nor the version there.
+    """
     # What mcpmux itself answers is no raw JSON, and may well have such a code.
-    if error.code not in DEFINED or not (error.data is None or isinstance(error.data, Raw)):
+    misleading = error.code in (_OF_THE_LEG if modern else DEFINED)
+    if not misleading or not (error.data is None or isinstance(error.data, Raw)):
         return error
     return RpcError(INTERNAL_ERROR, error.message, raw({"error": error_body(error)}))
 

@@ -233,8 +233,9 @@ class Router:
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
         """Return an upstream's error with clients' names. `call`: with the upstream's own names."""
-        if not (call.legacy or upstream.facts is None or is_modern(upstream.facts.revision)):
-            error = upgrade_code(error)
+        modern = upstream.facts is not None and is_modern(upstream.facts.revision)
+        if modern or not (call.legacy or upstream.facts is None):
+            error = upgrade_code(error, modern=modern)
         if upstream.space.transparent:
             return error
         named = rewrite.named_in(call.method, call.params)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
-from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, Json
+from tests.peers.revision import CAPABILITIES, ERAS, LEGACY, MODERN, Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
@@ -89,16 +89,24 @@ async def test_what_the_only_server_refuses_is_in_its_own_words(up: str, autojum
         assert server.pages == {}
 
 
-@pytest.mark.parametrize("code", [-32020, -32022, -32050, -32099])
-async def test_a_legacy_servers_own_code_does_not_pass_for_one_of_2026(code: int, autojump_clock):
-    """ "Error Codes", 2026-07-28: -32020 to -32099 are "defined exclusively by the MCP specification"."""
+CODES = [(LEGACY, MODERN, code) for code in (-32020, -32022, -32050, -32099)]
+CODES += [(MODERN, down, code) for down in ERAS for code in (-32020, -32022)]
+
+
+@pytest.mark.parametrize(("up", "down", "code"), CODES)
+async def test_a_servers_code_does_not_pass_for_one_of_mcpmux(up: str, down: str, code: int, autojump_clock):
+    """ "Error Codes", 2026-07-28: -32020 to -32099 are "defined exclusively by the MCP specification".
+
+    A legacy server's mean something else, and a modern one's may be about mcpmux's own headers and version.
+    """
 
     async def refuse(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
         raise RpcFailure(code, "no", {"a": 1})
 
-    server = ScriptedServer(LEGACY, tools=[], handlers={"tools/call": refuse})
+    server = ScriptedServer(up, tools=[], handlers={"tools/call": refuse})
     async with open_world({"docs": server}, settings=ALONE) as world:
-        error = await world.client().refusal("tools/call", {"name": "t"})
+        client = await world.open_client(down)
+        error = await client.refusal("tools/call", {"name": "t"})
         own = {"code": code, "message": "no", "data": {"a": 1}}
         assert error == {"code": -32603, "message": "no", "data": {"error": own}}
 
