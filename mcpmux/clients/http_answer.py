@@ -21,6 +21,7 @@ from mcpmux.protocol.codes import (
     BUSY,
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    NOT_READ,
     RETRY_SECONDS,
     TOO_MANY_REQUESTS,
     UNAVAILABLE,
@@ -182,6 +183,8 @@ async def respond(
     except Exception as error:
         started = reply.started
         status, headers, data = failure(request, error)
+        if status == 400 and isinstance(error, RpcError) and error.code in NOT_READ:
+            status = 200  # the request was read: it is a server behind mcpmux that says so
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return

@@ -46,7 +46,10 @@ REFUSED: Final = -31004  # an interceptor or a person refuses the request, or th
 OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY, REFUSED})
 """Codes of mcpmux, which an upstream that is itself a mcpmux uses, too."""
 
-_BAD_REQUEST: Final = frozenset({PARSE_ERROR, INVALID_REQUEST}) | MODERN_ONLY
+NOT_READ: Final = frozenset({PARSE_ERROR, INVALID_REQUEST})
+"""Of a message that is no request. A client takes 400 with one of these for a server of an older revision."""
+
+_BAD_REQUEST: Final = NOT_READ | MODERN_ONLY
 
 RETRY_SECONDS = 1  # the limit is reached by running exchanges, and few run longer
 REQUEST_TIMEOUT: Final = 408

@@ -9,7 +9,7 @@ import trio
 
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, LEGACY, MODERN, VERSION, Json
-from tests.peers.server import ScriptedServer
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.test_flows import docs
 
@@ -128,6 +128,19 @@ async def test_unknown_methods_are_404_for_modern_clients(method, status):
     async with open_endpoint() as client:
         answer = await client.modern(method)
         assert (answer.status, answer.last["error"]["code"]) == (status, -32601)
+
+
+@pytest.mark.parametrize(("code", "status"), [(-32600, 200), (-32700, 200), (-32021, 400), (-32601, 404)])
+async def test_no_servers_refusal_looks_like_one_of_an_older_revision(code, status):
+    """With 400, "if the body is [...] not a recognized modern JSON-RPC error, fall back to `initialize`"."""
+
+    async def refuse(_server: Any, _params: Json, _message: Json) -> Json:
+        raise RpcFailure(code, "no", {"requiredCapabilities": {}})
+
+    servers = {"x": ScriptedServer(tools=[], handlers={"tools/call": refuse}), "docs": docs()}
+    async with open_endpoint(servers) as client:
+        answer = await client.modern("tools/call", {"name": "x__t"})
+        assert (answer.status, answer.last["error"]["code"]) == (status, code)
 
 
 async def test_other_verbs_and_paths_are_refused():
