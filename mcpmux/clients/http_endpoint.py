@@ -433,7 +433,7 @@ class HttpEndpoint:
             params = message.params if message.members is None else message.members
             call = Call.of(message.method, params, principal=request.principal)
             version = request.headers.get(VERSION_HEADER)
-            # `initialize` opens a session whatever the header says ("Versioning": the message decides).
+            # `initialize` opens a session with any version in the header ("Versioning": the message decides).
             if VERSION not in call.meta and (
                 version is None or not is_modern(version) or message.method == m.INITIALIZE
             ):

@@ -72,7 +72,7 @@ def discover_call(client_info: Raw) -> Call:
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
     """Return the request that opens a legacy session, in the newest legacy revision or another.
 
-    A server is promised no tasks for its questions, whatever its client could do.
+    A server is promised no tasks for its questions, even if its client can make them.
     """
     able = members_of(capabilities)
     if able.pop("tasks", None) is not None:

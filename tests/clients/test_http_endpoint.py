@@ -38,7 +38,7 @@ async def test_a_legacy_session_lives_from_initialize_to_delete():
         for body, verb in ((initialized, "POST"), (b"", "GET"), (b"", "DELETE")):
             refused = await client.send(body, unknown, verb)
             assert (refused.status, refused.last["error"]["code"]) == (400, -32022)
-        # What opens a session is the message: a header of another era does not make it a modern one.
+        # The message opens a session: a header of another era does not make it a modern one.
         assert await client.initialize(headers={"MCP-Protocol-Version": MODERN})
         assert (await client.send(b"", session, "DELETE")).status == 204
         gone = await client.send(request("ping"), session)
