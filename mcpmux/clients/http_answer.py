@@ -184,7 +184,7 @@ async def respond(
         started = reply.started
         status, headers, data = failure(request, error)
         if status == 400 and isinstance(error, RpcError) and error.code in NOT_READ:
-            status = 200  # the request was read: it is a server behind mcpmux that says so
+            status = 200  # the request was read, and a server behind mcpmux refuses it
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return

@@ -231,10 +231,10 @@ TestAsking.settings = settings(max_examples=examples(100), stateful_step_count=4
 
 
 def test_a_new_owner_is_asked_for_what_another_has_declined():
-    asked = frozenset(URIS)
-    wanted = Wanted(lambda: asked)
-    wanted.begin("a", for_lists=False)
-    wanted.acknowledge(wanted.shared, "a", asked, frozenset(URIS[:1]), 0.0)
-    assert wanted.of_upstream(0.0) == asked - {URIS[0]}
-    wanted.follow("b")
-    assert wanted.next_listen(wanted.shared, 0.0) == asked
+    uris = frozenset(URIS)
+    machine = Wanted(lambda: uris)
+    machine.begin("a", for_lists=False)
+    machine.acknowledge(machine.shared, "a", uris, frozenset(URIS[:1]), 0.0)
+    assert machine.of_upstream(0.0) == uris - {URIS[0]}
+    machine.follow("b")
+    assert machine.next_listen(machine.shared, 0.0) == uris

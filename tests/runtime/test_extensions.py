@@ -183,8 +183,8 @@ async def test_what_comes_in_a_private_session_is_for_its_client(autojump_clock)
         {"docs": server}, settings={"docs": {"prefix": "", "session": "per-client"}}
     ) as world:
         other, client = await legacy_client(world), await legacy_client(world)
-        for each in (other, client):  # each opens a session, that of the last one is spoken to
-            await each.request("tools/list")
+        for opener in (other, client):  # each opens a session, that of the last one is spoken to
+            await opener.request("tools/list")
         await server.send(unknown(1))
         await server.send(logged("error"))
         assert await heard(client) == [1, "error"]
