@@ -464,7 +464,7 @@ async def test_files_are_begun_and_removed_while_it_runs(tmp_path: Path):
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(20):
-            sink.take_all([ask(client, exchanges, "x" * 5000)])
+            sink.take_all([ask(client, exchanges, "x" * capture_module.LARGE)])
         await until(lambda: len(find_files(tmp_path)) == 2)
 
     config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,9 +42,7 @@ GZIP = ".gz"
 COMPRESSED = SUFFIX + GZIP
 
 LINE_LIMIT = 512 * 2**20  # bytes; a whole message in one record, with room to spare
-
 CHUNK_BYTES = 64 * 2**10  # of lines that are read at a time
-
 DAMAGED = "the compressed file is damaged from here on"
 _MAGIC = b"\x1f\x8b"
 _CUT = "the file was cut in the middle of this line"
@@ -81,7 +79,7 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
 
 
 class LineReader:
-    """Reads whole lines of a file that may be compressed, cut or still growing. Use it as a context. Blocks.
+    """Reads whole lines of a file that may be compressed, cut or still growing; `close` it. Blocks.
 
     `is_complete`: whether no more can come, as the compression has its end, or `is_damaged`.
     """
@@ -93,15 +91,7 @@ class LineReader:
         self.is_complete = self.is_damaged = False
         self._begun: list[bytes] = []  # the line whose end has not been read
         self._size = 0  # of that line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
+        self.close = self._file.close
 
     def read(self) -> list[bytes]:
         """Return some lines without their ends; [] when there are no more so far. Raises OSError."""
@@ -135,7 +125,7 @@ class LineReader:
         return data
 
     def _go_on(self, piece: bytes) -> None:
-        if piece and self._size <= LINE_LIMIT:  # a line that is too long shows by its length, not by its end
+        if piece and self._size <= LINE_LIMIT:  # else the line is cut, and reported as no record
             self._begun.append(piece)
             self._size += len(piece)
 
@@ -153,26 +143,19 @@ def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
 def _read_file(path: Path, on_bad: OnBad) -> Iterator[Record]:
     number = 0
     try:
-        with LineReader(path) as reader:
+        with contextlib.closing(LineReader(path)) as reader:
             while lines := (whole := reader.read()) or reader.take_rest():
                 for line in lines:
                     number += 1
                     try:
                         if line.strip():
-                            yield decode_line(line)
+                            yield decode_record(line)
                     except BadRecord as error:
                         on_bad(BadLine(path, number, str(error) if whole else _CUT))
             if reader.is_damaged:
                 on_bad(BadLine(path, number + 1, DAMAGED))
     except OSError as error:
         on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
-
-
-def decode_line(line: bytes) -> Record:
-    """Return the record on a line of a file. Raises BadRecord."""
-    if len(line) > LINE_LIMIT:
-        raise BadRecord(f"the line is longer than {LINE_LIMIT} bytes")
-    return decode_record(line)
 
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:
@@ -215,10 +198,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY
 
 
 class _Waiting(msgspec.Struct):
-    """Data for one file. `began`: the time when the file is to be begun, None if it is open.
-
-    `count`: the number of messages.
-    """
+    """Data of `count` messages for a file, which is to be begun, with the time `began`, or open (None)."""
 
     began: float | None
     data: list[bytes]
@@ -252,18 +232,9 @@ class CaptureWriter:
 
     def add(self, lines: bytes, count: int, now: float) -> None:
         """Add whole lines of so many messages, to a new file if the last one is large or old enough."""
-        if now - self._began >= self._age_limit:
+        if self._size >= self._size_limit or now - self._began >= self._age_limit:
             self._begin(now)
-        while lines:
-            # At least one line, of any length, goes into a file.
-            room = max(self._size_limit - self._size, 1)
-            part = lines if len(lines) < room else lines[: lines.find(b"\n", room - 1) + 1]
-            self._put(part)
-            lines = lines[len(part) :]
-            if self._size >= self._size_limit:
-                self.end()
-                if lines:
-                    self._begin(now)
+        self._put(lines)
         self._waiting[-1].count += count
 
     def _begin(self, now: float) -> None:
@@ -272,27 +243,22 @@ class CaptureWriter:
             self._compressor = compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # with a gzip header
         self._size, self._began = 0, now
         self._waiting.append(_Waiting(now, []))
-        at = round(now - self._run.clock, 6)
-        time = self._run.time_of(now)
-        start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
-        self._put(encode_record(start))
+        at, time = round(now - self._run.clock, 6), self._run.time_of(now)
+        self._put(encode_record(Record(VERSION, self._run.name, time, "start", at=at, version=__version__)))
 
-    def _put(self, lines: bytes) -> None:
-        self._size += len(lines)
+    def _put(self, data: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> None:
+        self._size += len(data)
         if self._compressor is not None:
             # Flushed, so that a reader of an unfinished file gets these lines.
-            lines = self._compressor.compress(lines) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
-        self._append(lines)
-
-    def _append(self, data: bytes) -> None:
+            data = self._compressor.compress(data) + self._compressor.flush(flush)
         if not self._waiting:
             self._waiting.append(_Waiting(None, []))
         self._waiting[-1].data.append(data)
 
     def end(self) -> None:
-        """Add the end of the compression; lines after it begin a file."""
+        """End the compression, if a file has any; what is added afterwards begins a file."""
         if self._compressor is not None:
-            self._append(self._compressor.flush())
+            self._put(b"", zlib.Z_FINISH)
             self._compressor = None
         self._began = -math.inf
 

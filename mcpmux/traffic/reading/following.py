@@ -16,13 +16,12 @@ from mcpmux.traffic.capture.files import (
     BadLine,
     LineReader,
     OnBad,
-    decode_line,
     expand_paths,
     find_files,
     is_being_written,
     read_files,
 )
-from mcpmux.traffic.record import BadRecord, Record
+from mcpmux.traffic.record import BadRecord, Record, decode_record
 
 LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; reading more would take long
 GZIP_GROWTH = 8  # ratio of a capture's size to its compressed size
@@ -38,8 +37,10 @@ class Follower:
         self._start = expand_paths(paths)
         self.found_nothing = not self._start
         self.left_out = False
-        self._known = {_plain_name(path) for path in self._start}
-        self.growing = {path: LineReader(path) for path in self._start if _may_grow(path)}
+        self._known = set(self._start)
+        # Other programs than mcpmux do not lock the plain files that they write.
+        growing = (path for path in self._start if path.suffix != GZIP or is_being_written(path))
+        self.growing = {path: LineReader(path) for path in growing}
 
     def __enter__(self) -> Follower:
         return self
@@ -96,8 +97,8 @@ class Follower:
                 self.growing.pop(path).close()
         if idle:  # else the rest of a complete file must come before the next file
             for path in (path for folder in self._folders for path in find_files(folder)):
-                if _plain_name(path) not in self._known:
-                    self._known.add(_plain_name(path))
+                if path not in self._known:
+                    self._known.add(path)
                     self.growing[path] = LineReader(path)
                     records += self._records(path, self.growing[path].read())
         return records
@@ -105,16 +106,6 @@ class Follower:
     def _records(self, path: Path, lines: Iterable[bytes]) -> Iterator[Record]:
         for line in filter(bytes.strip, lines):
             try:
-                yield decode_line(line)
+                yield decode_record(line)
             except BadRecord as error:
                 self._on_bad(BadLine(path, 0, str(error)))
-
-
-def _plain_name(path: Path) -> Path:
-    """Return the path that a file had before another program compressed it."""
-    return path.with_suffix("") if path.suffix == GZIP else path
-
-
-def _may_grow(path: Path) -> bool:
-    """Return whether a file may be written now: other programs than mcpmux do not lock plain files."""
-    return path.suffix != GZIP or is_being_written(path)
