@@ -71,7 +71,8 @@ async def get_prompt(config: Config, name: str, arguments: Arguments, hint: str)
     async with open_client(config, f"getting {name}") as client:
         item = await client.find(m.PROMPTS_LIST, name)
         values = arguments.unread if item is None else arguments.read_by(_schema_of(item))
-        return await client.exchange(m.PROMPTS_GET, {"name": raw(name), "arguments": raw(values)}, hint)
+        params = {"name": raw(name), **({"arguments": raw(values)} if values else {})}
+        return await client.exchange(m.PROMPTS_GET, params, hint)
 
 
 def _schema_of(item: Fields) -> dict[str, Any]:

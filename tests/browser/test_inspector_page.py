@@ -231,6 +231,29 @@ async def test_a_column_keeps_the_width_that_it_was_given(browser: Browser):
         assert await page.run(width) == narrow
 
 
+async def test_columns_are_chosen(browser: Browser):
+    async with opened(browser, many(1)) as (page, here):
+        await page.resize(1600, 800)
+        await page.wait(f"{ROWS} === 1")
+        choose = "[...document.querySelectorAll('#chosen label')].find(each => each.innerText === ' Client')"
+        wide = "document.querySelector('.row .name').offsetWidth"
+        seen = "document.querySelector('.row .client').checkVisibility({visibilityProperty: true})"
+        narrow = await page.run(wide)
+        await page.run("document.getElementById('choose').click()")
+        await page.run(f"{choose}.click()")
+        assert not await page.run(seen)
+        assert await page.run(wide) > narrow
+        await page.key("Escape")  # closes only what was opened
+        assert not await page.run("document.getElementById('chosen').checkVisibility()")
+        await page.open(here.url)
+        await page.wait(f"{ROWS} === 1")
+        assert not await page.run(seen)
+        await page.run("document.getElementById('choose').click()")
+        assert not await page.run(f"{choose}.control.checked")
+        await page.run(f"{choose}.click()")
+        assert await page.run(f"{seen} && {wide} === {narrow}")
+
+
 HOLD = """(ask => {
   window.held = [];
   window.fetch = (url, options) => new Promise((go) => {

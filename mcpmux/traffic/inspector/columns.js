@@ -1,4 +1,4 @@
-// The columns of the list of exchanges: what each shows, by which it is sorted, and how wide it is.
+// The columns of the list of exchanges: what each shows, by which it is sorted, how wide it is, whether it is there.
 
 import * as format from "./format.js";
 import { html } from "./html.js";
@@ -6,7 +6,8 @@ import { html } from "./html.js";
 /** @import { Row } from "./api.js" */
 
 const LEAST_PIXELS = 30; // of a column
-const KEPT = "mcpmux widths"; // in the storage of the browser
+const KEPT = "mcpmux widths"; // in the storage of the browser: pixels, 0 for a column that is not shown
+const ALWAYS = ["time", "name"]; // which rows have in any case
 
 /**
  * What a column shows of a row. `span`: from when to when the rows in sight last.
@@ -31,6 +32,12 @@ const DESCENDING = ["duration", "size"]; // at the first click
 
 /** @param {Column} column */
 export const classOf = ({ of, isNumber }) => (isNumber ? `${of} number` : of);
+
+/**
+ * Return the style of a cell, by which it is shown or not.
+ * @param {Column} column
+ */
+export const styleOf = ({ of }) => `--seen: var(--seen-${of}, visible)`;
 
 /** @type {Show} */
 function about({ method, target, words, arguments: given, note }) {
@@ -63,7 +70,7 @@ export function nextSort(now, key) {
 export const heads = (sort, onSort) => html`
   <div class="columns" role="group" aria-label="Columns">
     ${COLUMNS.map((column) => html`
-      <span class=${classOf(column)}>
+      <span class=${classOf(column)} style=${styleOf(column)}>
         ${column.sort ? html`
           <button aria-pressed=${sort.endsWith(column.sort)} title="Sort by ${column.name.toLowerCase()}"
             onclick=${() => onSort(nextSort(sort, column.sort))}>
@@ -72,6 +79,17 @@ export const heads = (sort, onSort) => html`
         <i class="grip" onpointerdown=${(event) => drag(event, column.of)}
           ondblclick=${() => setWidth(column.of, null)} />
       </span>`)}
+  </div>`;
+
+/** Return a button, and what it opens: the columns to choose from. */
+export const chooser = () => html`
+  <button id="choose" class="button" popovertarget="chosen">Columns</button>
+  <div id="chosen" class="chosen" popover role="group" aria-label="Columns that are shown">
+    ${COLUMNS.filter(({ of }) => !ALWAYS.includes(of)).map(({ of, name }) => html`
+      <label>
+        <input type="checkbox" defaultChecked=${read()[of] !== 0}
+          onchange=${(event) => setWidth(of, event.target.checked ? null : 0)} /> ${name}
+      </label>`)}
   </div>`;
 
 /** Change the width of a column as long as its edge is dragged. */
@@ -84,16 +102,18 @@ function drag({ target, clientX, pointerId }, of) {
 
 /** Set the width of a column in pixels, here and for the next time; null: as it was made. */
 function setWidth(of, pixels) {
-  const widths = { ...JSON.parse(localStorage.getItem(KEPT) ?? "{}"), [of]: pixels ?? undefined };
+  const widths = { ...read(), [of]: pixels ?? undefined };
   localStorage.setItem(KEPT, JSON.stringify(widths));
   showWidths(widths);
 }
 
+const read = () => JSON.parse(localStorage.getItem(KEPT) ?? "{}");
+
 /** Give all columns the widths that they have here. */
-export function showWidths(widths = JSON.parse(localStorage.getItem(KEPT) ?? "{}")) {
+export function showWidths(widths = read()) {
   const { style } = document.documentElement;
   for (const { of } of COLUMNS) {
-    if (widths[of]) style.setProperty(`--wide-${of}`, `${widths[of]}px`);
-    else style.removeProperty(`--wide-${of}`);
+    style.setProperty(`--wide-${of}`, widths[of] === undefined ? "" : `${widths[of]}px`); // "" takes it away
+    style.setProperty(`--seen-${of}`, widths[of] === 0 ? "hidden" : "");
   }
 }

@@ -1,7 +1,7 @@
 // The exchanges as they happen: a filter, the list, the one that is open.
 
 import { get, openStream, Problem } from "./api.js";
-import { heads, showWidths } from "./columns.js";
+import { chooser, heads, showWidths } from "./columns.js";
 import { Detail } from "./detail.js";
 import { Filter } from "./filter.js";
 import * as format from "./format.js";
@@ -226,6 +226,7 @@ export class Exchanges extends Widget {
         <output id="count" class="count" for="filter">${this.countWords()}</output>
         <button id="timeline" class="button" aria-pressed=${hasTimeline} aria-controls="waterfall" aria-keyshortcuts="t"
           onclick=${() => this.setState({ hasTimeline: !hasTimeline })}>Timeline</button>
+        ${chooser()}
         <button id="save" class="button" aria-expanded=${isSaving} aria-controls=${isSaving ? "saving" : null}
           onclick=${() => this.setState({ isSaving: !isSaving })}>Save …</button>
         <button id="pause" class="button" aria-pressed=${rows.paused} aria-keyshortcuts="p"

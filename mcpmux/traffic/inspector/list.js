@@ -1,6 +1,6 @@
 // The list on the screen: only the rows that are in sight have elements, however many there are.
 
-import { classOf, COLUMNS } from "./columns.js";
+import { classOf, COLUMNS, styleOf } from "./columns.js";
 import { html, Widget } from "./html.js";
 import { createRef } from "./vendor/preact.js";
 
@@ -78,7 +78,7 @@ export class List extends Widget {
         ${COLUMNS.map((column) => {
           const shown = row && column.show(row, span);
           const title = column.of === "in-view" ? shown : null; // may be too long for its column
-          return html`<span class=${classOf(column)} title=${title}>${shown}</span>`;
+          return html`<span class=${classOf(column)} style=${styleOf(column)} title=${title}>${shown}</span>`;
         })}
       </div>`;
   }

@@ -81,7 +81,7 @@ class App extends Widget {
   }
 
   key(event) {
-    const isTaken = event.defaultPrevented || document.querySelector("dialog[open]");
+    const isTaken = event.defaultPrevented || document.querySelector("dialog[open], :popover-open");
     if (isTaken || event.altKey || event.ctrlKey || event.metaKey) return;
     const { page } = this.state;
     if (event.key === "Escape") {
