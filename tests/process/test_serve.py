@@ -226,29 +226,3 @@ def test_every_kind_of_listener_is_announced_and_can_be_asked(invoke: Invoke, tm
         assert mux.stop() == 0
         assert (mux.stdout, "Traceback" in mux.stderr) == ("", False)
     assert not socket_file.exists()
-
-
-@pytest.mark.parametrize("kind", ["tcp", "unix"])
-def test_first_signal_lets_calls_of_streams_finish(tmp_path: Path, kind: str) -> None:
-    address = "tcp://127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/mux.sock"
-    with Running("serve", "--upstream", "l=" + demo_command("library"), "--listen", address) as mux:
-        url = mux.line().strip()
-        with connect(url) as stream, stream.makefile("rb") as lines:
-            params = {"name": "l__build_index", "arguments": {"seconds": 0.5}, "_meta": META}
-            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-            stream.sendall(json.dumps(call).encode() + b"\n")
-            assert b"notifications/progress" in lines.readline()
-            mux.send_signal(signal.SIGTERM)
-            assert any(b'"result"' in line for line in lines)
-        assert mux.wait() == 0
-
-
-def connect(url: str) -> socket.socket:
-    """Return a connection to the address that mcpmux announces."""
-    if url.startswith("unix:"):
-        stream = socket.socket(socket.AF_UNIX)
-        stream.settimeout(WAIT_SECONDS)
-        stream.connect(url.removeprefix("unix:"))
-        return stream
-    host, _, port = url.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS)
