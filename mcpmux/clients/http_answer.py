@@ -184,7 +184,7 @@ async def respond(
         started = reply.started
         status, headers, data = failure(request, error)
         if status == 400 and isinstance(error, RpcError) and error.code in NOT_READ:
-            status = 200  # the request was read, and a server behind mcpmux refuses it
+            status = 200  # the request was read: this is about one between mcpmux and a server
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return

@@ -165,7 +165,7 @@ def upgrade_code(error: RpcError, *, modern: bool) -> RpcError:
     A modern server's own codes are those of MCP, but some of them are about its leg: the client has chosen
     neither the headers nor the version there.
     """
-    # What mcpmux itself answers is no raw JSON, and may well have such a code.
+    # An answer of mcpmux itself is no raw JSON, and may well have such a code.
     misleading = error.code in (_OF_THE_LEG if modern else DEFINED)
     if not misleading or not (error.data is None or isinstance(error.data, Raw)):
         return error

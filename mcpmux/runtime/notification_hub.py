@@ -384,7 +384,7 @@ class NotificationHub:
     def _pass_on(self, upstream: str, event: Event) -> None:
         """Deliver an unknown notification, or a log message of no call, to the clients that it is for."""
         # An unknown one is perhaps of an extension: with a single upstream it is clear whose clients it is
-        # for. What comes in a private session, and what several upstreams log, is for one client or none.
+        # for. A message in a private session, and a log of several upstreams, is for one client or none.
         is_for_all, only = self.passes_all and PRIVATE not in upstream, self._client_of(upstream)
         name, space = upstream_of(upstream), self._space_of(upstream)
         is_log = event.method == m.LOG_MESSAGE

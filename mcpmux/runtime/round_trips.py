@@ -87,7 +87,7 @@ class RoundTrips:
         self._marks, self._resolver, self._access = marks, resolver, access
 
     def use_key(self, key: bytes) -> None:
-        """Seal with a key from now on. What was sealed with another is refused."""
+        """Seal with a key from now on. Seals of another are refused."""
         self._state_seal, self._task_seal = StateSeal(key), TaskSeal(key)
 
     def taken_back(self, call: Call) -> Call:

@@ -112,7 +112,7 @@ async def test_a_servers_code_does_not_pass_for_one_of_mcpmux(up: str, down: str
 
 
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
-async def test_a_result_of_an_unknown_type_is_none_but_for_a_client_that_can_judge_it(down, autojump_clock):
+async def test_a_result_of_an_unknown_type_is_for_modern_clients_only(down, autojump_clock):
     """ "A resultType of any value unrecognized by the client MUST be considered invalid." """
     tool = {"name": "t", "inputSchema": {"type": "object"}}
 
@@ -183,8 +183,8 @@ async def test_what_comes_in_a_private_session_is_for_its_client(autojump_clock)
         {"docs": server}, settings={"docs": {"prefix": "", "session": "per-client"}}
     ) as world:
         other, client = await legacy_client(world), await legacy_client(world)
-        for opener in (other, client):  # each opens a session, that of the last one is spoken to
-            await opener.request("tools/list")
+        for private in (other, client):  # each opens a session, that of the last one is spoken to
+            await private.request("tools/list")
         await server.send(unknown(1))
         await server.send(logged("error"))
         assert await heard(client) == [1, "error"]
