@@ -368,6 +368,6 @@ class Upstream:
         self.remember(None)
 
     def end(self, reason: str) -> None:
-        """Fail the tasks that wait for a connection with `reason`, as it is not kept connected any more."""
+        """Fail the tasks that wait for a connection with `reason`, because it will not connect again."""
         self.remember(None)
         self.supervision.end(reason)

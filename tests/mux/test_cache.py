@@ -288,7 +288,7 @@ def test_touching_is_mutual(uri: str, other: str):
         Call(m.RESOURCES_READ, {}, {}, headers=(("X-Tenant", "a"),)),
     ],
 )
-def test_a_private_answer_is_not_for_a_client_that_a_server_can_tell_apart(other: Call):
+def test_private_answers_are_apart_where_a_server_tells_clients_apart(other: Call):
     call = Call(m.RESOURCES_READ, {}, {})
     assert like(call) == like(Call(m.RESOURCES_READ, {"uri": raw("memo:x")}, {}))
     assert like(call) != like(other)

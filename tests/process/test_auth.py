@@ -19,7 +19,7 @@ def run(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
         return code, command.stdout, command.stderr
 
 
-def test_a_new_token_comes_with_a_table_that_has_its_hash_and_not_itself() -> None:
+def test_a_new_token_comes_with_a_table_that_has_only_its_hash() -> None:
     code, token, table = run("new-token", "alice.b", "--scope", "read")
     assert code == 0
     assert tomllib.loads(table[table.index("[auth") :])["auth"]["tokens"]["alice.b"]["scopes"] == ["read"]

@@ -64,7 +64,7 @@ def test_questions_travel_as_input_required_without_the_legs_own_metadata():
 
 
 @pytest.mark.parametrize("legacy", [True, False])
-def test_a_modern_client_gets_no_id_of_a_visit_and_no_task_of_a_question(legacy: bool):
+def test_modern_clients_get_no_ids_of_visits_nor_tasks_of_questions(legacy: bool):
     meta = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
     question = raw({"elicitationId": "e", "message": "m", "_meta": {**meta, "progressToken": 1}})
     result = input_required({"q": Request("q", "elicitation/create", question)}, "state", legacy=legacy)

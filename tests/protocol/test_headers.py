@@ -197,7 +197,7 @@ def test_a_name_in_the_header_alone_does_not_match():
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
-def test_a_task_that_is_named_in_the_header_is_that_of_the_body(method: str):
+def test_a_task_in_the_header_is_that_of_the_body(method: str):
     call, headers = Call(method, {"taskId": raw("bar")}, META), {**GOOD, "mcp-method": method}
     check_request(headers, call)
     check_request({name: value for name, value in headers.items() if name != "mcp-name"}, call)

@@ -76,7 +76,7 @@ async def test_what_nobody_knows_stops_where_servers_are_merged(world_class: typ
 
 @pytest.mark.parametrize("world_class", [World, HttpWorld])
 @pytest.mark.parametrize(("settings", "heard"), [(ALONE, [0, 1, "result"]), (None, ["result"])])
-async def test_log_messages_that_nobody_asked_for_are_counted_and_pass_in_front_of_one_server_only(
+async def test_unasked_log_messages_are_counted_and_pass_before_one_server_only(
     settings: Any, heard: list[Any], world_class: type[World]
 ):
     server = ScriptedServer(tools=[], handlers={"tools/call": chatter})
