@@ -180,6 +180,15 @@ async def test_a_client_that_leaves_is_noticed_and_its_handler_cancelled(needs_t
         assert answer.wake is None
 
 
+async def test_what_is_left_when_the_server_is_cut_off_is_cancelled():
+    desk = Desk()
+    async with serving_inline(desk.handle) as server:
+        stream = await server.connect()
+        answer = await ask(stream, desk)
+    assert answer.ended == "cut off"
+    await stream.aclose()
+
+
 @pytest.mark.parametrize("needs_task", [True, False], ids=["in task", "asleep"])
 async def test_called_off_it_is_cancelled_and_the_connection_goes_on(needs_task):
     desk = Desk()

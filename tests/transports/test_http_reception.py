@@ -335,6 +335,12 @@ async def test_a_connection_that_has_ended_is_not_posted_on():
         assert pool.post("POST", "/", (), b"", idempotent=False, hear=list) is None
 
 
+async def test_half_an_answer_is_none():
+    async with pooled(sends_and_closes(BODY[:-1])) as pool:
+        with pytest.raises(TransportClosed):
+            await Ear(pool).outcome()
+
+
 def sends_and_closes(data):
     async def script(connection):
         await connection.receive_request()
