@@ -312,6 +312,7 @@ async def test_a_call_in_flight_is_answered_in_the_session_that_was_replaced():
             await begun.wait()
             script.sessions += 1
             assert await read(mux) is None
+            await trio.sleep(3 * status.BREATH_SECONDS)
             end.set()
         assert failures == [None]
         assert web.methods().count("tools/call") == 1
