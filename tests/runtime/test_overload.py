@@ -13,7 +13,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.upstreams import health
+from mcpmux.upstreams import health, supervision
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.web import JSON, TOOLS, Web, initialize
 from tests.runtime.web_world import exchange, open_web
@@ -312,7 +312,7 @@ async def test_a_call_in_flight_is_answered_in_the_session_that_was_replaced():
             await begun.wait()
             script.sessions += 1
             assert await read(mux) is None
-            await trio.sleep(3 * status.BREATH_SECONDS)
+            await trio.sleep(3 * supervision.BREATH_SECONDS)
             end.set()
         assert failures == [None]
         assert web.methods().count("tools/call") == 1
