@@ -25,7 +25,7 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.printable import excerpt
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Hear, Notify, encode_call
-from mcpmux.protocol.envelope import BadMessage, ErrorReply, Reply
+from mcpmux.protocol.envelope import BadMessage, ErrorReply, Notification, Reply
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import in_task, woken
@@ -132,6 +132,14 @@ class Channel:
         """Log that a message could not be taken, and its beginning."""
         shown = {"begins": excerpt(bad.begins, self.hide)} if bad.begins else {}
         self._log_seldom("message refused", reason=bad.message, source=self.source, **shown)
+
+    def _take_log(self, message: Notification, params: Fields) -> None:
+        """Take a log message that names no request. Among requests of several clients it is dropped."""
+        # It may belong to the only request in flight, and another client must not see it then.
+        if self.pending_requests.is_quiet:
+            self._hear(message)
+        elif (sole := self.pending_requests.sole(message.method)) is not None:
+            sole.push(Event(message.method, params))
 
     def _log_unmatched(self, answer: Reply | ErrorReply) -> None:
         """Log an answer for which no call waits: a late one is usual, any other is a mistake of the peer."""

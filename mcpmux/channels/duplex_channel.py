@@ -377,15 +377,13 @@ class DuplexChannel(Channel):
             self.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
+        elif message.method == m.LOG_MESSAGE:
+            self._take_log(message, params)
         else:
-            # A log message may belong to the only request in flight; among requests of several clients it
-            # is dropped, as another client must not see it. An unknown notification is for listeners, and
-            # for the modern client that may have caused it, as that cannot listen for it.
+            # For listeners, and for the modern client that may have caused it, as that cannot listen for it.
+            self._hear_change(message, params)
             sole = self.pending_requests.sole(message.method)
-            is_log = message.method == m.LOG_MESSAGE
-            if not is_log or self.pending_requests.is_quiet:
-                self._hear_change(message, params)
-            if sole is not None and (is_log or not sole.call.legacy):
+            if sole is not None and not sole.call.legacy:
                 sole.push(Event(message.method, params))
 
     def _hear_change(self, message: Notification, params: Fields) -> None:

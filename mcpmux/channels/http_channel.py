@@ -114,9 +114,6 @@ _ANSWERS_OF_MODERN: Final = frozenset(
     {METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY}
 )
 
-_OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
-"""Notifications that are of no use without the request that they belong to."""
-
 _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Requests in which a server may ask something. No legacy server does in `resources/read`, the hot path."""
 
@@ -173,8 +170,10 @@ class HttpChannel(Channel):
     def _after_error(
         self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
     ) -> Awaitable[Fields] | None:
-        # The tool's annotations have changed since they were learned, or were never learned here.
-        missed = error.code == HEADER_MISMATCH and call.method == m.TOOLS_CALL and call not in self._learning
+        # The tool's annotations have changed since they were learned, or were never learned here. A legacy
+        # server may mean anything by that code, and has perhaps carried the call out.
+        missed = error.code == HEADER_MISMATCH and not self.peer.legacy
+        missed = missed and call.method == m.TOOLS_CALL and call not in self._learning
         return self._learn_and_repeat(call, notify, deadline) if missed else None
 
     async def _learn_and_repeat(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
@@ -470,6 +469,8 @@ class HttpChannel(Channel):
         except ValueError:
             return
         method = message.method
+        if method.startswith(m.OWN):
+            return
         if method == m.CANCELLED:
             self.questions.withdraw(id_of(params.get("requestId")))
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
@@ -477,7 +478,9 @@ class HttpChannel(Channel):
         elif pending is None:
             if method == m.PROGRESS:  # which some servers send on their own stream
                 self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(method, params))
-            elif method not in _OF_REQUESTS:
+            elif method == m.LOG_MESSAGE:
+                self._take_log(message, params)
+            elif method != m.ACKNOWLEDGED:  # which is of no use without its request
                 self._hear(message)
         elif pending.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
             self._hear(message)

@@ -11,8 +11,9 @@ import trio.testing
 from mcpmux.channels import http_channel
 from mcpmux.channels.http_channel import HttpChannel
 from mcpmux.errors import RpcError, TransportClosed
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.envelope import decode_any
+from mcpmux.protocol.call import LOG_LEVEL, Call, Event
+from mcpmux.protocol.envelope import decode_any, raw
+from tests.inline import run_inline
 from tests.peers.revision import LEGACY, Json
 from tests.peers.web import SSE, TOOLS, Web, event, initialize
 from tests.runtime.web_world import exchange, open_web
@@ -318,3 +319,56 @@ async def test_a_stream_that_always_ends_is_not_requested_forever(monkeypatch):
             await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert web.methods().count("GET") == 2
+
+
+async def test_a_log_message_on_the_servers_own_stream_is_for_the_only_call():
+    streams: list[Any] = []
+    events: list[Event] = []
+    told = trio.Event()
+    log = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if await initialize(web, request, message, reply):
+            return
+        if message["method"] == "GET":
+            streams.append(reply)
+            await reply.open(200, SSE, b": open\n\n")
+            await trio.sleep_forever()
+        elif message["method"] == "tools/call":
+            # The first one looks like mcpmux's own report that messages were lost.
+            await streams[0].write(event({"method": "dev.mcpmux/missed"}) + event(log))
+            await told.wait()
+            await web.answer(reply, message, {"content": []})
+
+    async def notify(happened: Event) -> None:
+        events.append(happened)
+        told.set()
+
+    async with open_web(script) as (_, mux):
+        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
+        await mux.upstreams["web"].supervision.settled()
+        call = Call("tools/call", {"name": raw("t")}, {LOG_LEVEL: raw("debug")})
+        with trio.fail_after(5):
+            result = await run_inline(mux.router.exchange(call, notify))
+        assert decode_any(result["content"]) == []
+        assert [(one.method, decode_any(one.params["data"])) for one in events] == [(log["method"], "x")]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not outbox.waiting
+        mux.hub.leave(outbox)
+
+
+async def test_a_legacy_servers_own_code_does_not_repeat_its_call():
+    """-32020 is HeaderMismatch in 2026-07-28 only: the server has perhaps carried the call out."""
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if await initialize(web, request, message, reply):
+            return
+        if message["method"] == "tools/list":
+            await web.answer(reply, message, {"tools": []})
+        else:
+            await web.refuse(reply, message, 405 if message["method"] == "GET" else 200, -32020)
+
+    async with open_web(script) as (web, mux):
+        with pytest.raises(RpcError):
+            await exchange(mux, "tools/call", {"name": "t"})
+        assert web.methods().count("tools/call") == 1
