@@ -39,12 +39,21 @@ from mcpmux.library.mux import absent
 from mcpmux.mux.pattern import Glob, matches, parse_glob
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, META, PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    META,
+    PROGRESS_TOKEN,
+    Call,
+    Event,
+    Notify,
+    is_complete,
+)
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
-from mcpmux.protocol.input_requests import repeated, wishes_in
+from mcpmux.protocol.input_requests import Wish
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import ITEMS, LEFT_OUT
+from mcpmux.runtime.round_trips import end_rounds
 
 # The lists of servers, as tables.
 
@@ -148,29 +157,28 @@ class Visit:
         `hint` follows the error if what the request names does not exist. Raises RpcError, and
         RemoteProtocolError for a question without a person.
         """
-        meta, may_ask = {PROGRESS_TOKEN: raw("progress")}, has_person()
-        if may_ask:
+        meta = {PROGRESS_TOKEN: raw("progress")}
+        if has_person():
             meta[CLIENT_CAPABILITIES] = CAPABILITIES
         call = Call(method, params, meta, self)
         try:
-            result = await self._mux.router.exchange(call, self._show_progress)
-            while (wishes := wishes_in(result)) is not None:
-                if not may_ask:
-                    problem = (
-                        "the server asks for input, which a person can give at a terminal, or in a host app"
-                    )
-                    raise RemoteProtocolError(problem)
-                with self._activity.paused():
-                    responses = await answer_all(wishes)
-                result = await self._mux.router.exchange(
-                    repeated(call, result, responses), self._show_progress
-                )
+            exchange, notify = self._mux.router.exchange, self._show_progress
+            result = await exchange(call, notify)
+            if not is_complete(result):
+                result = await end_rounds(result, exchange, call, notify, self._answer)
+            return result
         except RpcError as error:
             if error.code != INVALID_PARAMS or not hint:
                 raise
             joint = " " if error.message.endswith("?") else "; "
             raise RpcError(error.code, f"{error.message}{joint}{hint}", error.data) from None
-        return result
+
+    async def _answer(self, _result: Fields, wishes: dict[str, Wish]) -> Fields:
+        if wishes and not has_person():
+            problem = "the server asks for input, which a person can give at a terminal, or in a host app"
+            raise RemoteProtocolError(problem)
+        with self._activity.paused():
+            return await answer_all(wishes)
 
     async def find(self, method: str, name: str) -> Fields | None:
         """Return the item of this name in a list, None when it is not there or the list cannot be had."""

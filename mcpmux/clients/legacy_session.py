@@ -26,10 +26,10 @@ from mcpmux.protocol.call import (
     Call,
     Event,
     Notify,
-    check_complete,
+    is_complete,
     is_heard,
 )
-from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     Notification,
@@ -48,16 +48,16 @@ from mcpmux.protocol.era import (
     upgrade_call,
 )
 from mcpmux.protocol.handshake import ClientFacts
-from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
+from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import ALL_KINDS, NotificationHub, OpenQuestion
+from mcpmux.runtime.round_trips import end_rounds
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.sessions import Interest, MadeTask, SessionFacts
-from mcpmux.transports.inline import in_task
 
 AskClient = Callable[[str, Fields], Awaitable[Fields]]
 """Send the client a request (method, params) and return its result. Raises RpcError when it refuses."""
@@ -66,9 +66,6 @@ OnAgreed = Callable[[], Awaitable[None]]
 """Called when a session has agreed to something more, before its client gets the answer."""
 
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
-
-ROUNDS_LIMIT: Final = 1000  # of questions in one call; an agent that samples in each step has hundreds
-AGAIN_SECONDS: Final = 0.5  # before a call is repeated without answers, as such a server is busy
 
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 """Notifications of clients about this session, or a request in it: not for upstreams."""
@@ -222,25 +219,17 @@ class LegacySession:
         # The level is read for each message: `logging/setLevel` counts for calls under way, too.
         notify = with_logs_of(lambda: self._client.log_level, notify)
         try:
-            result, rounds = await self._router.exchange(call, notify), 0
-            while (wishes := wishes_in(result)) is not None:
-                rounds += 1
-                if rounds > ROUNDS_LIMIT:
-                    problem = f"the upstream has asked for input {ROUNDS_LIMIT} times and does not end"
-                    raise RpcError(INTERNAL_ERROR, problem)
-                await in_task()
-                if not wishes:  # it just wants the call again: no answer takes time then
-                    await trio.sleep(AGAIN_SECONDS)
-                call = repeated(call, result, await self._gather(result, wishes, ask))
-                result = await self._router.exchange(call, notify)
-            check_complete(result)
+            result = await self._router.exchange(call, notify)
+            if not is_complete(result):
+                respond = partial(self._gather, ask)
+                result = await end_rounds(result, self._router.exchange, call, notify, respond)
             if TASK in call.params:  # the call has made a task, which belongs to the session from now on
                 await self.on_agreed()
             return downgrade_content(call.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
 
-    async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: AskClient) -> Fields:
+    async def _gather(self, ask: AskClient, result: Fields, wishes: dict[str, Wish]) -> Fields:
         """Return the client's answers to all questions of a call. Raises RpcError.
 
         It stops early when the call no longer waits for answers.

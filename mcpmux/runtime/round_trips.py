@@ -29,6 +29,7 @@ Source: `basic/patterns/mrtr`, 2026-07-28; the Tasks extension (SEP-2663); `clie
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +39,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.access import lost_task, no_task
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Exchange, Notify, check_complete
 from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -49,11 +50,14 @@ from mcpmux.protocol.codes import (
 from mcpmux.protocol.envelope import encode, raw, text_of
 from mcpmux.protocol.input_requests import (
     STATE,
+    Wish,
     accepted_visits,
     elicitation_ids,
     offers,
+    repeated,
     url_questions,
     visits_in,
+    wishes_in,
 )
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
@@ -76,6 +80,35 @@ NO_STATE: Final = ".no-state"
 """The text behind the mark of a question without a state of the server."""
 
 _decode_task: Final = msgspec.json.Decoder(tuple[str, str | None]).decode
+
+
+ROUNDS_LIMIT: Final = 1000  # of questions in one call; an agent that samples in each step has hundreds
+AGAIN_SECONDS: Final = 0.5  # before a call is repeated without answers, as such a server is busy
+
+Respond = Callable[[Fields, dict[str, Wish]], Awaitable[Fields]]
+"""Returns the client's responses to the questions in a result."""
+
+
+async def end_rounds(
+    result: Fields, exchange: Exchange, call: Call, notify: Notify, respond: Respond
+) -> Fields:
+    """Repeat a call with its client's responses until the server asks no more. Return the last result.
+
+    `result`: the first one, which is not complete. Raises RpcError, also for a result of an unknown type.
+    """
+    rounds = 0
+    while (wishes := wishes_in(result)) is not None:
+        rounds += 1
+        if rounds > ROUNDS_LIMIT:
+            problem = f"the upstream has asked for input {ROUNDS_LIMIT} times and does not end"
+            raise RpcError(INTERNAL_ERROR, problem)
+        await in_task()
+        if not wishes:  # it just wants the call again: no answer takes time then
+            await trio.sleep(AGAIN_SECONDS)
+        call = repeated(call, result, await respond(result, wishes))
+        result = await exchange(call, notify)
+    check_complete(result)
+    return result
 
 
 class RoundTrips:
