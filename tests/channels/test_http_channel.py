@@ -324,7 +324,7 @@ async def test_a_stream_that_always_ends_is_not_requested_forever(monkeypatch):
 async def test_a_log_message_on_the_servers_own_stream_is_for_the_only_call():
     streams: list[Any] = []
     events: list[Event] = []
-    told = trio.Event()
+    arrived = trio.Event()
     log = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
@@ -337,12 +337,12 @@ async def test_a_log_message_on_the_servers_own_stream_is_for_the_only_call():
         elif message["method"] == "tools/call":
             # The first one looks like mcpmux's own report that messages were lost.
             await streams[0].write(event({"method": "dev.mcpmux/missed"}) + event(log))
-            await told.wait()
+            await arrived.wait()
             await web.answer(reply, message, {"content": []})
 
     async def notify(happened: Event) -> None:
         events.append(happened)
-        told.set()
+        arrived.set()
 
     async with open_web(script) as (_, mux):
         outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
@@ -351,7 +351,7 @@ async def test_a_log_message_on_the_servers_own_stream_is_for_the_only_call():
         with trio.fail_after(5):
             result = await run_inline(mux.router.exchange(call, notify))
         assert decode_any(result["content"]) == []
-        assert [(one.method, decode_any(one.params["data"])) for one in events] == [(log["method"], "x")]
+        assert [(item.method, decode_any(item.params["data"])) for item in events] == [(log["method"], "x")]
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert not outbox.waiting
         mux.hub.leave(outbox)
