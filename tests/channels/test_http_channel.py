@@ -321,7 +321,7 @@ async def test_a_stream_that_always_ends_is_not_requested_forever(monkeypatch):
         assert web.methods().count("GET") == 2
 
 
-async def test_a_log_message_on_the_servers_own_stream_is_for_the_only_call():
+async def test_log_messages_on_the_servers_own_stream_reach_the_only_call():
     streams: list[Any] = []
     events: list[Event] = []
     arrived = trio.Event()
