@@ -308,8 +308,8 @@ def test_it_is_used_on_a_terminal(config: Path, invoke: Invoke, monkeypatch: pyt
         killed = stack.enter_context(Terminal(config))
         plain.see(lambda shown: "resources/read" in shown and "notes     ready" in shown)
         plain.press(b"\x03")
-        assert plain.end() == 130
+        assert plain.end() == 0
         assert b"\x1b[0;3" not in plain.written.replace(b"\x1b[0;39", b"")
         killed.see(lambda shown: "notes     ready" in shown)
         os.kill(killed.pid, signal.SIGTERM)
-        assert killed.end() == 130
+        assert killed.end() == 0
