@@ -70,6 +70,10 @@ class HttpSessions(Mapping[str, HttpSession]):
     def __getitem__(self, session_id: str) -> HttpSession:
         return self._sessions[session_id]
 
+    def __contains__(self, session_id: object) -> bool:
+        # Mapping would ask `__getitem__`, which takes no None where it is compiled.
+        return session_id in self._sessions
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._sessions)
 
