@@ -37,7 +37,7 @@ GONE_BYTES: Final = 2**20  # of them; ours are short, but what the store names i
 LEASE_SECONDS: Final = 3.0
 RENEWALS: Final = 3  # in the time of one lease
 TRACES: Final = 32  # replicas that are remembered after they have gone
-TRACE_SECONDS: Final = 300.0  # for so long: a person may look for what was there
+TRACE_SECONDS = 300.0  # for so long: a person may look for what was there
 NOT_ASKED: Final = "it has not been asked yet"
 
 
