@@ -6,6 +6,7 @@ A new measurement is a function of a `Bench` that gives rows, in a module of its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from benchmarks import (
@@ -59,6 +60,10 @@ SCENARIOS = {
     "audit": Scenario(watching.audit, quick=False),
     "admin": Scenario(watching.admin, quick=False),
     "watched": Scenario(watching.together, quick=False),
+    "capture-both": Scenario(partial(watching.capture, both_cores=True), quick=False),
+    "audit-both": Scenario(partial(watching.audit, both_cores=True), quick=False),
+    "admin-both": Scenario(partial(watching.admin, both_cores=True), quick=False),
+    "watched-both": Scenario(partial(watching.together, both_cores=True), quick=False),
     "tls-clients": Scenario(security.tls_to_clients, quick=False),
     "tls-servers": Scenario(security.tls_to_servers, quick=False),
     "token": Scenario(security.token, quick=False),

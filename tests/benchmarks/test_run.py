@@ -59,6 +59,7 @@ SLOW = (
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "read 1 KB, 64 connections, modern, admin listener with its inspector (direct: without)",
     "read 1 KB, 64 connections, modern, full capture, audit log and admin listener (direct: without)",
+    "read 1 KB, 64 connections, modern, full capture, audit log and admin listener, both cores",
     "read 1 KB, 64 connections, modern, TLS to clients (direct: without)",
     "read 1 KB, 64 connections, modern, TLS to servers (direct: without)",
     "read 1 KB, 64 connections, modern, a static token (direct: without)",
@@ -67,7 +68,7 @@ SLOW = (
 )
 SLOW_NAMES = (
     *("call", "latency-relay", "latency-one-core", "stdio-client"),
-    *("capture", "capture-metadata", "audit", "admin", "watched"),
+    *("capture", "capture-metadata", "audit", "admin", "watched", "watched-both"),
     *("tls-clients", "tls-servers", "token", "jwt", "large-memory"),
 )
 
