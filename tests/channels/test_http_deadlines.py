@@ -31,7 +31,7 @@ from tests.peers.web import event
 LATE = 2 * SWEEP_SECONDS
 VIRTUAL_SECONDS = 5000  # after which a test has failed
 LIMIT = 64 * 2**20
-LARGE = "x" * 32 * 2**20  # more than any socket takes
+LARGE = "x" * 16 * 2**20  # more than the buffers of both sockets take
 
 CALL = Call("tools/call", {"name": raw("slow")}, {})
 WITH_PROGRESS = Call("tools/call", {"name": raw("slow")}, {PROGRESS_TOKEN: raw("mine")})
