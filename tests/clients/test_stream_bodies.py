@@ -169,7 +169,9 @@ async def test_a_call_counts_beyond_its_connection():
             await stream.send_all(post("/mcp", body, session))
             await until(site, len(body))
             await stream.send_eof()
-            assert await stream.receive_some() == b""  # the server has seen that the client left
+            while await stream.receive_some():  # the beginning of a stream, if the call already has one
+                pass
+            # The end says that the server has seen that the client left.
         assert site.bodies.taken == len(body)
         await other.send_all(post("/mcp", json.dumps(CANCELLED).encode(), session))
         assert (await read_answer(other))[0] == 202
