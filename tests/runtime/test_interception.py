@@ -16,6 +16,7 @@ import trio.testing
 
 from mcpmux.config import Intercept, Limits
 from mcpmux.errors import ConfigError
+from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.holding import Held
 from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
 from mcpmux.traffic.observer import Exchange
@@ -318,6 +319,36 @@ async def test_a_request_over_http_can_get_headers(up):
             headers = cast(HttpWorld, world).faces["x"].headers
             assert headers[method]["x-tenant"] == "a" and "x-tenant" not in headers["tools/list"]
             assert calls_at(server, method)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_clients_with_other_headers_share_no_list(up):
+    """A legacy session can tell its clients apart when their headers differ."""
+    released = trio.Event()
+
+    def tag(message: Json) -> Json:
+        return {"verdict": "change", "headers": {"X-Tenant": message["principal"]}}
+
+    async def list_own(_server: ScriptedServer, _params: Json, _message: Json) -> Json:
+        tenant = cast(HttpWorld, world).faces["x"].headers["tools/list"]["x-tenant"]
+        await released.wait()
+        listed = {"tools": [{"name": tenant, "inputSchema": {"type": "object"}}]}
+        return listed | {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"}
+
+    server = disk(up)
+    server.handlers["tools/list"] = list_own
+    interceptor = intercepted_by(tag, methods=("tools/list",), on=("request",))
+    async with open_world(
+        {"x": server}, world_class=HttpWorld, settings={"x": {"prefix": ""}}, **interceptor
+    ) as world:
+        clients = {name: world.client(principal=Principal(name)) for name in ("ann", "bob")}
+        asked = {name: await client.start("tools/list") for name, client in clients.items()}
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        released.set()
+        for name, client in clients.items():
+            for request_id in (asked[name], await client.start("tools/list")):
+                [tool] = (await client.answer(request_id))["result"]["tools"]
+                assert tool["name"] == name
 
 
 async def test_a_server_without_http_gets_no_headers(autojump_clock):
