@@ -235,6 +235,16 @@ class Interception:
             self._chains[place] = Chain(method, by_stage) if by_stage else None
         return self._chains[place]
 
+    def chain_for(self, call: Call, upstream: str) -> Chain | None:
+        """Return the interceptors for a call, as `chain` does; one without any if it comes with consent.
+
+        The interceptor that asked for consent may have gone with its configuration.
+        """
+        chain = self.chain(call.method, upstream)
+        if chain is None and self._parked and call.text(STATE) in self._parked:
+            return Chain(call.method, {})
+        return chain
+
     def abandon(self, state: str) -> bool:
         """Give up the call that waits for consent with that state; return False if there is none."""
         return self._parked.pop(state) is not None

@@ -150,7 +150,7 @@ class Router:
     ) -> Awaitable[Fields]:
         """Answer a call by `work`, between the interceptors that it is for. `own`: see `Interception`."""
         assert self.interception is not None
-        chain = self.interception.chain(call.method, upstream)
+        chain = self.interception.chain_for(call, upstream)
         if chain is None:
             return work(call, notify)
         session = self._registry.for_call(upstream, call)

@@ -887,6 +887,28 @@ async def test_interceptors_change_while_mcpmux_runs(autojump_clock):
         assert len(calls_at(server)) == 2
 
 
+@pytest.mark.parametrize("on", ["request", "result"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_consent_outlasts_the_interceptor_that_asked_for_it(down, on, autojump_clock):
+    """The server gets neither our state nor the answer to our question, and no call twice."""
+    server = disk()
+    question = {"verdict": "ask", "message": 'Allow tools/call x__delete with {"path":"/tmp"}?'}
+    async with open_world({"x": server}, **intercepted_by(lambda _message: question, on=(on,))) as world:
+        client = await world.open_client(down, CAPABILITIES)
+        if down == MODERN:
+            again = await ask_modern(client)
+            world.mux.apply(with_interceptors(world))
+            request_id = await client.start("tools/call", again)
+        else:
+            request_id = await client.start("tools/call", DELETE)
+            asked = await client.receive()
+            world.mux.apply(with_interceptors(world))
+            await client.send({"id": asked["id"], **ACCEPTS})
+        assert "content" in (await client.answer(request_id))["result"]
+        [call] = calls_at(server)
+        assert call.keys() == {"name", "arguments", "_meta"}
+
+
 async def test_consent_is_not_for_another_interceptor_in_the_same_place(autojump_clock):
     server = disk()
     async with open_world({"x": server}, **APPROVE) as world:
