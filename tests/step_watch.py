@@ -66,9 +66,6 @@ class StepWatch(LoopWatch):
         self.seconds = 0.0
         self._task = ""
 
-    def after_io_wait(self, timeout: float) -> None:
-        """Leave rounds alone."""
-
     def before_io_wait(self, timeout: float) -> None:
         """Leave rounds alone."""
 

@@ -20,7 +20,7 @@ class LoopWatch(trio.abc.Instrument):
     """Measures the rounds of the event loop, each of which lets every task that can run take one step.
 
     It measures the processor's time of this thread: on a busy machine, rounds that do little take long, too.
-    That time is read now and then, and after a round that was long by wall-clock time.
+    That time is read now and then, and after a round that was long by wall-clock time, waits included.
     """
 
     def __init__(
@@ -29,21 +29,19 @@ class LoopWatch(trio.abc.Instrument):
         """`clock` returns the processor's time, `wall` the wall-clock time, in seconds. `wall` is cheap."""
         self._clock, self._wall = clock, wall
         self._began = clock()
-        self._round_began = self._sampled = wall()
+        self._round_ended = self._sampled = wall()
         self._warned = -PAUSE_SECONDS
         self._rounds, self._longest = 0, 0.0  # since the last warning
 
-    def after_io_wait(self, timeout: float) -> None:
-        """Begin a round."""
-        self._round_began = self._wall()
-        if self._round_began - self._sampled >= SAMPLE_SECONDS:
-            self._sampled = self._round_began
-            self.begin()
-
     def before_io_wait(self, timeout: float) -> None:
-        """End a round, and warn if it was long."""
-        if self._wall() - self._round_began >= HELD_SECONDS:
-            self.end(self._round_began - self._sampled)
+        """End a round, and warn if it was long. Waiting for I/O takes no time of the processor."""
+        now = self._wall()
+        if now - self._round_ended >= HELD_SECONDS:
+            self.end(self._round_ended - self._sampled)
+        if now - self._sampled >= SAMPLE_SECONDS:
+            self._sampled = now
+            self.begin()
+        self._round_ended = now
 
     def begin(self) -> None:
         """Begin a measurement."""
@@ -52,7 +50,7 @@ class LoopWatch(trio.abc.Instrument):
     def end(self, before: float = 0.0) -> float:
         """End a measurement, and report it if it was long. Return its seconds.
 
-        `before`: seconds between `begin` and the round, which are subtracted.
+        `before`: seconds between `begin` and the end of the round before, which are subtracted.
         """
         # As if the processor had been busy all that time: a round is never reported for work before it.
         held = self._clock() - self._began - before

@@ -110,17 +110,14 @@ class ReadinessPoller:
                 self._waits += 1
                 if self._waits % COUNTED_WAITS == 0:
                     self._busy.clear()
-                count = self._tell_ready(epoll)
-                while count < MOST_LINGERED and not self._gives_way and self._linger(epoll):
-                    count += self._tell_ready(epoll)
-
-    def _tell_ready(self, epoll: select.epoll) -> int:
-        """Serve ready descriptors until none is left or other tasks must have a turn; return the number."""
-        count = 0
-        while count < MOST_AT_ONCE and (ready := epoll.poll(0, MOST_AT_ONCE - count)):
-            count += len(ready)
-            self._tell(ready)
-        return count
+                # Until none is ready, or other tasks must have a turn.
+                count = 0
+                while count < MOST_AT_ONCE and (
+                    ready := epoll.poll(0, MOST_AT_ONCE - count)
+                    or (() if count >= MOST_LINGERED or self._gives_way else self._linger(epoll))
+                ):
+                    count += len(ready)
+                    self._tell(ready)
 
     def _tell(self, ready: Sequence[tuple[int, int]]) -> None:
         for descriptor, _ in ready:
@@ -133,22 +130,22 @@ class ReadinessPoller:
                 log.exception("what was received could not be taken")
                 self.forget(descriptor)
 
-    def _linger(self, epoll: select.epoll) -> bool:
-        """Wait for LINGER_SECONDS without sleeping; return whether a descriptor is ready."""
+    def _linger(self, epoll: select.epoll) -> Sequence[tuple[int, int]]:
+        """Wait for LINGER_SECONDS without sleeping; return a descriptor that is ready, if any."""
         if self._pause or len(self._busy) > FEW:
             self._pause = max(0, self._pause - 1)
-            return False
+            return ()
         # With few descriptors, an answer often comes sooner than a process falls asleep and is woken.
         # Lingering goes on as long as that pays, and is tried again now and then.
         until = perf_counter() + LINGER_SECONDS
         while perf_counter() < until:
             os.sched_yield()  # other processes that want the processor, often the server, get it meanwhile
-            if epoll.poll(0, 1):
+            if ready := epoll.poll(0, 1):
                 self._misses = 0
-                return True
+                return ready
         self._misses = min(self._misses + 1, MOST_MISSES)
         self._pause = 2**self._misses
-        return False
+        return ()
 
     def close(self) -> None:
         """Call no function any more, and stop running."""
