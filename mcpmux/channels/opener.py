@@ -69,7 +69,6 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(place, nursery, older)
         nursery.start_soon(channel.deadlines.run, name="http deadlines")
-        nursery.start_soon(place.pool.deadlines.run, name="ends of http streams")
         try:
             yield channel
         finally:

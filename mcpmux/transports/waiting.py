@@ -36,17 +36,18 @@ COUNTED_WAITS: Final = 64  # after which the busy connections are counted anew
 has_epoll = sys.platform == "linux"
 
 
+def stopwatch() -> Callable[[], float]:
+    """Return a function for differences of time: trio's clock, less a constant, without calling trio."""
+    current = trio.lowlevel.current_clock()
+    is_system = type(current).__name__ == "SystemClock"  # else the clock of a test
+    return perf_counter if is_system else current.current_time
+
+
 def clock() -> Callable[[], float]:
     """Return a function that returns trio's time without calling trio, which costs more."""
-    current = trio.lowlevel.current_clock()
-    if type(current).__name__ != "SystemClock":
-        return current.current_time  # the clock of a test
-    ahead = current.current_time() - perf_counter()  # trio's clock is `perf_counter` plus a constant
-
-    def tell() -> float:
-        return perf_counter() + ahead
-
-    return tell
+    watch = stopwatch()
+    ahead = trio.current_time() - watch()
+    return lambda: watch() + ahead
 
 
 class ReadinessPoller:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.transports.http.client import ENDING_SECONDS
 from mcpmux.transports.polling import open_readiness_poller
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
 
@@ -125,19 +126,7 @@ async def test_nobody_waits_where_no_other_response_can_follow(watched, begun):
 
     async with watched(script, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        assert pool.deadlines.watched == set()
-        assert await read(pool) == b"ok"
-
-
-async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
-    stream = Stream(END, [SHORT])
-    async with watched(stream) as pool:
-        await read_all_but_the_end(pool)
-        [connection] = pool.deadlines.watched
-        stream.let.set()
-        await stream.said.wait()
-        connection.cut_off()
-        assert pool.deadlines.watched == set()
+        assert pool._idle == []
         assert await read(pool) == b"ok"
 
 
@@ -145,33 +134,10 @@ async def test_stream_that_does_not_end_in_time_is_closed(watched):
     stream = Stream(PART)
     async with watched(stream, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        [connection] = pool.deadlines.watched
-        connection.cut_off()
-        assert pool.deadlines.watched == set()
+        pool._idle[0].idle_since -= 2 * ENDING_SECONDS
+        assert await read(pool) == b"ok"
         stream.let.set()
         await stream.closed.wait()
-        assert await read(pool) == b"ok"
-
-
-@pytest.mark.parametrize("rest", [END, b"what?\r\n", None], ids=["ends", "nonsense", "breaks off"])
-async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
-    let = trio.Event()
-
-    async def script(connection):
-        await connection.receive_request()
-        await connection.send(CHUNKED + PART)
-        await let.wait()
-        if rest is not None:
-            await connection.send(rest)
-            await connection.at_end()
-
-    async with open_readiness_poller() as poller, scripted(script, poller=poller) as pool:
-        await read_all_but_the_end(pool)
-        assert len(pool.deadlines.watched) == 1
-        let.set()
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert pool.deadlines.watched == set()
-        assert len(pool._idle) == (rest == END)
 
 
 async def test_streams_that_end_count_as_connections(watched):
@@ -181,7 +147,6 @@ async def test_streams_that_end_count_as_connections(watched):
         assert await read(pool) == b"ok"
         first.let.set()
         await first.closed.wait()
-        assert pool.deadlines.watched == set()
 
 
 async def test_streams_that_end_are_as_few_as_idle_connections(watched):

@@ -116,17 +116,17 @@ async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
 
 @pytest.mark.interpreted
 async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, monkeypatch):
-    tell_ready = ReadinessPoller._tell_ready
+    tell = ReadinessPoller._tell
 
-    def sweep_first(poller, epoll):
+    def sweep_first(poller, ready):
         for connection in clerk.connections:
             connection.sweep()
-        return tell_ready(poller, epoll)
+        tell(poller, ready)
 
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         answer = await wait_behind(stream, clerk)
-        monkeypatch.setattr(ReadinessPoller, "_tell_ready", sweep_first)
+        monkeypatch.setattr(ReadinessPoller, "_tell", sweep_first)
         await stream.send_all(post(body=b"later"))
         await trio.testing.wait_all_tasks_blocked(0.01)
         answer.come(b"<first>")
@@ -216,7 +216,6 @@ async def pooled(*scripts, **limits):
         origin = HttpOrigin(ways.secured, "127.0.0.1", listener.socket.getsockname()[1])
         route = Route(origin, (lambda: ways.contexts()[1]) if ways.secured else None)
         with HttpPool(origin, limits=PoolLimits(**limits), route=route, poller=poller) as pool:
-            nursery.start_soon(pool.deadlines.run)
             async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
                 await response.read()
             yield pool
@@ -302,9 +301,9 @@ async def test_a_stream_that_has_said_too_little_is_heard_of_again():
             await ear.wait()
             assert ear.body == b"ab"
             ear.sent.take_nowait().finish()
-            assert (pool._running, len(pool._ending)) == (0, 1)
+            assert (pool._running, len(pool._idle)) == (0, 1)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            assert pool.deadlines.watched == set()  # its end has come
+            assert pool._idle[0].parser.complete  # its end has come
 
 
 async def test_a_stream_that_breaks_off_is_read_up_to_there():
@@ -373,7 +372,7 @@ async def test_an_abandoned_request_closes_its_connection_for_good():
         with trio.fail_after(PATIENCE):
             await left.wait()
         assert ear.calls == 0
-        assert (pool._idle, pool._running, pool.deadlines.watched) == ([], 0, set())
+        assert (pool._idle, pool._running) == ([], 0)
 
 
 async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():

@@ -9,8 +9,7 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.byte_stream import PlainStream
-from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_connection import ROOM_BYTES
+from mcpmux.transports.http.client import ROOM_BYTES, HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.transports.test_http_client import (
     OK,

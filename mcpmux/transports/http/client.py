@@ -2,8 +2,8 @@
 
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
 connection, which is how HTTP cancels. A reader that has everything but the end of a stream calls `finish`,
-and the connection is used again once that end has come. No redirects, no decompression, no HEAD. The owner
-runs `deadlines`, which limits the wait for such an end; the pool has no tasks.
+and the connection is used again once that end has come. No redirects, no decompression, no HEAD. The pool has
+no tasks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,180 @@ from typing import Final, Self
 
 from trio.lowlevel import ParkingLot
 
-from mcpmux.errors import ConnectFailed, LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
+from mcpmux.errors import (
+    ConnectFailed,
+    LocalProtocolError,
+    McpmuxError,
+    MessageTooLarge,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
-from mcpmux.transports.http.client_connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, HeaderFields, encode_fields, encode_request_head
+from mcpmux.transports.http.response_parser import ResponseParser
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
-from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, clock
+from mcpmux.transports.tls import ByteStream
+from mcpmux.transports.waiting import ReadinessPoller, stopwatch
+
+ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
+FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
+JSON_TYPE: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
+LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # no Content-Length without a body
+_NOT_SENT: Final = "nothing of the request was sent"
+
+
+class HttpConnection:
+    """A byte stream and the parser of its responses.
+
+    An exchange has a task, or it is `post`ed: then a poller receives for it, and `hear` is called once, when
+    the response is complete or needs attention: a failure, a stream, a large body. If `hear` sets itself
+    again during that call, and only then, it is called again when there is more.
+    """
+
+    def __init__(self, byte_stream: ByteStream, limits: PoolLimits) -> None:
+        self.byte_stream = byte_stream
+        self.parser = ResponseParser(limits.head_bytes, limits.head_fields)
+        self.idle_since = 0.0
+        self.is_left = False  # by the reader of a response that has not ended
+        self._poller: ReadinessPoller | None = None  # that watches the stream
+        self.hear: Callable[[], None] | None = None
+        self.failure: McpmuxError | None = None  # of an exchange that was posted
+
+    async def exchange(self, head: bytes, body: bytes) -> None:
+        """Send a request and receive the response's head. Raises TransportClosed, RemoteProtocolError.
+
+        Any error closes the stream.
+        """
+        byte_stream = self.byte_stream
+        if len(body) <= JOIN_BYTES:
+            head, body = head + body, b""
+        self.parser.begin()
+        try:
+            try:
+                sent = byte_stream.send_nowait(head)
+                if sent < len(head):
+                    await byte_stream.send(head[sent:])
+                if body:
+                    await byte_stream.send(body)
+            except TransportClosed:
+                pass  # a server may refuse before it has read all: go on to its answer
+            while not self.parser.status:
+                self.parser.feed(await byte_stream.receive())
+        except BaseException:
+            self.close()
+            raise
+
+    def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
+        """Send a small request without waiting, and let the poller receive the response.
+
+        `take_over` lets a task go on with it. Return False, closing the stream, if only a part was sent: the
+        server cannot act on a part. So it is if the stream has something to receive already.
+        """
+        byte_stream = self.byte_stream
+        if self._poller is None:
+            if byte_stream.early:
+                self.close()
+                return False
+            poller.watch(byte_stream.descriptor, self._receive)
+            self._poller = poller
+        self.parser.begin()
+        self.failure = None
+        try:
+            if byte_stream.send_nowait(request) < len(request):
+                self.close()
+                return False
+        except TransportClosed:
+            pass  # a server may refuse before it has read all: its answer is to be read, or its end
+        self.hear = hear
+        return True
+
+    async def wait_for_head(self) -> None:
+        """Receive the response's head for a posted request. Closes the stream and raises as `exchange`."""
+        parser, failure = self.parser, self.failure
+        self.take_over()
+        try:
+            if failure is not None and not (parser.status and isinstance(failure, TransportClosed)):
+                raise failure
+            # With a head, a broken connection is left to the reader of the body, which meets it again after
+            # the bytes that came before.
+            while not parser.status:
+                parser.feed(await self.byte_stream.receive())
+        except BaseException:
+            self.close()
+            raise
+
+    def take_over(self) -> None:
+        """Let tasks receive from now on, until something is posted again."""
+        self.hear = None
+        if self._poller is not None:
+            self._poller.forget(self.byte_stream.descriptor)
+            self._poller = None
+
+    def _receive(self) -> None:
+        """Receive for a posted exchange, or the end of its stream, or of the connection."""
+        if self.hear is None:
+            if not self.is_left or not self.receive_end():
+                self.take_over()  # the next user of the connection sees what it is
+            return
+        parser = self.parser
+        try:
+            data = self.byte_stream.receive_nowait()
+            if data is not None:
+                parser.feed(data)
+        except McpmuxError as error:
+            self.failure = error
+        if (
+            self.failure is None
+            and not parser.complete
+            and (not parser.status or 0 < parser.length - parser.body_bytes <= RECEIVE_BYTES)
+        ):
+            return  # the rest of a head or of a small body comes with the next call
+        hear, self.hear = self.hear, None
+        try:
+            hear()
+        except Exception:  # the poller forgets the descriptor of a call that fails
+            self.take_over()
+            raise
+
+    async def receive_rest(self) -> bytearray:
+        """Return a body whose length is known, received without another copy. Raises as `exchange`.
+
+        The memory is at most twice what the server has sent, or ROOM_BYTES, however much it announces.
+        """
+        parser = self.parser
+        begun = parser.take_body()
+        filled, size = len(begun), len(begun) + parser.missing
+        body = bytearray(min(size, max(filled, ROOM_BYTES)))
+        body[:filled] = begun
+        while filled < size:
+            if filled == len(body):
+                body += bytes(min(filled, size - filled))
+            with memoryview(body) as room, room[filled:] as rest:
+                count = await self.byte_stream.receive_into(rest)
+            if not count:
+                parser.feed_eof()
+            filled += count
+        parser.skip_rest()
+        return body
+
+    def close(self) -> None:
+        """Close the connection, also in the middle of an exchange."""
+        self.take_over()
+        self.byte_stream.close()
+
+    def receive_end(self) -> bool:
+        """Discard what has come of a response of which only the end matters; return False if it broke off."""
+        try:
+            data = self.byte_stream.receive_nowait()
+            if data is not None:
+                self.parser.feed(data)
+                self.parser.take_body()
+        except McpmuxError:
+            return False
+        self.is_left = not self.parser.complete
+        return True
 
 
 class HttpResponse:
@@ -123,24 +291,14 @@ class HttpResponse:
     def finish(self) -> None:
         """Release a response of which only the end is missing: the connection is kept if that comes soon."""
         connection, self._connection = self._connection, None
-        if connection is not None and connection.parser.complete:
-            self._pool.put_back(connection)
-        elif connection is not None:
-            self._pool.put_back_ending(connection)
+        if connection is not None:
+            self._pool.put_back(connection, ends=True)
 
     def release(self) -> None:
         """Give the connection back if the response is complete, otherwise close it. May be called again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.put_back(connection)
-
-
-FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
-JSON_TYPE: Final = "application/json"
-EVENT_STREAM: Final = "text/event-stream"
-ENDING_SECONDS: Final = 3.0  # for the end of a stream to come, after everything else was read
-LENGTHLESS_METHODS: Final = frozenset({"GET", "DELETE", "OPTIONS"})  # no Content-Length without a body
-_NOT_SENT: Final = "nothing of the request was sent"
 
 
 @contextmanager
@@ -187,15 +345,12 @@ class HttpPool:
         self.poller = poller if self._asked_proxy is None else None
         self._asked: tuple[str, str, HeaderFields] = ("", "", ())  # the last request, whose head is kept
         self._head = b""
-        self.deadlines = DeadlineSweeper()
         self._running = 0  # requests that hold a connection
         self._waiting = ParkingLot()
         self._idle: list[HttpConnection] = []  # the longest idle first
-        self._ending: dict[HttpConnection, None] = {}  # idle as soon as their streams have ended
-        self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
-        self._clock = clock()
+        self._clock = stopwatch()
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
@@ -211,8 +366,6 @@ class HttpPool:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
-        while self._ending:
-            self._close_ending()
 
     async def send(
         self,
@@ -313,12 +466,12 @@ class HttpPool:
         return head + b"\r\n"
 
     async def _exchange_anew(self, head: bytes, body: bytes) -> HttpConnection:
-        # Ending connections hold no turn, but count for the limit of connections.
-        if self._ending and self._running + len(self._ending) > self.limits.connections:
-            self._close_ending()
+        # Those whose responses have not ended are not used again yet, but count for the limit.
+        if self._idle and self._running + len(self._idle) > self.limits.connections:
+            self._idle.pop(0).close()
         with not_sent_yet():
             byte_stream = await self.route.open()
-        connection = HttpConnection(byte_stream, self.deadlines, self.limits)
+        connection = HttpConnection(byte_stream, self.limits)
         await connection.exchange(head, body)
         return connection
 
@@ -353,55 +506,41 @@ class HttpPool:
         For an idempotent request, one that was just used is not checked: that costs a system call, and the
         request can be repeated.
         """
-        idle = self._idle
-        if not idle and self._ending and self.poller is None:  # with a poller each reports its end
-            for connection in list(self._ending):
-                connection.hear_end()
+        idle, found = self._idle, None
+        unended: list[HttpConnection] = []  # whose last response has not ended yet
         now = self._clock() if idle else 0.0
-        while idle:
+        while idle and found is None:
             connection = idle.pop()
-            seconds = now - connection.idle_since
-            if idempotent and seconds <= self._fresh_seconds:
-                return connection
+            parser, seconds = connection.parser, now - connection.idle_since
+            is_whole = not connection.is_left or connection.receive_end()
+            if is_whole and connection.is_left and seconds <= ENDING_SECONDS:
+                unended.append(connection)
+                continue
+            is_good = is_whole and parser.keep_alive and seconds <= self.limits.idle_seconds
             # Anything to receive on an idle connection is the end, an error, or belongs to no request.
-            if seconds <= self.limits.idle_seconds and not connection.byte_stream.is_readable():
-                return connection
-            connection.close()
-        return None
+            if is_good and (
+                (idempotent and seconds <= FRESH_SECONDS) or not connection.byte_stream.is_readable()
+            ):
+                found = connection
+            else:
+                connection.close()
+        idle.extend(reversed(unended))
+        return found
 
-    def put_back(self, connection: HttpConnection, *, has_turn: bool = True) -> None:
+    def put_back(self, connection: HttpConnection, *, ends: bool = False) -> None:
         """Keep the connection for reuse, or close it, and give its turn to the next waiting request.
 
-        `has_turn`: false for a connection whose turn was given on already.
+        `ends`: whether to keep it, too, if the end of its response is still to come.
         """
         # The lines of `_end_turn`: a call less for each exchange.
-        if has_turn and (self._running < self.limits.connections or not self._waiting.unpark()):
+        if self._running < self.limits.connections or not self._waiting.unpark():
             self._running -= 1
         parser = connection.parser
-        if self._closed or not parser.complete or not parser.keep_alive:
+        stays = parser.keep_alive if parser.complete else ends and parser.may_keep_alive
+        if self._closed or not stays:
             connection.close()
             return
-        connection.idle_since = self._clock()
+        connection.idle_since, connection.is_left = self._clock(), not parser.complete
         self._idle.append(connection)
         if len(self._idle) > self.limits.idle:
             self._idle.pop(0).close()
-
-    def put_back_ending(self, connection: HttpConnection) -> None:
-        """Keep a connection for reuse once its response has ended, giving its turn on now."""
-        if self._closed or not connection.parser.may_keep_alive or connection.hear_end():
-            self.put_back(connection)
-            return
-        self._end_turn()
-        self._ending[connection] = None
-        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self.poller)
-        if len(self._ending) > self.limits.idle:
-            self._close_ending()
-
-    def _take_ended(self, connection: HttpConnection) -> None:
-        self._ending.pop(connection, None)
-        self.put_back(connection, has_turn=False)
-
-    def _close_ending(self) -> None:
-        connection = next(iter(self._ending))
-        del self._ending[connection]
-        connection.close()

@@ -38,7 +38,7 @@ from mcpmux.transports.byte_stream import PlainStream, address_of
 from mcpmux.transports.http.message import HeaderFields, HttpRequest, Refusal, encode_response_head
 from mcpmux.transports.http.reply import FINISHED, NEW, OPEN, HttpReply, ReplyWriter, readable
 from mcpmux.transports.http.request_parser import BODY, IDLE, Phase, RequestParser
-from mcpmux.transports.inline import Inline
+from mcpmux.transports.inline import Inline, Wake, woken
 from mcpmux.transports.sse import KEEP_ALIVE_SECONDS
 from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger
 from mcpmux.transports.waiting import ReadinessPoller
@@ -133,7 +133,7 @@ class ServerConnection:
         self._attending: trio.CancelScope | None = None  # of the handler, while it has the task
         self._holding: Holding | None = None  # of its large body
         self._watched = False  # by the poller
-        self._task: trio.lowlevel.Task | None = None  # asleep until it is needed
+        self.wake: Wake | None = None  # wakes the task, while that is asleep until it is needed
 
     def __repr__(self) -> str:
         return f"<ServerConnection {self.state.name} of {self.peer}>"
@@ -310,7 +310,7 @@ class ServerConnection:
 
         While the task is awake, no bytes are received, so a peer that sends too fast has to wait.
         """
-        if self._task is None:  # the task watches again when it sleeps
+        if self.wake is None:  # the task watches again when it sleeps
             self._forget()
         else:
             self._receive()
@@ -442,10 +442,9 @@ class ServerConnection:
             self.deadline = now + limits.head_timeout
 
     def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+        if self.wake is not None:
             self._server.poller.give_way()
-            trio.lowlevel.reschedule(task)
+            self.wake()
 
     def _forget(self) -> None:
         if self._watched:
@@ -464,12 +463,7 @@ class ServerConnection:
         if not self._watched and (self.state is RECEIVING or not (is_early or self._has_more())):
             self._watched = True
             self._server.poller.watch(self.byte_stream.descriptor, self._hear)
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._leave)
-
-    def _leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        await woken(self)
 
     async def _attend(self) -> None:
         """Run the handler until it is over, and end the answer that it has left open, or not begun."""
