@@ -78,13 +78,13 @@ from mcpmux.protocol.envelope import (
     Reply,
     Request,
     decode_fields,
+    decode_reply,
     encode_error,
     encode_notification,
     encode_reply,
     first_byte,
     id_of,
     is_batch,
-    read_large_reply,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
@@ -353,9 +353,9 @@ class HttpChannel(Channel):
             body = b""
         if body is None:
             received = await response.read_body()
-            # A large answer is passed on without being copied or parsed, unless a tap sees the bytes.
+            # A large answer is passed on without being copied, unless a tap sees the bytes.
             if status == 200 and not peer.watched:
-                reply = read_large_reply(received)
+                reply = decode_reply(received)
                 if reply is not None and reply.id == pending.id:
                     return reply
                 await trio.lowlevel.checkpoint()  # the lines below take as long again

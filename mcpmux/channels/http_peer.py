@@ -73,7 +73,6 @@ from mcpmux.protocol.envelope import (
     is_batch,
     members_of,
     raw,
-    read_large_reply,
     text_of,
     value_of,
 )
@@ -110,7 +109,7 @@ _COMPRESSIONS: Final = frozenset({"br", "compress", "deflate", "gzip", "x-gzip",
 
 def message_in(body: bytes) -> Message | BadMessage:
     """Return the message in a body or an event, or the error if it holds none."""
-    reply = read_large_reply(body) if len(body) > LARGE_BYTES else decode_reply(body)
+    reply = decode_reply(body)
     if reply is not None:
         return reply
     try:
@@ -182,7 +181,7 @@ class PendingHttpRequest(PendingRequest):
 
 def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
     """Return the answer to `pending` if a body or an event holds it, otherwise None."""
-    reply = decode_reply(body) if len(body) <= LARGE_BYTES else None
+    reply = decode_reply(body)
     if reply is not None and reply.id == pending.id:
         return reply
     return as_answer(message_in(body), pending)

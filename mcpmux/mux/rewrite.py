@@ -42,7 +42,6 @@ from mcpmux.protocol.envelope import (
     list_decoder,
     members_of,
     raw,
-    raw_list,
     read_objects,
     text_of,
 )
@@ -273,17 +272,14 @@ def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
     """Return `value`, an object or an array of objects, with `change` applied to each object."""
     try:
         if first_byte(value) == b"[":
-            large = is_large(value)
-            members = read_objects(value) if large else decode_list(value)
+            members = read_objects(value) if is_large(value) else decode_list(value)
         else:
-            large, members = False, [decode_fields(value)]
+            members = [decode_fields(value)]
     except ValueError:
         return _changed_among_others(value, change)
     for member in members:
         change(member)
-    if first_byte(value) != b"[":
-        return raw(members[0])
-    return raw_list(members) if large else raw(members)
+    return raw(members if first_byte(value) == b"[" else members[0])
 
 
 def _changed_among_others(value: Raw, change: Callable[[Fields], object]) -> Raw:

@@ -194,11 +194,7 @@ def decode_message(data: bytes) -> Message:
 
 def _decode_message(data: bytes) -> Message:
     """Decode a message whose text is valid JSON. Raises BadMessage, UNREADABLE."""
-    # msgspec does not check UTF-8 in raw members, which would pass on invalid bytes.
-    if len(data) > PIECE_BYTES:
-        check_utf8(data)
-    elif not data.isascii():
-        data.decode()
+    check_utf8(data)
     try:
         wire = _wire_decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -237,8 +233,7 @@ def _decode_message(data: bytes) -> Message:
 def decode_request(data: bytes) -> Request | None:
     """Decode a request together with its parameters' members; None for any other message."""
     try:
-        if not data.isascii():
-            data.decode()
+        check_utf8(data)
         # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
         if len(data) > CROWD_BYTES and is_crowded(data):
             return None
@@ -250,11 +245,10 @@ def decode_request(data: bytes) -> Request | None:
     return Request(wire.id, wire.method, EMPTY_OBJECT, wire.params or {})
 
 
-def decode_reply(data: bytes) -> Reply | None:
+def decode_reply(data: Body) -> Reply | None:
     """Decode a successful answer together with its result's members; None for any other message."""
     try:
-        if not data.isascii():
-            data.decode()
+        check_utf8(data)
         if len(data) > CROWD_BYTES and is_crowded(data):
             return None
         wire = _wire_reply_decoder.decode(data)
@@ -262,7 +256,10 @@ def decode_reply(data: bytes) -> Reply | None:
         return None
     if wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
         return None
-    return Reply(wire.id, EMPTY_OBJECT, wire.result)
+    members = wire.result
+    if len(data) > LARGE_BYTES:  # a small value must not keep the whole message in memory
+        members = {key: value if is_large(value) else value.copy() for key, value in members.items()}
+    return Reply(wire.id, EMPTY_OBJECT, members)
 
 
 def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
@@ -509,7 +506,7 @@ def error_body(error: RpcError) -> dict[str, Any]:
     return body
 
 
-# Large messages: decoded in one pass, and sent in parts to avoid a copy of the whole.
+# Large messages are sent in parts, to avoid a copy of the whole.
 
 LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than sending it as a part
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else
@@ -520,35 +517,11 @@ Part = bytes | memoryview
 Body = bytes | bytearray
 
 _MEMBER: Final = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
-_HEAD: Final = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
 _START: Final = re.compile(
     rb"(?:%b)?\s*\{((?:%b,){0,2})\s*(?:\"(method|params|result|error)\"|\"?\w*\Z)" % (BOM, _MEMBER)
 )
 _ANSWERING: Final = (b"result", b"error")
 _TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
-
-
-def read_large_reply(data: Body) -> Reply | None:
-    """Return a successful answer with the members of its result; None for any other message.
-
-    The text around the result is decoded separately. Together they are a message exactly when both are valid.
-    """
-    head = _HEAD.match(data)
-    if head is None:
-        return None
-    start = max(head.end(), len(data) - TAIL_BYTES)
-    tail = _TAIL.search(data[start:])
-    if tail is None:
-        return None
-    try:
-        shell = decode_message(b'{%b"result":{}%b}' % (head[1], tail[1]))
-        result = Raw(memoryview(data)[head.end() : start + tail.start()])
-        # A small value does not keep the whole message in memory.
-        members = {key: v if is_large(v) else v.copy() for key, v in decode_fields(result).items()}
-        check_utf8(data)
-    except (BadMessage, ValueError):
-        return None
-    return Reply(shell.id, result, members) if isinstance(shell, Reply) else None
 
 
 def is_large(value: Raw) -> bool:
@@ -558,6 +531,7 @@ def is_large(value: Raw) -> bool:
 
 def check_utf8(data: Body) -> None:
     """Check that data is UTF-8, piece by piece to save memory. Raises UnicodeDecodeError, a ValueError."""
+    # msgspec does not check it in raw members, which would pass on invalid bytes.
     if data.isascii():
         return
     if len(data) <= PIECE_BYTES:
@@ -573,16 +547,6 @@ def check_utf8(data: Body) -> None:
 def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part]:  # noqa: A002 - the field's name
     """Return one successful answer in parts: large values uncopied, and the text between them."""
     return [b'{"jsonrpc":"2.0","id":%b,"result":' % encode(id), *_object(result), b"}"]
-
-
-def raw_list(members: Sequence[Fields]) -> Raw:
-    """Return objects as a raw JSON array. Large values are copied once."""
-    if not members:
-        return raw([])
-    parts: list[Part] = []
-    for member in members:
-        parts += [b"," if parts else b"[", *_object(member)]
-    return Raw(b"".join([*parts, b"]"]))
 
 
 def _object(fields: Mapping[str, Raw]) -> list[Part]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import Reply, decode_fields, decode_message, decode_reply
 
@@ -31,10 +33,11 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("data", ANSWERS)
-def test_answer_in_one_pass_is_the_answer_in_two(data):
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_answer_in_one_pass_is_the_answer_in_two(data, kind):
     message = decode_message(data)
     assert isinstance(message, Reply)
-    reply = decode_reply(data)
+    reply = decode_reply(kind(data))
     assert reply is not None
     assert (reply.id, reply.members) == (message.id, decode_fields(message.result))
 
@@ -42,3 +45,14 @@ def test_answer_in_one_pass_is_the_answer_in_two(data):
 @pytest.mark.parametrize("data", OTHERS)
 def test_anything_else_is_left_to_who_can_say_what_is_wrong(data):
     assert decode_reply(data) is None
+
+
+@given(st.binary(max_size=40), st.integers(0, 60), st.integers(0, 60))
+def test_no_damage_makes_an_answer_that_the_other_way_does_not_see(junk, start, length):
+    data = b'{"jsonrpc":"2.0","id":1,"result":{"a":"b\\"","c":[1,{"id":2}]},"id":3}'
+    data = data[:start] + junk + data[start + length :]
+    reply = decode_reply(data)
+    if reply is not None:
+        expected = decode_message(data)
+        assert isinstance(expected, Reply)
+        assert (reply.id, reply.members) == (expected.id, decode_fields(expected.result))
