@@ -12,13 +12,21 @@ from mcpmux.app.mux import Mux
 from mcpmux.config import Intercept
 from mcpmux.config.intercept import HOLD, REQUEST
 from mcpmux.errors import RpcError
-from mcpmux.interceptors.builtin import HoldBack
-from mcpmux.mux.intercept import Ask, BadVerdict, Hold, InterceptedMessage, InterceptorRule, read_verdict
+from mcpmux.mux.intercept import (
+    PASS,
+    Ask,
+    BadVerdict,
+    Hold,
+    InterceptedMessage,
+    InterceptorRule,
+    Verdict,
+    read_verdict,
+)
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import encode, error_body
 from mcpmux.runtime.holding import Held
-from mcpmux.runtime.interception import Step
+from mcpmux.runtime.interception import Interceptor, Step
 from mcpmux.traffic.admin.calls import RowOf
 from mcpmux.traffic.admin.held import PATH, HeldState, HoldDecision, HoldOrder, held_routes
 from mcpmux.traffic.admin.route import HttpExchange
@@ -166,7 +174,11 @@ def _step_of(order: HoldOrder) -> Step:
         answer_timeout=order.seconds,
         at_timeout=order.at_timeout,
     )
-    return Step(InterceptorRule(settings, BY), HoldBack(lambda message: chosen.matches(record_of(message))))
+
+    def judge(message: InterceptedMessage) -> Verdict:
+        return Hold() if chosen.matches(record_of(message)) else PASS
+
+    return Step(InterceptorRule(settings, BY), Interceptor(judge))
 
 
 def record_of(message: InterceptedMessage) -> Record:

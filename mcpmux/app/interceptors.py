@@ -9,12 +9,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, cast
 
-from mcpmux.config import Config, Intercept
-from mcpmux.config.intercept import RESULT
+from mcpmux.config import Config, Intercept, intercept
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.interceptors import builtin
-from mcpmux.interceptors.function import Function, FunctionInterceptor, find_function, is_async
+from mcpmux.interceptors.function import Function, find_function, interceptor_of, is_async
 from mcpmux.interceptors.mcp_server import McpServer
 from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse, Verdict
 from mcpmux.mux.naming import Naming, is_among
@@ -24,6 +23,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.interception import Interceptor, Step, is_failure, verdict_in_time
+from mcpmux.traffic.redaction.redactor import RuleSet
 from mcpmux.upstreams.upstream import Upstream
 
 Functions = Mapping[str, Function]
@@ -65,23 +65,27 @@ def make_steps(config: Config, naming: Naming, find: FindUpstream, functions: Fu
 
 def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Functions) -> Interceptor:
     if settings.python is not None:
-        return FunctionInterceptor(find_function(settings.python, functions), in_thread=settings.in_thread)
+        return interceptor_of(find_function(settings.python, functions), in_thread=settings.in_thread)
     if settings.webhook is not None:
         from mcpmux.interceptors.webhook import Webhook
 
-        return Webhook(settings.webhook, settings.secret, time.time)
+        return Interceptor(Webhook(settings.webhook, settings.secret, time.time).judge, waits=True)
     if settings.server is not None:
-        return McpServer(partial(find, settings.server), time.time)
-    share = settings.probability
-    makers: dict[str | None, Callable[[], Interceptor]] = {
-        "approve": builtin.Approve,
-        "hold": builtin.HoldBack,
-        "redact": lambda: builtin.Redact(config.redaction),
-        "limit_size": lambda: builtin.LimitSize(settings.max_bytes or 0),
-        "delay": lambda: builtin.Delay(settings.seconds or 0.0, share, random.random),
-        "fail": lambda: builtin.Fail(share, random.random),
-    }
-    return makers[settings.builtin]()
+        return Interceptor(McpServer(partial(find, settings.server), time.time).judge, waits=True)
+    match settings.builtin:
+        case intercept.APPROVE:
+            return Interceptor(builtin.approve)
+        case intercept.HOLD:
+            return Interceptor(builtin.hold)
+        case intercept.REDACT:
+            return Interceptor(partial(builtin.redact, RuleSet(config.redaction)))
+        case intercept.LIMIT_SIZE:
+            return Interceptor(partial(builtin.limit_size, settings.max_bytes or 0))
+        case intercept.DELAY:
+            pause = settings.seconds or 0.0, settings.probability, random.random
+            return Interceptor(partial(builtin.delay, *pause), waits=True)
+        case _:
+            return Interceptor(partial(builtin.fail, settings.probability, random.random))
 
 
 async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:
@@ -123,5 +127,5 @@ def _made_up(settings: Intercept, config: Config) -> InterceptedMessage:
     hints = {**hints_of(None), **settings.annotations} if method == m.TOOLS_CALL else None
     named = {"uri": raw(name)} if method == m.RESOURCES_READ else {"name": raw(name), "arguments": raw({})}
     stage = settings.stages[0]
-    outcome = {"content": raw([{"type": "text", "text": "example"}])} if stage == RESULT else None
+    outcome = {"content": raw([{"type": "text", "text": "example"}])} if stage == intercept.RESULT else None
     return InterceptedMessage(stage, Call(method, named, {}), upstream, name, hints, outcome)

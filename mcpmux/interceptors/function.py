@@ -8,7 +8,8 @@ waits for anything is async, or is called in a thread. A late one in a thread ru
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
 
@@ -16,6 +17,7 @@ import trio
 
 from mcpmux.config.report import InvalidValue
 from mcpmux.mux.intercept import InterceptedMessage, Verdict, read_verdict
+from mcpmux.runtime.interception import Interceptor
 
 THREADS: Final = 8  # calls of one function at once
 
@@ -43,22 +45,27 @@ def is_async(function: Function) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-class FunctionInterceptor:
-    """An interceptor that is a function. `in_thread`: for a sync one that waits."""
-
-    def __init__(self, function: Function, *, in_thread: bool = False) -> None:
-        self._function = function
-        self.waits = in_thread or is_async(function)
+def interceptor_of(function: Function, *, in_thread: bool) -> Interceptor:
+    """Return the interceptor that calls a function. `in_thread`: it is sync, and waits."""
+    if in_thread:
         # Late calls count until they end: they must not take all threads of trio.
-        self._threads = trio.CapacityLimiter(THREADS) if in_thread else None
+        return Interceptor(partial(_judge_in_thread, function, trio.CapacityLimiter(THREADS)), waits=True)
+    if is_async(function):
+        return Interceptor(partial(_judge_async, function), waits=True)
+    return Interceptor(partial(_judge, function))
 
-    def judge(self, message: InterceptedMessage) -> Verdict | Awaitable[Verdict]:
-        """Return the function's verdict. Raises BadVerdict, and what the function raises."""
-        return self._wait(message) if self.waits else read_verdict(self._function(message.as_json()))
 
-    async def _wait(self, message: InterceptedMessage) -> Verdict:
-        function, shown, threads = self._function, message.as_json(), self._threads
-        if threads is None:
-            return read_verdict(await function(shown))
-        run = trio.to_thread.run_sync
-        return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))
+def _judge(function: Function, message: InterceptedMessage) -> Verdict:
+    """Return the function's verdict. Raises BadVerdict, and what the function raises."""
+    return read_verdict(function(message.as_json()))
+
+
+async def _judge_async(function: Function, message: InterceptedMessage) -> Verdict:
+    return read_verdict(await function(message.as_json()))
+
+
+async def _judge_in_thread(
+    function: Function, threads: trio.CapacityLimiter, message: InterceptedMessage
+) -> Verdict:
+    shown, run = message.as_json(), trio.to_thread.run_sync
+    return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))

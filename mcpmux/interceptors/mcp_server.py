@@ -58,8 +58,6 @@ Invoke = Callable[[Json, Json], Awaitable[Json]]
 class McpServer:
     """The interceptors of one upstream. `find` returns its session for a call, and raises RpcError."""
 
-    waits = True
-
     def __init__(self, find: Callable[[Call], Upstream], wall: Callable[[], float]) -> None:
         self._find, self._wall = find, wall
         self._listed: list[Json] = []

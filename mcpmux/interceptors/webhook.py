@@ -36,8 +36,6 @@ _FIELDS: Final[HeaderFields] = (("Content-Type", "application/json"), ("Accept",
 class Webhook:
     """One webhook. `wall` returns seconds since 1970."""
 
-    waits = True
-
     def __init__(self, url: str, secret: Secret | None, wall: Callable[[], float]) -> None:
         self._url, self._origin = url, HttpOrigin.from_url(url)
         self._secret, self._wall = secret, wall

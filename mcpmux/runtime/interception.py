@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 import structlog
 import trio
@@ -84,13 +84,14 @@ AnswerCall = Callable[[Call, Notify], Awaitable[Fields]]
 """Answers a call in the client's words."""
 
 
-class Interceptor(Protocol):
-    """One interceptor. `waits`: whether `judge` returns an awaitable, which has a timeout."""
+class Interceptor(NamedTuple):
+    """One interceptor. `judge` returns the verdict on a message; any exception is a failure.
 
-    waits: bool
+    `waits`: whether `judge` returns an awaitable, which has a timeout.
+    """
 
-    def judge(self, message: InterceptedMessage) -> Verdict | Awaitable[Verdict]:
-        """Return the verdict. Any exception is a failure."""
+    judge: Callable[[InterceptedMessage], Verdict | Awaitable[Verdict]]
+    waits: bool = False
 
 
 async def verdict_in_time(
