@@ -14,15 +14,14 @@ folder that only the user can enter, so every client may do what the user may. N
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -38,13 +37,13 @@ from mcpmux.app.listeners import Announce, Serving
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.files import PRIVATE, PRIVATE_FOLDER, state_folder
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.transports.file_lock import lock_file
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
 
 log = structlog.get_logger()
 
-LINGER_SECONDS: Final = (
-    60.0  # until a shared mcpmux without clients ends: a host app that restarts comes back
-)
+LINGER_SECONDS: Final = 60.0  # for a host app that restarts to come back, before one without clients ends
+CHECK_SECONDS: Final = 1.0  # between two checks whether any client is connected
 START_SECONDS: Final = 30.0  # for the shared process to open its socket, or for another to start it
 ANSWER_SECONDS: Final = 10.0  # for a Welcome
 LOOK_SECONDS: Final = 0.02  # between two looks for a process that starts
@@ -145,36 +144,6 @@ def _fingerprint(name: str, value: str) -> str:
 # The shared process.
 
 
-class ClientCount:
-    """The number of clients that are connected."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._change = trio.lowlevel.ParkingLot()
-
-    def __repr__(self) -> str:
-        return f"<ClientCount {self.number}>"
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count one more as long as the context lasts."""
-        self.number += 1
-        self._change.unpark_all()
-        try:
-            yield
-        finally:
-            self.number -= 1
-            self._change.unpark_all()
-
-    async def unused(self, seconds: float) -> None:
-        """Wait until there was no client for so long."""
-        while True:
-            with trio.move_on_after(math.inf if self.number else seconds) as patience:
-                await self._change.park()
-            if patience.cancelled_caught and not self.number:
-                return
-
-
 class SharedMux:
     """Serves the clients of the host apps' processes, and ends when it had none for LINGER_SECONDS."""
 
@@ -182,11 +151,12 @@ class SharedMux:
         """`environ`: the fingerprints of the variables that this process has expanded."""
         self._place, self._environ = place, environ
         self._started = time.time()
-        self._clients = ClientCount()
+        self._clients = 0  # those that are connected
+        self._left_at = 0.0  # when the last one left
         self._admin: str | None = None
 
     def __repr__(self) -> str:
-        return f"<SharedMux of {self._place.file}, {self._clients.number} clients>"
+        return f"<SharedMux of {self._place.file}, {self._clients} clients>"
 
     def noting(self, announce: Announce) -> Announce:
         """Return a function that announces the URL of the admin listener, which `ctl` and `top` ask for."""
@@ -210,17 +180,21 @@ class SharedMux:
             open_unix_listener(str(self._place.socket), PRIVATE) as unix,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(self._end_unused, serving.stopping)
-            handle = partial(self._serve_one, serving)
+            nursery.start_soon(self.end_unused, serving.stopping)
+            handle = partial(self.serve_client, serving)
             await serve_streams([unix], handle, serving.stopping, most, most, None, task_status)
             nursery.cancel_scope.cancel()
 
-    async def _end_unused(self, stopping: trio.Event) -> None:
-        await self._clients.unused(LINGER_SECONDS)
+    async def end_unused(self, stopping: trio.Event) -> None:
+        """Set `stopping` once there was no client for LINGER_SECONDS."""
+        self._left_at = trio.current_time()
+        while self._clients or trio.current_time() < self._left_at + LINGER_SECONDS:
+            await trio.sleep(CHECK_SECONDS)
         log.info("ending, as no host app has used this for a while", file=str(self._place.file))
         stopping.set()
 
-    async def _serve_one(self, serving: Serving, stream: Stream, crowded: str) -> None:
+    async def serve_client(self, serving: Serving, stream: Stream, crowded: str) -> None:
+        """Answer a client's Hello, and serve it if it asks for that. `crowded`: see `serve_streams`."""
         # Not at the top: it imports WebSocket, too, and `serve` without --share needs neither.
         from mcpmux.clients.stream_clients import FIRST_SECONDS, StreamClients
 
@@ -241,8 +215,12 @@ class SharedMux:
         clients = StreamClients(
             serving.service, serving.limits, serving.stopping, None, view=hello.view, bodies=serving.bodies
         )
-        with self._clients.counting():
+        self._clients += 1
+        try:
             await clients.serve(stream, crowded)
+        finally:
+            self._clients -= 1
+            self._left_at = trio.current_time()
 
     def _welcome(self, hello: Hello) -> Welcome:
         differing = [name for name, print_ in hello.environ.items() if self._environ.get(name, "") != print_]
@@ -252,7 +230,7 @@ class SharedMux:
             pid=os.getpid(),
             file=str(place.file),
             started=self._started,
-            clients=self._clients.number,
+            clients=self._clients,
             log=str(place.log),
             admin=self._admin,
             differing=differing,
@@ -319,13 +297,11 @@ def ensure(place: SharedPlace) -> bool:
     When it is not there this process is forked, which takes less time than to start Python again. In the new
     process this returns True: it has to become the shared mcpmux. Raises TransportError when that fails.
     """
-    import fcntl  # Windows has none, and never comes here
-
     ends = time.monotonic() + START_SECONDS
     with place.lock.open("w") as lock:  # so that one of several processes starts it
         while True:
             with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(lock.fileno())
                 break
             _wait(ends, place)
         if _is_there(place.socket):

@@ -2,27 +2,49 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
-from mcpmux.app.sharing import ClientCount, SharedPlace, fingerprints, make_private
+from mcpmux.app.listeners import Serving
+from mcpmux.app.sharing import (
+    LINGER_SECONDS,
+    Hello,
+    SharedMux,
+    SharedPlace,
+    fingerprints,
+    make_private,
+)
+from mcpmux.config import Limits
 from mcpmux.errors import TransportError
+from tests.peers.server import ScriptedServer
+from tests.runtime.world import open_world
 
 
-async def test_it_is_unused_when_the_last_client_is_away_for_long_enough(autojump_clock: MockClock) -> None:
-    count = ClientCount()
+async def test_it_ends_when_the_last_client_is_away_for_long_enough(autojump_clock: MockClock) -> None:
+    stopping = trio.Event()
+    async with open_world({"docs": ScriptedServer()}) as world:
+        serving = Serving(Limits(), world.mux.service, stopping, print)
+        mux = SharedMux(SharedPlace(Path("/mux.toml"), Path("/mux.sock"), Path("/mux.log")), {})
 
-    async def visit(after: float, seconds: float) -> None:
-        await trio.sleep(after)
-        with count.counting():
-            await trio.sleep(seconds)
+        async def visit(after: float, seconds: float) -> None:
+            await trio.sleep(after)
+            ours, theirs = memory_stream_pair()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(mux.serve_client, serving, theirs, "")
+                for message in (Hello(), {"jsonrpc": "2.0", "id": 1, "method": "ping"}):
+                    await ours.send_all(msgspec.json.encode(message) + b"\n")
+                await trio.sleep(seconds)
+                await ours.aclose()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(visit, 50, 500)
-        nursery.start_soon(visit, 300, 310)
-        await count.unused(60)
-        assert trio.current_time() == 300 + 310 + 60
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+            nursery.start_soon(visit, 50, 50)
+            nursery.start_soon(visit, 80, 200)
+            await mux.end_unused(stopping)
+            assert 0 <= trio.current_time() - began - (80 + 200 + LINGER_SECONDS) < 5
+    assert stopping.is_set()
 
 
 def test_variables_have_fingerprints_and_no_values() -> None:
