@@ -26,11 +26,13 @@ from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import SHORT_CHARS
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.capture.capture import Levels
-from mcpmux.traffic.capture.line import fingerprint
+from mcpmux.traffic.capture.line import to_record
 from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading import summary
 from mcpmux.traffic.reading.summary import Summarizer, Targets, pair_up
+from mcpmux.traffic.record import Run
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.http.message import encode_request_head, encode_response_head
 from tests.traffic.made import record
 
@@ -113,9 +115,11 @@ def response_heads() -> object:
 
 
 def sessions() -> object:
+    run, redactor = Run("run", 0.0, 0.0), Redactor()
     for number in range(1000):
-        fingerprint(long(number, HEAD, "x"))
-    return None
+        leg = Leg("upstream", "docs", "http", "docs", session=long(number, HEAD, "x"))
+        to_record(Observation(leg, "in", b"{}", 0.0, "result"), run, redactor)
+    return redactor
 
 
 def targets() -> object:

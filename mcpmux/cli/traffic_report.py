@@ -259,7 +259,7 @@ def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iter
 def redact_record(record: Record, redactor: Redactor) -> Record:
     """Return the message without known secrets in any of its members."""
     names = ("target", "method", "client")
-    changes: dict[str, Any] = {name: redactor.redact_name(getattr(record, name)) for name in names}
+    changes: dict[str, Any] = {name: redactor.clean(getattr(record, name)) for name in names}
     text, message = record.text or "", record.message
     captured = bytes(message) if message is not None else text.encode("utf-8", "replace")
     body, count = redactor.redact(record.method, captured)

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from mcpmux.runtime import notification_hub
-from mcpmux.traffic.admin import listening as admin_listening
-from mcpmux.traffic.admin.listening import ListeningClient, Subscription, merge_subscriptions
+from mcpmux.traffic.admin import upstreams as admin_upstreams
+from mcpmux.traffic.admin.upstreams import ListeningClient, Subscription, merge_subscriptions
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.traffic.admin_world import Listening, get, listening
@@ -81,8 +81,8 @@ async def test_clients_of_both_eras_are_told_with_what_they_listen_to():
 
 
 async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admin_listening, "RESOURCES", 2)
-    monkeypatch.setattr(admin_listening, "CLIENTS", 1)
+    monkeypatch.setattr(admin_upstreams, "RESOURCES", 2)
+    monkeypatch.setattr(admin_upstreams, "CLIENTS", 1)
     docs = Subscribable("2025-11-25")
     async with listening(servers={"docs": docs}, tap=True) as here:
         client = await listen(here, "docs+memo:1", "docs+memo:2", "docs+memo:3")

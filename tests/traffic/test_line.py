@@ -15,7 +15,7 @@ from mcpmux.config.traffic import Redaction
 from mcpmux.traffic.capture.line import (
     HEAD,
     LEGS_CACHED,
-    _texts_of,
+    _remembered_texts_of,
     encode_lines,
     without_repeats,
 )
@@ -110,7 +110,7 @@ def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, 
             seen.leg.name = seen.leg.session = seen.leg.revision = fact
             seen.leg.transport = fact or "http"
             after_others = encode_lines(RUN, REDACTOR, 40, level, [seen])
-            _texts_of.cache_clear()
+            _remembered_texts_of.cache_clear()
             assert encode_lines(RUN, REDACTOR, 40, level, [seen]) == after_others
 
 
@@ -138,7 +138,7 @@ def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str)
     assert record["at"] == pytest.approx(seen.at - RUN.clock, abs=1e-6)
     if not count:
         assert (record["id"], record["target"]) == (seen.id, seen.target)
-        assert record["method"] == REDACTOR.redact_name(seen.method)
+        assert record["method"] == REDACTOR.clean(seen.method)
     if level == "metadata":
         assert (record["message"], record["text"]) == (None, None)
     elif level == "truncated" and len(body) > 40:
@@ -216,4 +216,4 @@ def test_what_is_remembered_is_bounded():
         seen = Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")
         (line,) = encode_lines(RUN, REDACTOR, 40, "metadata", [seen])
         assert decode_record(line).method == f"m{number}"
-    assert 0 < _texts_of.cache_info().currsize <= LEGS_CACHED
+    assert 0 < _remembered_texts_of.cache_info().currsize <= LEGS_CACHED

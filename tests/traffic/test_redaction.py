@@ -293,9 +293,9 @@ def test_new_rules_hold_from_the_next_message_on():
     redactor.adopt(Redaction(keys=("ssn",), patterns={"number": "E-[0-9]+"}))
     assert redactor.redact(None, message)[1] == 1
     assert redactor.redact_text("E-17") == ("[redacted: number]", 1)
-    assert redactor.redact_name("E-17") == "[redacted: number]"
+    assert redactor.clean("E-17") == "[redacted: number]"
     redactor.adopt(Redaction())
-    assert redactor.redact_name("E-17") == "E-17"
+    assert redactor.clean("E-17") == "E-17"
 
 
 # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────

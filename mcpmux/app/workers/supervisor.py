@@ -43,7 +43,7 @@ from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
-from mcpmux.traffic.admin.listening import Subscription, merge_subscriptions
+from mcpmux.traffic.admin.upstreams import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange
 from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView

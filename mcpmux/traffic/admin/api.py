@@ -325,7 +325,7 @@ class Api:
                     calls.append(TimedCall(at, OWN, method or "", row.ms, row.status != OK, name, row.number))
                 for seen in (stored.observed for stored in row.messages):
                     if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
-                        method = view.redactor.redact_name(seen.method) or ""
+                        method = view.redactor.clean(seen.method) or ""
                         failed = seen.kind == "error" or seen.failed is True
                         calls.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
         return calls, begin

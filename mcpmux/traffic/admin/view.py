@@ -161,7 +161,7 @@ class LiveView:
 
     def _summary(self, row: Row) -> ShownRow:
         method, target = self.texts(row)
-        leg, clean = row.first.leg, self.redactor.redact_name
+        leg, clean = row.first.leg, self.redactor.clean
         parts = (
             (seen.leg.upstream, round((seen.at - row.first.at) * 1000 - seen.ms, 3), round(seen.ms, 3))
             for seen in (stored.observed for stored in row.messages)
@@ -202,11 +202,11 @@ class LiveView:
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
         first = row.first
         if len(first.data) > LARGE:
-            return self.redactor.redact_name(first.method), None
+            return self.redactor.clean(first.method), None
         body, count = self.redactor.redact(first.method, first.data)
         row.redacted = count > 0
         method, _, target = method_id_target(body) if count else (None, None, first.target)
-        return self.redactor.redact_name(method or first.method), target
+        return self.redactor.clean(method or first.method), target
 
     async def rank(self, wanted: Filter, order: str, most: int, after: int = 0) -> list[ShownRow]:
         """Return the first of all selected rows in an order of ORDERS; with a `-`, the last ones.

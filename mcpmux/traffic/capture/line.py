@@ -23,9 +23,8 @@ from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, micros_of,
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 LEGS_CACHED: Final = 1024
-SESSION_LENGTH: Final = 256  # characters; longer ones are not remembered
+TEXTS_LENGTH: Final = 512  # characters of a session and a view; longer ones are not remembered
 FINGERPRINT_BYTES: Final = 8
-SESSIONS_CACHED: Final = 1024
 HEAD: Final = 512  # bytes at either end in which messages with the same contents may differ
 # Lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then.
 GROUP: Final = 16
@@ -74,9 +73,11 @@ def records_of(
             method, request_id, target = method_id_target(body)
             method = method or observed.method  # of the request before it, if this is an answer
         if method not in clean_methods:
-            clean_methods[method] = rules.redact_name(method)
+            clean_methods[method] = rules.clean(method)
         name = leg.name if leg.side == "client" else None
-        client, view, session, revision = _texts_of(rules, name, leg.view, leg.session, leg.revision)
+        is_short = len(leg.session or "") + len(leg.view or "") <= TEXTS_LENGTH
+        texts_of = _remembered_texts_of if is_short else _texts_of
+        client, view, session, revision = texts_of(rules, name, leg.view, leg.session, leg.revision)
         at = round((observed.at - began) * MICROS)
         micros = wall + at - second * MICROS
         if not 0 <= micros < MICROS:
@@ -124,13 +125,15 @@ def records_of(
     return records
 
 
-@lru_cache(LEGS_CACHED)
 def _texts_of(
     rules: RuleSet, name: str | None, view: str | None, session: str | None, revision: str | None
 ) -> tuple[str | None, str | None, str | None, str | None]:
     """Return the texts of a leg, redacted, with the fingerprint of its session."""
-    clean = rules.redact_name
+    clean = rules.clean
     return clean(name), clean(view), None if session is None else fingerprint(session), clean(revision)
+
+
+_remembered_texts_of: Final = lru_cache(LEGS_CACHED)(_texts_of)
 
 
 def to_record(observed: Observation, run: Run, redactor: Redactor, level: str = "full") -> Record:
@@ -157,14 +160,7 @@ def _is_object(body: bytes) -> bool:
 
 def fingerprint(session: str) -> str:
     """Return a text that is equal for equal session ids, and useless for anything else."""
-    return (_fingerprint_again if len(session) <= SESSION_LENGTH else _fingerprint)(session)
-
-
-def _fingerprint(session: str) -> str:
     return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()
-
-
-_fingerprint_again: Final = lru_cache(SESSIONS_CACHED)(_fingerprint)
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:

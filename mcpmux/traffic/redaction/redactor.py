@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
+from typing import TypeVar
 
 import msgspec
 
@@ -70,6 +71,7 @@ _SCHEMA_WORDS = frozenset(
 )
 
 
+Text = TypeVar("Text", str, str | None)
 Paths = Sequence[tuple[tuple[Step, ...], str]]  # places of secrets, each with its label
 Clean = Callable[[str], tuple[str, int]]  # returns a text without secrets, and how many were replaced
 
@@ -315,12 +317,10 @@ class RuleSet:
             return text, 0
         return self._redact_inside(possible, 0, text)
 
-    def redact_name(self, name: str | None) -> str | None:
-        """Return a short, frequent text without secrets, or None. Remembers a bounded number of them."""
-        return None if name is None else self.clean(name)
-
-    def clean(self, text: str) -> str:
-        """Return the text without secrets; short ones are remembered, as they are frequent."""
+    def clean(self, text: Text) -> Text:
+        """Return the text without secrets, or None. Remembers a bounded number of short, frequent ones."""
+        if text is None:
+            return None
         return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
     @cached_property
@@ -407,5 +407,4 @@ class Redactor:
         self.current = current = RuleSet(rules)
         self.redact = current.redact
         self.redact_text = current.redact_text
-        self.redact_name = current.redact_name
         self.clean = current.clean

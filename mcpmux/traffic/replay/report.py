@@ -237,7 +237,7 @@ class Report:
         """Add an outcome, redacted."""
         redact = partial(self._redact, outcome.captured.method)
         outcome = outcome._replace(
-            reason=self._redactor.redact_name(outcome.reason),
+            reason=self._redactor.clean(outcome.reason),
             differences=[
                 Difference(path, kind, redact(path, captured), redact(path, now))
                 for path, kind, captured, now in outcome.differences
