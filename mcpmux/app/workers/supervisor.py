@@ -43,10 +43,15 @@ from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
-from mcpmux.traffic.admin.upstreams import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange
-from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
+from mcpmux.traffic.admin.upstreams import (
+    DISABLED,
+    Subscription,
+    UpstreamState,
+    UpstreamView,
+    merge_subscriptions,
+)
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
 from mcpmux.transports.handing import can_hand
