@@ -43,7 +43,6 @@ from mcpmux.transports.stream import open_unix, open_unix_listener, serve_stream
 log = structlog.get_logger()
 
 LINGER_SECONDS: Final = 60.0  # for a host app that restarts to come back, before one without clients ends
-CHECK_SECONDS: Final = 1.0  # between two checks whether any client is connected
 START_SECONDS: Final = 30.0  # for the shared process to open its socket, or for another to start it
 ANSWER_SECONDS: Final = 10.0  # for a Welcome
 LOOK_SECONDS: Final = 0.02  # between two looks for a process that starts
@@ -187,9 +186,10 @@ class SharedMux:
 
     async def end_unused(self, stopping: trio.Event) -> None:
         """Set `stopping` once there was no client for LINGER_SECONDS."""
-        self._left_at = trio.current_time()
-        while self._clients or trio.current_time() < self._left_at + LINGER_SECONDS:
-            await trio.sleep(CHECK_SECONDS)
+        self._left_at = now = trio.current_time()
+        while (ends := (now if self._clients else self._left_at) + LINGER_SECONDS) > now:
+            await trio.sleep_until(ends)
+            now = trio.current_time()
         log.info("ending, as no host app has used this for a while", file=str(self._place.file))
         stopping.set()
 
