@@ -352,7 +352,10 @@ class DuplexChannel(Channel):
         message = encode_notification(event.method, event.params)
         if not self._offer(message):
             await in_task()
-            await self._messages.send(message)
+            # The reader notices that the peer is gone. Raised here, the error would count as that of the
+            # server whose notification this is.
+            with suppress(TransportError):
+                await self._messages.send(message)
 
     def _take_notification(self, message: Notification) -> None:
         if message.method.startswith(m.OWN):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
+from structlog.testing import capture_logs
 
-from tests.peers.revision import LEGACY, MODERN, Json
+from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.peers.subscribable import Subscribable
 from tests.runtime.test_subscriptions import quiet
@@ -61,3 +63,33 @@ async def test_requests_behind_a_failed_initialize_are_refused(autojump_clock):
         ]
         answers = {message["id"]: message for message in await client.drain() if "id" in message}
         assert ["error" in answers[number] for number in started] == [True, False, False]
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_that_left_is_no_fault_of_the_server(down, up, autojump_clock):
+    """What the server sends on the way cannot be delivered any more; it is asked once, and not suspected."""
+
+    async def report(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        for progress in range(3):
+            await trio.sleep(1)
+            told = {"progressToken": params["_meta"]["progressToken"], "progress": progress}
+            await server.send({"method": "notifications/progress", "params": told})
+        await trio.sleep_forever()
+        raise AssertionError
+
+    server = ScriptedServer(up, resources=[{"uri": "file:///a", "name": "a"}])
+    server.handlers["resources/read"] = report
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await world.open_client(down)
+        await trio.sleep(1)  # until the servers are connected
+        server.seen.clear()
+        with capture_logs() as logs:
+            await client.start("resources/read", {"uri": "x+file:///a"}, progressToken=1)
+            await trio.sleep(0.5)
+            await client.vanish()
+            await trio.sleep(20)  # less than until the next health check
+        methods = [message["method"] for message in server.seen]
+        assert methods == ["resources/read", "notifications/cancelled"]
+        assert world.mux.upstreams["x"].status.last_error is None
+        assert not [entry for entry in logs if entry["log_level"] in ("warning", "error")]
