@@ -313,8 +313,9 @@ class Mux:
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
         # Before the new prefixes are set below: the last updates go out under the old URIs.
-        for name in renamed:
-            self.hub.forget(name)
+        for session in registry.sessions():
+            if session.name in renamed:
+                self.hub.forget(session.key)
         stay = [name for name in settings if name in former and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:

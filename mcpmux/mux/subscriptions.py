@@ -88,10 +88,12 @@ class Subscriptions(Generic[ListenerT]):
             self.add(listener, other, uri, said_raw=said_raw)
         return frozenset(uri for _, uri in moved)
 
-    def forget(self, upstream: str) -> None:
-        """Remove all interest in an upstream."""
-        for listener, uri in self._held(upstream):
+    def forget(self, upstream: str) -> set[ListenerT]:
+        """Remove all interest in an upstream. Return the listeners that had some."""
+        held = self._held(upstream)
+        for listener, uri in held:
             self.remove(listener, upstream, uri)
+        return {listener for listener, _ in held}
 
     def _held(self, upstream: str) -> list[tuple[ListenerT, str]]:
         interest = self._interest.get(upstream, {})

@@ -348,9 +348,14 @@ class NotificationHub:
         return self.subscriptions.move(upstream, other)
 
     def forget(self, upstream: str) -> None:
-        """Drop all subscriptions to an upstream whose prefix changes: clients know other URIs from now on."""
+        """Drop all subscriptions in a session with an upstream whose prefix changes, as its URIs do.
+
+        A listen that has lost something ends gracefully, so that its client listens again.
+        """
         self._tell_all(upstream)  # the last moment at which clients know its URIs
-        self.subscriptions.forget(upstream)
+        for outbox in self.subscriptions.forget(upstream):
+            if outbox.is_granted:
+                outbox.close()
         self._on_less(upstream)
 
     def hear(self, upstream: str, notification: Notification) -> None:

@@ -296,15 +296,23 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
         assert back.subscribed == {"memo:1"}
 
 
-async def test_under_another_prefix_nobody_is_subscribed(autojump_clock):
-    server = Subscribable(LEGACY)
-    async with open_world({"docs": docs(), "x": server}) as world:
-        client = await legacy_client(world)
+@pytest.mark.parametrize("session", ["shared", "per-client"])
+async def test_under_another_prefix_nobody_is_subscribed(session, autojump_clock):
+    """A listen that has lost a URI ends with its result, any other goes on."""
+    server, own = Subscribable(LEGACY), {"session": session}
+    async with open_world({"docs": docs(), "x": server}, settings={"x": own}) as world:
+        client, modern = await legacy_client(world), world.client()
         await client.request("resources/subscribe", {"uri": "x+memo:1"})
-        become(world, upstream("docs"), upstream("x", prefix="y"))
+        wishes: list[Json] = [{"resourceSubscriptions": ["x+memo:1"]}, {"toolsListChanged": True}]
+        if session == "shared":
+            listens = [await modern.start("subscriptions/listen", {"notifications": wish}) for wish in wishes]
+            await modern.drain()
+        become(world, upstream("docs"), upstream("x", prefix="y", **own))
+        if session == "shared":
+            assert [message["id"] for message in await modern.drain() if "id" in message] == listens[:1]
         await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert server.subscribed == set()
-        assert "'x'" not in repr(world.mux.hub.subscriptions)
+        assert "'x" not in repr(world.mux.hub.subscriptions)
 
 
 async def test_a_private_session_ends_with_its_upstream_and_a_new_one_serves(autojump_clock):
