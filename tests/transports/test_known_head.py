@@ -134,7 +134,7 @@ def test_a_field_that_has_varied_is_read_from_a_known_head():
         parser.feed(with_id(REQUEST, name))
     for learned, message in ((parser._known, request), (taught_by_ids()._known, response)):
         assert learned is not None
-        assert learned.read(message) == (fields_of(message), len(message) - 4)
+        assert learned.read(message) == (fields_of(message), len(message) - 4, 0)
 
 
 @pytest.mark.parametrize("name", [b"Connection", b"Host"])
@@ -166,6 +166,19 @@ def test_request_in_pieces_and_several_at_once_are_what_they_were(position):
     for pieces in ([REQUEST[:position], REQUEST[position:]], [REQUEST + REQUEST], [b"\r\n" + REQUEST]):
         expected = whole * (sum(map(len, pieces)) // len(REQUEST))
         assert after(pieces)[:3] == (expected, None, phase)
+
+
+@pytest.mark.parametrize("behind", [b"", b"more", RESPONSE])
+def test_response_in_pieces_is_what_it_is_to_a_parser_without_a_past(behind):
+    for position in range(1, len(RESPONSE)):
+        in_pieces = ResponseParser(HEAD_LIMIT)
+        for _ in range(2):
+            answered(in_pieces, [RESPONSE[:-4], RESPONSE[-4:]])
+        assert in_pieces._known is not None
+        pieces = RESPONSE[:position], RESPONSE[position:] + behind
+        expected = answered(ResponseParser(HEAD_LIMIT), pieces)
+        assert answered(taught(), pieces) == expected, position
+        assert answered(in_pieces, pieces) == expected, position
 
 
 @pytest.mark.parametrize(
@@ -228,7 +241,7 @@ def test_what_varies_is_read_from_a_known_head():
     other = other.replace(b"4\r\n\r\nbody", b"2\r\n\r\n{}")
     learned = learn(REQUEST, fields_of(REQUEST))
     assert learned is not None
-    assert learned.read(other) == (fields_of(other), len(other) - 2)
+    assert learned.read(other) == (fields_of(other), len(other) - 2, 0)
 
 
 @pytest.mark.interpreted

@@ -38,8 +38,8 @@ class KnownHead:
     A peer on a connection that stays open sends the same head again and again. So this reads only the values
     of VARYING, and of fields whose values have differed already: visible ASCII on one line, which every
     parser reads alike. The parser gets everything else, from the message's first byte on: a head that
-    differs, a message that did not come in one piece, one with bytes before or behind it. The result is
-    always that of the parser.
+    differs, or did not come in one piece, a message with bytes before or behind it. The result is always
+    that of the parser.
     """
 
     __slots__ = ("_end", "_headers", "_most", "_varying")
@@ -56,8 +56,11 @@ class KnownHead:
         """Return whether a field has another value than in this head, and may have it."""
         return key not in _FIXED and self._headers.get(key, value) != value
 
-    def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
-        """Return the fields, and where the body begins; None unless `data` is one whole message like this."""
+    def read(self, data: bytes) -> tuple[dict[str, str], int, int] | None:
+        """Return the fields of a message like this, where its body begins, and how many bytes it lacks.
+
+        None if `data` is anything else.
+        """
         text = data[: self._most].decode("latin-1")
         fields = self._headers.copy()
         position = 0
@@ -74,11 +77,12 @@ class KnownHead:
                 return None
             fields[key] = text[start:position]
         body = position + len(self._end)
-        # The body must end with the data: bytes behind it are another message, or an attack on the framing.
         length = fields[LENGTH]
         if text[position:body] != self._end or not length.isdigit() or len(length) > _DIGITS:
             return None
-        return (fields, body) if len(data) - body == int(length) else None
+        # Bytes behind the body are another message, or an attack on the framing.
+        missing = int(length) + body - len(data)
+        return (fields, body, missing) if missing >= 0 else None
 
 
 _known: Final = lru_cache(HEADS)(KnownHead)

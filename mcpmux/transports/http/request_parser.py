@@ -102,9 +102,18 @@ class RequestParser(MessageParser):
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes. Never raises: see `refusal`."""
-        if (request := self.read_whole(data)) is not None:
-            self.requests.append(request)
-            return
+        head = self._known
+        if head is not None and self.phase is IDLE and (found := head.read(data)) is not None:
+            headers, position, missing = found
+            limits, size = self._limits, len(data) - position
+            # The parser gets those that are not whole, and refuses those that are too large.
+            if not missing and position <= limits.max_head_bytes and size <= limits.max_message_bytes:
+                method, path, query = self._known_line
+                request = HttpRequest(
+                    method, path, query, headers, data[position:], self._peer, False, True, self.holder
+                )
+                self.requests.append(request)
+                return
         complete, phase = len(self.requests), self.phase
         self.received_bytes += len(data)
         self._chunk_lines.feed(data)
@@ -117,7 +126,7 @@ class RequestParser(MessageParser):
         if len(self.requests) > complete:
             self.received_bytes = 0
             if self._lessons and phase is IDLE:
-                # `read_whole` takes HTTP/1.1 and an open connection for granted.
+                # With a known head, HTTP/1.1 and an open connection are taken for granted.
                 last = self.requests[-1]
                 is_fit = last.method == "POST" and last.keep_alive and not last.http_1_0
                 if self._learns(data, is_fit):
@@ -127,20 +136,6 @@ class RequestParser(MessageParser):
                 self._check_growth()
             except RequestRefused as refused:
                 self.refusal = Refusal(*refused.args)
-
-    def read_whole(self, data: bytes) -> HttpRequest | None:
-        """Return the request if `data` is exactly one with the known head, otherwise None, without effect."""
-        head = self._known
-        if head is None or self.phase is not IDLE or (found := head.read(data)) is None:
-            return None
-        headers, position = found
-        limits = self._limits
-        # The parser refuses those that are too large.
-        if position > limits.max_head_bytes or len(data) - position > limits.max_message_bytes:
-            return None
-        method, path, query = self._known_line
-        body = data[position:]
-        return HttpRequest(method, path, query, headers, body, self._peer, False, True, self.holder)
 
     def _parse(self, data: bytes) -> None:
         while data:

@@ -45,6 +45,7 @@ class ResponseParser(MessageParser):
         self.body_bytes = 0
         self.length = 0  # of the body, where the head says it
         self._ends_with_stream = False
+        self._lacks = 0  # bytes of a body whose head was known, so that they need no parser
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, b"" at the end of the stream. Raises RemoteProtocolError, TransportClosed."""
@@ -53,6 +54,9 @@ class ResponseParser(MessageParser):
             return
         first = not self.received_bytes
         if first and self._known is not None and self._take_known(self._known, data):
+            return
+        if self._lacks:
+            self._take_lacking(data)
             return
         self.received_bytes += len(data)
         try:
@@ -63,30 +67,41 @@ class ResponseParser(MessageParser):
                     raise RemoteProtocolError("the server speaks TLS there: use https://") from error
                 raise RemoteProtocolError(f"{self._malformed}: {_reason(error)}") from error
             self.keep_alive = False  # bytes after the response belong to no request: do not use this again
-        if not self.complete:
-            if self._in_head or self.received_bytes > 2 * self._head_limit:
-                self._check_growth()
-        elif first and self._lessons and self.keep_alive:
+        if not self.complete and (self._in_head or self.received_bytes > 2 * self._head_limit):
+            self._check_growth()
+        elif first and self._lessons and (self.keep_alive if self.complete else self.may_keep_alive):
             is_first = data.startswith(b"%d " % self.status, 9)  # otherwise an interim response came first
             if self._learns(data, is_first and not has_no_body(self.status)):
                 self._known_status = self.status
 
     def _take_known(self, known: KnownHead, data: bytes) -> bool:
-        """Take `data` if it is one whole response with the known head; return False if not."""
+        """Take `data` if it is one response with the known head, or its beginning; return False if not."""
         values = known.read(data)
         if values is None or self.complete:
             return False
-        self.headers, position = values
+        headers, position, self._lacks = values
         if position > self._head_limit:
+            self._lacks = 0
             return False
         body = data[position:]
-        self.status = self._known_status
-        self.complete = self.keep_alive = True
+        self.headers, self.status = headers, self._known_status
+        self._in_head = False
+        self.complete = self.keep_alive = not self._lacks
         self.received_bytes = len(data)
-        self.length = self.body_bytes = len(body)
+        self.body_bytes = len(body)
+        self.length = self.body_bytes + self._lacks
         if body:
             self._body.append(body)
         return True
+
+    def _take_lacking(self, data: bytes) -> None:
+        """Take more of a body behind a known head."""
+        body = data[: self._lacks]
+        self._lacks -= len(body)
+        self.received_bytes += len(data)
+        self.on_body(body)
+        self.complete = not self._lacks
+        self.keep_alive = self.complete and body == data  # bytes behind it belong to no request
 
     def feed_eof(self) -> None:
         """Note the end of the stream. Raises TransportClosed if it cuts the response short."""
@@ -99,7 +114,7 @@ class ResponseParser(MessageParser):
     @property
     def may_keep_alive(self) -> bool:
         """Whether another response may follow on this connection, by the head."""
-        return not self._ends_with_stream and self._parser.should_keep_alive()
+        return self._lacks > 0 or (not self._ends_with_stream and self._parser.should_keep_alive())
 
     @property
     def missing(self) -> int:
@@ -111,8 +126,10 @@ class ResponseParser(MessageParser):
         self.received_bytes += self.missing
         self.body_bytes = self.length
         self.complete = True
-        self.keep_alive = self._parser.should_keep_alive()
-        self._parser = httptools.HttpResponseParser(self)  # the old one still waits for the body
+        self.keep_alive = self.may_keep_alive
+        if not self._lacks:
+            self._parser = httptools.HttpResponseParser(self)  # the old one still waits for the body
+        self._lacks = 0
 
     def take_body(self) -> bytes:
         """Return the body bytes that have arrived since the last call, b"" for none."""
