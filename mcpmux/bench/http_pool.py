@@ -266,7 +266,7 @@ class HttpPool:
         if self._client_info is not None:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
-        target, headers = self._channel.head_of(call)
+        target, headers = self._channel.peer.head_of(call)
         own = (("Host", self.connector.origin.authority), ("Accept-Encoding", "identity"))
         head = encode_request_head("POST", target, (*own, *headers))
         left, _, right = body.partition(b'"id":%d' % FIRST_ID)

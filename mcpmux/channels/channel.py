@@ -14,6 +14,7 @@ A server's question in the middle of a call goes to `questions`: the exchange en
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from typing import ClassVar
 
 import structlog
 import trio
@@ -47,6 +48,7 @@ class Channel:
     legacy_only = False
     takes_headers = False  # of single calls
     source = "the connection"  # where the peer's messages come from, for the log
+    pending_kind: ClassVar[type[PendingRequest]] = PendingRequest
     _nursery: trio.Nursery
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, closed: trio.Event) -> None:
@@ -89,7 +91,7 @@ class Channel:
         TransportError (there is none), Overdue (not within `deadline`).
         """
         # From here on the answer can be matched: it may come before `_send` returns.
-        pending = parked or self.pending_requests.open(self._pending(call))
+        pending = parked or self.pending_requests.open(self.pending_kind(call))
         try:
             if deadline is not None:
                 pending.deadline = deadline
@@ -124,9 +126,6 @@ class Channel:
     ) -> Awaitable[Fields] | None:
         """Return the repetition of a call after the peer's error; None if the error is the answer."""
         return None
-
-    def _pending(self, call: Call) -> PendingRequest:
-        return PendingRequest(call)
 
     def _log_refused(self, bad: BadMessage) -> None:
         """Log that a message could not be taken, and its beginning."""

@@ -41,7 +41,6 @@ from mcpmux.channels.http_peer import (
     as_answer,
     batch_in,
     is_compressed,
-    is_event_stream,
     may_mean_forgotten,
     message_in,
     nonsense,
@@ -71,6 +70,7 @@ from mcpmux.protocol.codes import (
     UNAVAILABLE,
 )
 from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
     BadMessage,
     ErrorReply,
     Message,
@@ -87,7 +87,6 @@ from mcpmux.protocol.envelope import (
     is_batch,
 )
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
@@ -126,6 +125,7 @@ class HttpChannel(Channel):
 
     source = "a response"
     takes_headers = True
+    pending_kind = PendingHttpRequest
 
     def __init__(self, place: HttpPlace, nursery: trio.Nursery, older: OpenOlder | None) -> None:
         self.peer = peer = HttpPeer(place)
@@ -157,10 +157,6 @@ class HttpChannel(Channel):
             channel.questions.find_client = self.questions.find_client
             channel.asks_progress = self.asks_progress
         return channel
-
-    def head_of(self, call: Call) -> tuple[str, Headers]:
-        """Return the target (path and query) and headers of a call's POST, for senders other than this."""
-        return self.peer.head_of(call)
 
     def settle(self, facts: ServerFacts) -> None:
         super().settle(facts)
@@ -204,9 +200,6 @@ class HttpChannel(Channel):
                 return
 
     # One request
-
-    def _pending(self, call: Call) -> PendingHttpRequest:
-        return PendingHttpRequest(call)
 
     def _send_now(self, pending: PendingRequest) -> bool:
         assert isinstance(pending, PendingHttpRequest)
@@ -266,7 +259,7 @@ class HttpChannel(Channel):
         if chunk is None:  # much has come: decoding it here would hold up all other connections
             return None
         pending.begun = begun = [event.data for event in decoder.feed(chunk) if event.data]
-        if not begun and not response.is_whole:
+        if not begun and not response.is_complete:
             pending.is_silent = True
             response.hear_more(partial(self._take, pending))
         if len(begun) != 1:
@@ -318,13 +311,12 @@ class HttpChannel(Channel):
         resumed = False
         while True:
             try:
-                is_stream = is_event_stream(response)
-                if resumed and not is_stream:
+                if resumed and not response.is_stream:
                     raise TransportClosed("the response stream ended without an answer and is not resumed")
-                read = self._read_stream if is_stream else self._read
+                read = self._read_stream if response.is_stream else self._read
                 answer = await read(response, pending)
                 if answer is not None:
-                    if is_stream and not resumed:
+                    if response.is_stream and not resumed:
                         response.finish()
                     return answer
             finally:
@@ -345,16 +337,14 @@ class HttpChannel(Channel):
         May also raise SessionExpired and HttpStatusError.
         """
         peer, status = self.peer, response.status
-        body = pending.whole or response.read_nowait()
         if status == 404 and peer.session is not None:
             self.doubtful = True
             raise SessionExpired("the server has forgotten the session")
-        if body is None and is_compressed(response):
-            body = b""
+        body = b"" if pending.whole is None and is_compressed(response) else pending.whole
         if body is None:
             received = await response.read_body()
             # A large answer is passed on without being copied, unless a tap sees the bytes.
-            if status == 200 and not peer.watched:
+            if status == 200 and len(received) > LARGE_BYTES and not peer.watched:
                 reply = decode_reply(received)
                 if reply is not None and reply.id == pending.id:
                     return reply
@@ -542,7 +532,7 @@ class HttpChannel(Channel):
                     comes = status == TOO_MANY_REQUESTS or (status >= 500 and status != _NOT_IMPLEMENTED)
                     if comes or (offered and status >= 400):
                         raise peer.status_error(response, b"")
-                    if not is_event_stream(response):  # the server offers none, for which 405 is usual
+                    if not response.is_stream:  # the server offers none, for which 405 is usual
                         return
                     self.hearing = offered = True
                     self._hear(Notification(m.HEARING))

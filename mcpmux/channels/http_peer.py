@@ -133,13 +133,6 @@ def is_compressed(response: HttpResponse) -> bool:
     return response.headers.get("content-encoding", "").lower() in _COMPRESSIONS
 
 
-def is_event_stream(response: HttpResponse) -> bool:
-    kind = response.headers.get("content-type", "")
-    if kind == JSON_TYPE or response.status != 200:
-        return False
-    return kind.partition(";")[0].strip().lower() == EVENT_STREAM
-
-
 def retry_seconds(decoder: SseDecoder) -> float:
     """Return the seconds to wait before a broken stream is opened again, by the server's `retry` if any."""
     milliseconds = decoder.retry_milliseconds
@@ -419,7 +412,7 @@ class HttpPeer:
         return common, more
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
-        """Return the target and headers of a call's POST, for senders other than this."""
+        """Return the target (path and query) and headers of a call's POST, for senders other than this."""
         common, more = self._headers(call)
         return self._target, common + more
 

@@ -331,7 +331,7 @@ class HttpEndpoint:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
             return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
-        if not is_recovered and self.sessions.may_recover(request):
+        if SESSION_HEADER in request.headers and not is_recovered and self.sessions.may_recover(request):
             return self._recover(request, reply)
         if request.method == "POST":
             return self._post(request, reply)

@@ -128,9 +128,8 @@ class HttpSessions(Mapping[str, HttpSession]):
         return session
 
     def may_recover(self, request: HttpRequest) -> bool:
-        """Return whether a request may be in a session of a process that has gone."""
-        session_id = request.headers.get(SESSION_HEADER)
-        return self._recoveries is not None and session_id is not None and session_id not in self._sessions
+        """Return whether a request that names a session may be in one of a process that has gone."""
+        return self._recoveries is not None and request.headers[SESSION_HEADER] not in self._sessions
 
     async def recover(self, request: HttpRequest) -> Trouble | None:
         """Take over the session of a request, if it exists. Return why that is impossible, or None."""

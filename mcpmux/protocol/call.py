@@ -63,6 +63,7 @@ RECENT: Final = 8  # encoded events; those of one update differ only in how its 
 
 
 _COMPLETE: Final = raw("complete")
+_COMPLETE_BYTES: Final = bytes(_COMPLETE)
 _NOT_FRESH: Final = raw(0)
 _PRIVATE: Final = raw("private")
 _SCOPES: Final = frozenset({b'"public"', bytes(_PRIVATE)})
@@ -129,10 +130,13 @@ class Call(Value):
         try:
             fields = params.copy() if isinstance(params, dict) else decode_fields(params)
             meta = fields.pop(META, None)
-            if meta is not None and first_byte(meta) != b"n":  # null, which some clients send for "none"
+            if meta is not None:
                 data = bytes(meta)
                 remembered = _kept.get(data)
-                members = remembered if remembered is not None else _read_meta(data)
+                if remembered is not None:
+                    members = remembered
+                elif first_byte(meta) != b"n":  # null, which some clients send for "none"
+                    members = _read_meta(data)
         except ValueError:
             raise MalformedRequest('"_meta" must be an object') from None
         for key in _SHORT:
@@ -144,33 +148,28 @@ class Call(Value):
                 raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
         return Call(method, fields, members, client, None, legacy, principal)
 
-    def _copy(self) -> Call:
-        meta, client, offers, headers = self.meta, self.client, self.capabilities, self.headers
-        return Call(self.method, self.params, meta, client, offers, self.legacy, self.principal, headers)
-
     def with_params(self, params: Fields) -> Call:
         """Return the call with other parameters."""
-        call = self._copy()
-        call.params = params
-        return call
+        meta, client, offers, headers = self.meta, self.client, self.capabilities, self.headers
+        return Call(self.method, params, meta, client, offers, self.legacy, self.principal, headers)
 
     def with_meta(self, meta: Fields) -> Call:
         """Return the call with other `_meta`."""
         if meta is self.meta:
             return self
-        call = self._copy()
+        call = self.with_params(self.params)
         call.meta = meta
         return call
 
     def with_client(self, client: Hashable | None) -> Call:
         """Return the call with another client."""
-        call = self._copy()
+        call = self.with_params(self.params)
         call.client = client
         return call
 
     def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Call:
         """Return the call with other HTTP headers for its server."""
-        call = self._copy()
+        call = self.with_params(self.params)
         call.headers = headers
         return call
 
@@ -275,7 +274,7 @@ def upgrade_result(method: str, result: Fields) -> Fields:
     """
     kind = result.setdefault("resultType", _COMPLETE)
     # Interim results "carry no caching hints" (Caching).
-    if method in m.CACHEABLE and (kind is _COMPLETE or is_complete(result)):
+    if method in m.CACHEABLE and (bytes(kind) == _COMPLETE_BYTES or is_complete(result)):
         ttl, scope = result.get("ttlMs"), result.get("cacheScope")
         if ttl is None or not bytes(ttl).isdigit():
             result["ttlMs"] = _NOT_FRESH

@@ -288,7 +288,7 @@ async def test_a_stream_is_read_on_by_whoever_waits():
     async with pooled(sends(STREAM, b"1\r\na\r\n", b"1\r\nb\r\n", b"0\r\n\r\n")) as pool:
         ear = Ear(pool)
         await ear.wait()
-        assert not ear.sent.take_nowait().is_whole
+        assert not ear.sent.take_nowait().is_complete
         response = await ear.sent.wait()
         assert await response.read() == b"ab"
         response.release()

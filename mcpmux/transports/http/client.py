@@ -216,10 +216,15 @@ class HttpResponse:
             return None
         parser = connection.parser
         self.status, self.headers = 200, parser.headers
-        kind = parser.headers.get("content-type", JSON_TYPE)
-        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() == EVENT_STREAM:
+        if parser.headers.get("content-type") != JSON_TYPE and self.is_stream:  # a call less for most
             return self
         return parser.take_body() if parser.complete else None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is an event stream."""
+        kind = self.headers.get("content-type", "")
+        return self.status == 200 and kind.partition(";")[0].strip().lower() == EVENT_STREAM
 
     def hear_more(self, hear: Callable[[], None]) -> None:
         """Have `hear`, which calls this, called again when more has arrived."""
@@ -244,7 +249,7 @@ class HttpResponse:
         return self
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the whole response was received."""
         return self._connection is None or self._connection.parser.complete
 
@@ -252,13 +257,6 @@ class HttpResponse:
         """Return the unread part of the body so far; None, leaving it, if the body has over `most` bytes."""
         connection = self._connection
         if connection is None or connection.parser.body_bytes > most:
-            return None
-        return connection.parser.take_body()
-
-    def read_nowait(self) -> bytes | None:
-        """Return the rest of the body if all of it has arrived, otherwise None."""
-        connection = self._connection
-        if connection is None or not connection.parser.complete:
             return None
         return connection.parser.take_body()
 
