@@ -17,7 +17,8 @@ from mcpmux.protocol.raw_json import BOM
 LINE_ENDS: Final = (b"\n", b"\r")
 LINE_OVERHEAD: Final = len(b"data: \n")  # what a line of data has besides its data
 PACKED_LINES: Final = 1024  # lines of data that are kept one by one: each costs more than it may hold
-SMALL_PART: Final = 512  # bytes; smaller parts of a line are gathered, for the same reason
+# Bytes; parts of a message that are smaller are gathered, for the same reason.
+SMALL_PART: Final = 512
 NAME_BYTES: Final = 4096  # of the name or the id of an event
 RETRY_DIGITS: Final = 9  # eleven days; more is not a time to wait
 STREAM_HEADERS: Final = (
@@ -28,6 +29,18 @@ STREAM_HEADERS: Final = (
 _CONTROLS: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")  # RFC 9110 section 5.5
 KEEP_ALIVE: Final = b":\n\n"  # a comment, which readers ignore
 KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that no proxy on the way closes it
+
+
+def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
+    """Add a part to those of a message, joining small ones, so that memory stays near the message's size."""
+    if not parts or len(part) >= SMALL_PART:
+        parts.append(part)
+        return
+    last = parts[-1]
+    if isinstance(last, bytearray):
+        last += part
+    else:
+        parts.append(bytearray(part))
 
 
 class SseEvent(msgspec.Struct):
@@ -178,15 +191,9 @@ class SseDecoder:
         return lines
 
     def _keep(self, part: bytes) -> None:
-        if not part:
-            return
-        self._unended_bytes += len(part)
-        if not self._unended or len(part) >= SMALL_PART:
-            self._unended.append(part)
-        elif isinstance(last := self._unended[-1], bytearray):
-            last += part
-        else:
-            self._unended.append(bytearray(part))
+        if part:
+            self._unended_bytes += len(part)
+            add_part(self._unended, part)
 
     def _drop_line(self) -> None:
         self._unended.clear()

@@ -14,20 +14,6 @@ from typing import Final
 from mcpmux.transports.http.known_head import LESSONS, KnownHead, learn
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
-# Bytes; parts of a body that are smaller are gathered, as each costs more than it holds.
-SMALL_PART: Final = 512
-
-
-def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
-    """Add a part to those of a body, joining small ones, so that memory stays near the body's size."""
-    if not parts or len(part) >= SMALL_PART:
-        parts.append(part)
-        return
-    last = parts[-1]
-    if isinstance(last, bytearray):
-        last += part
-    else:
-        parts.append(bytearray(part))
 
 
 class MessageParser:

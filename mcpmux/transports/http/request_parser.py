@@ -20,7 +20,8 @@ import httptools
 from mcpmux.transports.body_budget import SMALL_BODY
 from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.message import HttpRequest, Refusal
-from mcpmux.transports.http.message_parser import MessageParser, add_part
+from mcpmux.transports.http.message_parser import MessageParser
+from mcpmux.transports.sse import add_part
 
 if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings
     from mcpmux.config import Limits

@@ -16,7 +16,8 @@ import httptools
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.known_head import KnownHead
 from mcpmux.transports.http.message import HEAD_FIELDS, has_no_body
-from mcpmux.transports.http.message_parser import MessageParser, add_part
+from mcpmux.transports.http.message_parser import MessageParser
+from mcpmux.transports.sse import add_part
 
 _LENGTH_FIELDS: Final = frozenset({"content-length", "transfer-encoding"})
 # The beginnings of an alert and a handshake, with which a TLS port answers plain HTTP.

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from heapq import heapify, heappop, heappush
 from operator import itemgetter
 
 import trio
@@ -188,18 +187,14 @@ class Room:
     def __init__(self) -> None:
         self.taken = 0
         self._guests: dict[str, dict[ServerConnection, None]] = {}
-        # From the last look: the resting guests, longest first, and a heap of their peers, most guests first.
+        # The guests of each peer that rested at the last look, longest first.
         self._resting: dict[str, deque[tuple[float, ServerConnection]]] = {}
-        self._most: list[tuple[int, str]] = []
         self._looked = -math.inf
 
     def come(self, peer: str, guest: ServerConnection) -> None:
         """Give `guest` a place. `go` must follow."""
         self.taken += 1
-        guests = self._guests.setdefault(peer, {})
-        guests[guest] = None
-        if peer in self._resting:  # older entries of the peer are recognized by their number
-            heappush(self._most, (-len(guests), peer))
+        self._guests.setdefault(peer, {})[guest] = None
 
     def go(self, peer: str, guest: ServerConnection) -> None:
         """Take back the place of `guest`, if it still has one."""
@@ -243,23 +238,14 @@ class Room:
             resting = [(since, guest) for guest in guests if (since := guest.resting_since) is not None]
             if resting:
                 self._resting[peer] = deque(sorted(resting, key=itemgetter(0)))
-        self._most = [(-len(self._guests[peer]), peer) for peer in self._resting]
-        heapify(self._most)
 
     def _find(self, least: int) -> tuple[str, ServerConnection] | None:
         """Return the next resting guest, and its peer, which has at least `least` guests."""
-        while self._most:
-            number, peer = self._most[0]
-            guests, resting = self._guests.get(peer, {}), self._resting.get(peer)
-            # The heap is not searched when guests come and go: its entries are corrected when they come up.
-            if resting is None or -number != len(guests):
-                heappop(self._most)
-                if resting is not None and -number > len(guests):
-                    heappush(self._most, (-len(guests), peer))
-                continue
-            if len(guests) < least:
+        while self._resting:
+            peer = max(self._resting, key=self.count)
+            if self.count(peer) < least:
                 return None
-            guest = self._longest(peer)
+            guest = self._longest(peer)  # it forgets a peer of which none rests any more
             if guest is not None:
                 return peer, guest
         return None
