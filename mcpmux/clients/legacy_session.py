@@ -125,7 +125,7 @@ class LegacySession:
         principal: Principal,
     ) -> None:
         self._router, self._hub, self._tap = router, hub, tap
-        self.outbox: ClientOutbox = hub.join(ALL_KINDS, principal, client=self, leg=current_leg())
+        self.outbox = hub.join(ClientOutbox(ALL_KINDS, principal, client=self, leg=current_leg()))
         self.outbox.log_level = client.log_level
         self._greeted = trio.Event()  # set once the client knows that the session is open
         self.principal = principal

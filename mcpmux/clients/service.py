@@ -200,7 +200,7 @@ async def serve_listen(
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)
     # Joined before the acknowledgement: a change between the two waits in the outbox.
-    outbox = hub.join(kinds, call.principal, is_granted=True, leg=current_leg())
+    outbox = hub.join(ClientOutbox(kinds, call.principal, is_granted=True, leg=current_leg()))
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
         agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}

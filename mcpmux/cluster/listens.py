@@ -122,7 +122,7 @@ class Listens:
         if upstream is None:
             await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
             return
-        outbox = self._hub.join_replica()
+        outbox = self._hub.join(ClientOutbox(frozenset(), is_replica=True))
         self._told[key] += 1
         self._streams[wanted.stream] = outbox
         try:

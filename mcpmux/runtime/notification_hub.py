@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from mcpmux.channels.tap import Leg
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru, weigh
 from mcpmux.mux import rewrite
@@ -38,7 +37,6 @@ from mcpmux.protocol.call import PROGRESS_TOKEN, Event, is_heard
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.input_requests import STATE, WITHDRAWN, read_response
-from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.access_control import AccessControl
@@ -231,24 +229,11 @@ class NotificationHub:
         """Yield the clients that receive changes of a kind of list."""
         return (outbox for outbox in self._listeners if kind in outbox.kinds)
 
-    def join(
-        self,
-        kinds: frozenset[str],
-        principal: Principal = ANYONE,
-        *,
-        is_granted: bool = False,
-        client: object = None,
-        leg: Leg | None = None,
-    ) -> ClientOutbox:
-        """Return an outbox for a new client that receives `kinds` of list changes. `leave` must follow."""
-        outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client, leg=leg)
-        self._add(outbox)
-        return outbox
-
-    def join_replica(self) -> ClientOutbox:
-        """Return an outbox for another replica, on behalf of all its clients. `leave` must follow."""
-        outbox = ClientOutbox(frozenset(), is_replica=True)
-        self._add(outbox)
+    def join(self, outbox: ClientOutbox) -> ClientOutbox:
+        """Register and return the outbox of a new client. `leave` must follow."""
+        self._listeners.add(outbox)
+        if self._closed:
+            outbox.close()
         return outbox
 
     def rely_on(self, outbox: ClientOutbox, before: ClientOutbox | None) -> None:
@@ -261,11 +246,6 @@ class NotificationHub:
         if before is not None:
             self.leave(before)
             before.close()
-
-    def _add(self, outbox: ClientOutbox) -> None:
-        self._listeners.add(outbox)
-        if self._closed:
-            outbox.close()
 
     def greet(self, outbox: ClientOutbox) -> None:
         """Begin a listen that was acknowledged: remind its client if it may be a lost process's.

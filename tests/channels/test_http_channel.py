@@ -13,6 +13,7 @@ from mcpmux.channels.http_channel import HttpChannel
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.runtime.client_outbox import ClientOutbox
 from tests.inline import run_inline
 from tests.peers.revision import LEGACY, Json
 from tests.peers.web import SSE, TOOLS, Web, event, initialize
@@ -256,7 +257,7 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
                 await trio.sleep_forever()
 
     async with open_web(script) as (_, mux):
-        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
+        outbox = mux.hub.join(ClientOutbox(frozenset({"notifications/tools/list_changed"})))
         await second.wait()
         update = await outbox.take()
         assert update is not None
@@ -283,7 +284,7 @@ async def test_a_missing_own_stream_is_requested_again(status, monkeypatch):
 
     open_at_last = trio.Event()
     async with open_web(script) as (_, mux):
-        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
+        outbox = mux.hub.join(ClientOutbox(frozenset({"notifications/tools/list_changed"})))
         open_at_last.set()
         event = await outbox.take()  # what it said before may have been missed
         assert event is not None and event.method == "notifications/tools/list_changed"
@@ -345,7 +346,7 @@ async def test_log_messages_on_the_servers_own_stream_reach_the_only_call():
         arrived.set()
 
     async with open_web(script) as (_, mux):
-        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
+        outbox = mux.hub.join(ClientOutbox(frozenset({"notifications/tools/list_changed"})))
         await mux.upstreams["web"].supervision.settled()
         call = Call("tools/call", {"name": raw("t")}, {LOG_LEVEL: raw("debug")})
         with trio.fail_after(5):

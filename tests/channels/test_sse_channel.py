@@ -19,6 +19,7 @@ from mcpmux.mux import wanted
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.principal import ANYONE
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
@@ -187,7 +188,7 @@ async def test_a_question_is_asked_and_its_answer_posted(method, holds):
 async def test_an_update_of_a_subscribed_resource_is_heard():
     server = Subscribable(LEGACY)
     async with open_stage(server) as (_, mux):
-        outbox = mux.hub.join(frozenset())
+        outbox = mux.hub.join(ClientOutbox(frozenset()))
         await mux.upstreams["x"].supervision.settled()
         await mux.router.interests.subscribe(outbox, "memo:1", SUBSCRIBE)
         while server.subscribed != {"memo:1"}:

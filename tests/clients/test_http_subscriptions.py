@@ -38,7 +38,7 @@ class Stage:
         self.server = server
         self.face = face
         self.mux = mux
-        self.outbox: ClientOutbox = mux.hub.join(frozenset())
+        self.outbox: ClientOutbox = mux.hub.join(ClientOutbox(frozenset()))
 
     async def subscribe(self) -> None:
         for uri in ("x+memo:1", "x+memo:2"):

@@ -19,6 +19,7 @@ from mcpmux import app
 from mcpmux.channels import opener
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.mux.breaker import DEATHS
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.upstreams import health
 from tests.process.running import ended, is_gone
@@ -140,7 +141,7 @@ async def test_a_server_that_ends_after_each_call_starts_when_needed(tmp_path, r
     async with open_once(tmp_path, revision, 0) as mux:
         upstream = mux.upstreams["x"]
         pids = [await read_once(mux)]
-        outbox = mux.hub.join(frozenset({"notifications/resources/list_changed"}))
+        outbox = mux.hub.join(ClientOutbox(frozenset({"notifications/resources/list_changed"})))
         pids += [await read_once(mux) for _ in range(DEATHS + 1)]
         with trio.fail_after(30):
             while (upstream.state, upstream.connection) != ("ready", None):  # noqa: ASYNC110  # no event tells of it

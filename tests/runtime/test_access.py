@@ -17,6 +17,7 @@ from mcpmux.config.views import Selector, View
 from mcpmux.mux.policy import policy_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import ALL_SHOWN
+from mcpmux.runtime.client_outbox import ClientOutbox
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import CACHE, RpcFailure
@@ -505,7 +506,7 @@ async def test_updates_denied_while_they_wait_are_not_sent(autojump_clock):
     servers = {"docs": Store(MODERN, count=2), "vault": Store(MODERN)}
     async with open_world(servers, access=RULES) as world:
         hub = world.mux.hub
-        outbox = hub.join(frozenset(), ALICE)
+        outbox = hub.join(ClientOutbox(frozenset(), ALICE))
         for number in (0, 1):
             hub.subscribe(outbox, "docs", f"file:///open/{number}", said_raw=False)
         hub.tell_update("docs", "file:///open/1")

@@ -45,7 +45,7 @@ def join(
     hub: NotificationHub, uri: str, nursery: trio.Nursery, *, said_raw: bool = False, room: int = 10**6
 ) -> Client:
     """Return a client that listens to a URI. It reads at once as long as there is room."""
-    outbox: ClientOutbox = hub.join(frozenset())
+    outbox: ClientOutbox = hub.join(ClientOutbox(frozenset()))
     hub.subscribe(outbox, "x", uri, said_raw=said_raw)
     client = Client(outbox, room)
     nursery.start_soon(client.read)

@@ -423,7 +423,7 @@ async def test_subscriptions_are_told_with_their_listeners():
     server.handlers["resources/subscribe"] = agree
     async with listening(servers={"docs": server}, tap=True) as here:
         relay, upstream = here.world.mux.hub, here.world.mux.upstreams["docs"]
-        outbox = relay.join(frozenset())
+        outbox = relay.join(ClientOutbox(frozenset()))
         with trio.fail_after(WAIT_SECONDS):
             await upstream.supervision.settled()
             relay.subscriptions.add(outbox, "docs", "file:///a")
