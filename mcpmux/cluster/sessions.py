@@ -33,7 +33,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.sessions import SessionFacts
+from mcpmux.runtime.sessions import SessionCount, SessionFacts
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -88,8 +88,8 @@ class Upkeep:
                 self._end.set()
 
 
-class StoredPlaces:
-    """The places of the sessions of this process. Implements SessionCount; `run` has to run."""
+class StoredPlaces(SessionCount):
+    """The places of the sessions of this process among all others. `run` has to run."""
 
     def __init__(self, store: Store, seal: Seal, members: Membership, seconds: float) -> None:
         """Take `seconds`, after which an unused session ends."""

@@ -7,7 +7,7 @@ on standard input and output is not counted: it takes no place of another client
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -57,34 +57,21 @@ class SessionFacts(msgspec.Struct, array_like=True, frozen=True):
 SETTING: Final = "limits.max_sessions_per_principal"
 
 
-class SessionCount(Protocol):
-    """The interface that counts sessions. A session keeps its id in every process. `principal`: a name."""
+class SessionCount:
+    """Counts the sessions of this process only. A session keeps its id in every process.
 
-    async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
-        """Count a session, once. Return False, without counting it, when the principal has `most` others.
-
-        `lasting`: other processes may take it over. Raises Busy when the count is unavailable.
-        """
-
-    def go_on(self, session_id: str, principal: str) -> None:
-        """Take over a session that another process has counted. Never waits."""
-
-    def end(self, session_id: str) -> None:
-        """Uncount a session that has ended, if it was counted. Never waits."""
-
-    def lose(self, session_id: str) -> None:
-        """Forget a session that another process has taken over. Never waits."""
-
-
-class OwnCount:
-    """Counts the sessions of this process only."""
+    `principal`: a name.
+    """
 
     def __init__(self) -> None:
         self._principals: dict[str, str] = {}  # of sessions, by their ids
         self._counts = Counter[str]()
 
     async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
-        """See SessionCount."""
+        """Count a session, once. Return False, without counting it, when the principal has `most` others.
+
+        `lasting`: other processes may take it over. Raises Busy when the count is unavailable.
+        """
         if session_id not in self._principals:
             if self._counts[principal] >= most:
                 return False
@@ -92,19 +79,19 @@ class OwnCount:
         return True
 
     def go_on(self, session_id: str, principal: str) -> None:
-        """See SessionCount."""
+        """Take over a session that another process has counted. Never waits."""
         self._principals[session_id] = principal
         self._counts[principal] += 1
 
     def end(self, session_id: str) -> None:
-        """See SessionCount."""
+        """Uncount a session that has ended, if it was counted. Never waits."""
         if (principal := self._principals.pop(session_id, None)) is not None:
             self._counts[principal] -= 1
             if not self._counts[principal]:
                 del self._counts[principal]
 
     def lose(self, session_id: str) -> None:
-        """See SessionCount."""
+        """Forget a session that another process has taken over. Never waits."""
         self.end(session_id)
 
 
@@ -113,7 +100,7 @@ class SessionCounter:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self.count: SessionCount = OwnCount()
+        self.count = SessionCount()
 
     async def begin(self, session_id: str, principal: Principal, *, lasting: bool = False) -> None:
         """Count a session that begins. `end` must follow, even if it fails. Raises Busy for too many."""
