@@ -37,7 +37,7 @@ from mcpmux.protocol.envelope import (
     encode_notification,
     encode_reply,
 )
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.transports.http.message import HeaderFields, HttpRequest
 from mcpmux.transports.http.reply import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE
@@ -79,6 +79,11 @@ def headers_of(error: RpcError) -> HeaderFields:
     if isinstance(error, Busy) and error.retry_seconds != RETRY_SECONDS:
         return (*JSON, ("Retry-After", str(error.retry_seconds)))
     return JSON_LATER if status_of(error) in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
+
+
+def answer_error(reply: HttpReply, error: RpcError, request_id: Id | None = None) -> Awaitable[None]:
+    """Answer a request with an error in JSON. `request_id`: of the JSON-RPC request, if it was read."""
+    return reply.send(status_of(error), headers_of(error), encode_error(request_id, error))
 
 
 def failure(request: Request, error: Exception) -> tuple[int, HeaderFields, bytes]:

@@ -20,7 +20,6 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-2
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -34,12 +33,11 @@ from mcpmux.clients.http_answer import (
     HttpNotify,
     NoSession,
     WatchedReply,
+    answer_error,
     failure,
-    headers_of,
     is_json,
     refuse_with,
     respond,
-    status_of,
 )
 from mcpmux.clients.http_session import HttpSession
 from mcpmux.clients.http_sessions import HttpSessions
@@ -87,7 +85,6 @@ from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
@@ -137,7 +134,6 @@ class HttpEndpoint:
         """
         self._gate = gate
         self._card = card
-        self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
         self._path = listener.path
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
@@ -160,8 +156,14 @@ class HttpEndpoint:
     def _count_streams(self) -> int:
         return len(self._sse) if self._sse is not None else 0
 
-    def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Serve a request if its client is admitted. Most need no task: their token was judged before."""
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Answer a request. Most need no task: clients' tokens were judged before, if they need any."""
+        answer = self._answer_anybody(request, reply)
+        if answer is not None:
+            return answer
+        gate = self._gate
+        if gate is None:
+            return self._serve(request, reply)
         # A stream may outlive its token, so `_admit` serves it in a scope that ends with the token.
         opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
         is_here = request.path == self._path or request.path in self._places
@@ -177,7 +179,7 @@ class HttpEndpoint:
     async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer a request before its body is read, if its head decides the answer."""
         gate = self._gate
-        answer = self._answer_anybody(gate, request, reply)
+        answer = self._answer_anybody(request, reply)
         if answer is not None:
             await answer
         elif gate is not None:
@@ -188,26 +190,28 @@ class HttpEndpoint:
             except Turned as turned:
                 await turn_away(reply, turned)
 
-    def _answer_anybody(self, gate: Gate | None, request: HttpRequest, reply: HttpReply) -> Handling | None:
+    def _answer_anybody(self, request: HttpRequest, reply: HttpReply) -> Handling | None:
         """Return the answer to a request that needs no authentication; None for all others."""
+        host, gate = request.headers.get("host", ""), self._gate
         # A preflight carries no credentials, and the card is for pages of any origin: both come before the
         # check of Host and Origin.
         if request.method == "OPTIONS" and (preflight := self._policy.answer_preflight(request.headers)):
             return reply.send(204, preflight)
         if self._card is not None and request.path == self._card.path:
-            return self._show(self._card, request, reply)
-        refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
+            refusal = self._policy.refuses(host, None)
+            if refusal is None:
+                return self._card.answer(request, reply)
+            return refuse_with(reply, 403, refusal)
+        refusal = self._policy.refuses(host, request.headers.get("origin"))
         if refusal is not None:
+            if self._service.tap is not None:
+                self._watch(self._service.tap, request, reply)
             return refuse_with(reply, 403, refusal)
         if gate is None or WELL_KNOWN not in request.path or self._is_resource(self._place_of(request.path)):
             return None
         return self._show_metadata(gate.resource, request, reply)
 
     async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
-        answer = self._answer_anybody(gate, request, reply)
-        if answer is not None:
-            await answer
-            return
         await in_task()
         resource = self._resource_at(gate, request.path)
         try:
@@ -251,11 +255,6 @@ class HttpEndpoint:
         else:
             await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
 
-    def _show(self, card: ServerCard, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Answer with the card, to a page of any origin."""
-        refusal = self._policy.refuses(request.headers.get("host", ""), None)
-        return card.answer(request, reply) if refusal is None else refuse_with(reply, 403, refusal)
-
     def _enter_view(self, request: HttpRequest) -> None:
         """Put the principal into the view that the URL names, if it may use it, and set the endpoint's path.
 
@@ -284,25 +283,14 @@ class HttpEndpoint:
         return (endpoint, view) if endpoint is not None and view else (path, "")
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        origin = request.headers.get("origin")
-        if origin is not None and request.method == "OPTIONS":
-            preflight = self._policy.answer_preflight(request.headers)
-            if preflight is not None:
-                return reply.send(204, preflight)
-        refusal = self._policy.refuses(request.headers.get("host", ""), origin)
         if request.path != self._path or request.query:
-            if self._card is not None and request.path == self._card.path:
-                return self._show(self._card, request, reply)
             try:
-                if refusal is None:  # an error about a query names upstreams: not for a foreign page
-                    self._enter_view(request)
+                self._enter_view(request)
             except BadNarrowing as mistake:
                 return refuse_with(reply, 400, str(mistake))
-        # After the view is entered, which is part of a leg's key, and before a refusal, which is recorded.
+        # After the view is entered, which is part of a leg's key.
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
-        if refusal is not None:
-            return refuse_with(reply, 403, refusal)
         judging = self._service.judging(request.principal) if request.query else None
         if judging is not None:
             return self._judge_and_serve(judging, request, reply)
@@ -336,7 +324,7 @@ class HttpEndpoint:
         if request.method == "POST":
             return self._post(request, reply)
         if (refusal := _version_refused(request)) is not None:
-            return reply.send(400, JSON, encode_error(None, refusal))
+            return answer_error(reply, refusal)
         # Only a legacy session has streams that a client opens by GET.
         if request.method == "GET" and SESSION_HEADER in request.headers:
             return self._get(request, reply)
@@ -349,7 +337,7 @@ class HttpEndpoint:
         await in_task()
         trouble = await self.sessions.recover(request)
         if isinstance(trouble, RpcError):
-            await reply.send(status_of(trouble), headers_of(trouble), encode_error(None, trouble))
+            await answer_error(reply, trouble)
         elif trouble is not None:
             # A new exception: the one object is shared by all requests that waited for the recovery.
             raise MovedElsewhere(str(trouble))
@@ -391,7 +379,7 @@ class HttpEndpoint:
             # The question that this answers would otherwise wait for its whole deadline.
             if bad.is_answer and (asking := self.sessions.find(request)) is not None:
                 asking.fail_question(bad)
-            return reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
+            return answer_error(reply, bad, None if bad.is_answer else bad.id)
         if self._gate is not None and (refusal := self._refuses([message], request, reply)) is not None:
             return refusal
         if isinstance(message, Request):
@@ -472,12 +460,8 @@ class HttpEndpoint:
 
     async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer a listen. Raises Busy when its client has too many streams."""
-        client = client_of(call.principal, origin_of(peer))
-        self._streams.take(client)
-        try:
+        with self._streams.counted(client_of(call.principal, origin_of(peer))):
             return await self._service.answer(request_id, call, notify)
-        finally:
-            self._streams.give_back(client)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer `tools/list`, and learn from the result which headers calls of these tools need."""
@@ -504,13 +488,13 @@ class HttpEndpoint:
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
         if (refusal := _version_refused(request)) is not None:
-            await reply.send(400, JSON, encode_error(None, refusal))
+            await answer_error(reply, refusal)
             return
         if SESSION_HEADER in request.headers:
             try:
                 session = self.sessions.find_existing(request)
             except NoSession as error:
-                await reply.send(error.status, JSON, encode_error(None, error))
+                await answer_error(reply, error)
                 return
             if isinstance(message, Notification):
                 session.take_notification(message)
@@ -521,16 +505,12 @@ class HttpEndpoint:
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
         await in_task()
-        client = client_of(request.principal, origin_of(request.peer))
         try:
             session = self.sessions.find_existing(request)
-            self._streams.take(client)
-            try:
+            with self._streams.counted(client_of(request.principal, origin_of(request.peer))):
                 await session.get(request.headers.get(LAST_EVENT_ID), reply)
-            finally:
-                self._streams.give_back(client)
         except (NoSession, Busy) as error:
-            await reply.send(error.status, headers_of(error), encode_error(None, error))
+            await answer_error(reply, error)
         except Gone as gone:
             await refuse_with(reply, 400, str(gone))
 

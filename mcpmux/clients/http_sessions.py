@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -43,7 +43,7 @@ SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's pro
 SWEEP_SECONDS = 1.0  # between two looks for idle sessions
 
 
-class HttpSessions(Mapping[str, HttpSession]):
+class HttpSessions(dict[str, HttpSession]):
     """The sessions by id. `run` must run as long as there are any."""
 
     def __init__(
@@ -60,25 +60,12 @@ class HttpSessions(Mapping[str, HttpSession]):
         `records` keep sessions beyond the life of this process. `count_streams` returns the number of other
         sessions that count for the limit.
         """
+        super().__init__()
         self._service, self._limits, self._gate = service, limits, gate
         self._marks, self._records, self._count_streams = marks, records, count_streams
         self._recoveries = Recoveries(records, self._go_on) if records is not None else None
-        self._sessions: dict[str, HttpSession] = {}
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
-
-    def __getitem__(self, session_id: str) -> HttpSession:
-        return self._sessions[session_id]
-
-    def __contains__(self, session_id: object) -> bool:
-        # Mapping would ask `__getitem__`, which takes no None where it is compiled.
-        return session_id in self._sessions
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sessions)
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end idle sessions, until cancelled."""
@@ -91,7 +78,7 @@ class HttpSessions(Mapping[str, HttpSession]):
                     self._end_idle()
             finally:
                 # Inside the nursery: a call that goes on without its client is cancelled by a task of it.
-                for session in self._sessions.values():
+                for session in self.values():
                     session.close()
 
     def new_id(self) -> str:
@@ -100,13 +87,13 @@ class HttpSessions(Mapping[str, HttpSession]):
 
     def is_full(self) -> bool:
         """Return whether there are as many sessions as are allowed."""
-        return len(self._sessions) + self._count_streams() >= self._limits.max_sessions
+        return len(self) + self._count_streams() >= self._limits.max_sessions
 
     # The session of a request
 
     def find(self, request: HttpRequest) -> HttpSession | None:
         """Return the session that a request names; None when there is none, or another principal has it."""
-        session = self._sessions.get(request.headers.get(SESSION_HEADER, ""))
+        session = self.get(request.headers.get(SESSION_HEADER, ""))
         if session is None:
             return None
         legacy, principal = session.session, request.principal
@@ -129,7 +116,7 @@ class HttpSessions(Mapping[str, HttpSession]):
 
     def may_recover(self, request: HttpRequest) -> bool:
         """Return whether a request that names a session may be in one of a process that has gone."""
-        return self._recoveries is not None and request.headers[SESSION_HEADER] not in self._sessions
+        return self._recoveries is not None and request.headers[SESSION_HEADER] not in self
 
     async def recover(self, request: HttpRequest) -> Trouble | None:
         """Take over the session of a request, if it exists. Return why that is impossible, or None."""
@@ -161,12 +148,12 @@ class HttpSessions(Mapping[str, HttpSession]):
         self._service.session_counter.end(session_id)
         if self._records is not None:
             self._records.forget(session_id)
-        self._sessions.pop(session_id).close()
-        log.info(event, **facts, sessions=len(self._sessions))
+        self.pop(session_id).close()
+        log.info(event, **facts, sessions=len(self))
 
     def lose(self, session_id: str) -> None:
         """Give up a session that another process has taken over."""
-        if (session := self._sessions.pop(session_id, None)) is not None:
+        if (session := self.pop(session_id, None)) is not None:
             self._service.session_counter.lose(session_id)
             session.close()
 
@@ -175,7 +162,7 @@ class HttpSessions(Mapping[str, HttpSession]):
         keeper = self._records.keeper_of(session_id) if self._records is not None else None
         in_flight = self._limits.max_in_flight
         held = HttpSession(session, self._nursery, self._deadlines, in_flight, keeper)
-        self._sessions[session_id] = held
+        self[session_id] = held
         return held
 
     def _go_on(self, session_id: str, principal: Principal, recovered: Recovered) -> None:
@@ -186,7 +173,7 @@ class HttpSessions(Mapping[str, HttpSession]):
     def _end_idle(self) -> None:
         """End sessions that are idle for too long, and sessions of principals that are no longer admitted."""
         last = trio.current_time() - self._limits.session_idle
-        for session_id, session in list(self._sessions.items()):
+        for session_id, session in list(self.items()):
             orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
             if orphaned or (session.idle and session.last_used < last):
                 self.end(session_id, "session of nobody ended" if orphaned else "idle session ended")
@@ -197,11 +184,11 @@ class HttpSessions(Mapping[str, HttpSession]):
         The least recently used of its idle sessions ends; sessions in use stay. Return whether one ended.
         """
         # Otherwise one principal could take every place and keep all others out.
-        counts = Counter(session.session.principal.name for session in self._sessions.values())
+        counts = Counter(session.session.principal.name for session in self.values())
         greedy, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
         idle = [
             (session.last_used, session_id)
-            for session_id, session in self._sessions.items()
+            for session_id, session in self.items()
             if session.idle and session.session.principal.name == greedy
         ]
         if not principal or most <= counts[principal.name] + 1 or not idle:

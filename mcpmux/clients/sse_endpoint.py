@@ -18,9 +18,8 @@ import structlog
 import trio
 
 from mcpmux.clients.http_answer import (
-    JSON,
     NOT_JSON,
-    headers_of,
+    answer_error,
     is_json,
     refuse_with,
 )
@@ -30,7 +29,7 @@ from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.share import Share, client_of, origin_of
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
-from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
+from mcpmux.protocol.envelope import BadMessage, decode_message, is_batch
 from mcpmux.protocol.headers import SESSION_KEY
 from mcpmux.protocol.principal import NARROWED, Principal
 from mcpmux.transports.body_budget import BodyBudget, budget_client
@@ -91,16 +90,11 @@ class SseEndpoint:
         """Answer a request at the path."""
         await in_task()
         if request.method == "GET":
-            client = client_of(request.principal, origin_of(request.peer))
             try:
-                self._share.take(client)
+                with self._share.counted(client_of(request.principal, origin_of(request.peer))):
+                    await self._open_stream(request, reply)
             except Busy as error:
-                await reply.send(error.status, headers_of(error), encode_error(None, error))
-                return
-            try:
-                await self._open_stream(request, reply)
-            finally:
-                self._share.give_back(client)
+                await answer_error(reply, error)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
             await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
         else:
@@ -110,14 +104,11 @@ class SseEndpoint:
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
     async def _open_stream(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Serve a session from its GET to the end of its stream. Raises Busy."""
         session_id = self._new_id()
-        try:
-            if self._is_full():
-                raise Busy("too many sessions are open; end one", "limits.max_sessions")
-            await self._service.session_counter.begin(session_id, request.principal)
-        except Busy as error:
-            await reply.send(error.status, headers_of(error), encode_error(None, error))
-            return
+        if self._is_full():
+            raise Busy("too many sessions are open; end one", "limits.max_sessions")
+        await self._service.session_counter.begin(session_id, request.principal)
         try:
             await self._serve_stream(session_id, request, reply)
         finally:
@@ -162,7 +153,7 @@ class SseEndpoint:
             if bad.is_answer:
                 with suppress(TransportClosed):  # passed on, so that the question fails at once
                     await session.messages.take(request.body, request.holding)
-            await reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
+            await answer_error(reply, bad, None if bad.is_answer else bad.id)
             return
         session.scope.deadline = math.inf
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,13 +79,13 @@ class StreamClients:
 
     async def _serve_websocket(self, door: HandshakePolicy, stream: Stream, crowded: str) -> None:
         gate, limits = self.gate, self.limits
-        admission, principal, counted = Admission(ANYONE), ANYONE, ""
+        admission, principal, counted = Admission(ANYONE), ANYONE, ExitStack()
 
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self.stopping.is_set() else None
 
         async def guard(target: str, headers: Mapping[str, str]) -> HandshakeRefusal | None:
-            nonlocal admission, principal, counted
+            nonlocal admission, principal
             if gate is not None:
                 try:
                     admission = await gate.admit(headers, await _holder_of(stream))
@@ -101,9 +101,9 @@ class StreamClients:
                 return 400, str(mistake), ()
             if entered is None:  # as for a path that does not exist, so that views cannot be probed
                 return door.elsewhere
-            # Last, so that no refused handshake is counted; `finally` below gives it back.
+            # Last, so that no refused handshake is counted.
             try:
-                counted = self._take_share(entered)
+                counted.enter_context(self._counted(entered))
             except Busy as many:
                 return many.status, str(many), (("Retry-After", str(many.retry_seconds)),)
             principal = entered
@@ -113,7 +113,7 @@ class StreamClients:
             return self._holding(principal, stream)
 
         patient = PatientStream(stream, limits.client_stall)
-        try:
+        with counted:
             largest = limits.max_message_bytes
             async with open_websocket_client(patient, door, busy, largest, guard, hold) as messages:
                 if messages is None:
@@ -123,8 +123,6 @@ class StreamClients:
                     await self._serve_messages(messages, stream, "websocket", principal, linger=0)
                 if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
                     messages.close_code = POLICY_VIOLATION
-        finally:
-            self._give_back_share(counted)
 
     def _holding(self, principal: Principal, stream: Stream) -> Holding | None:
         """Return the object that counts a client's large messages; None without a budget."""
@@ -133,18 +131,14 @@ class StreamClients:
             return None
         return Holding(bodies, _holder_in(principal, stream), patience=self.limits.body_timeout)
 
-    def _take_share(self, principal: Principal) -> str:
-        """Count one more stream of a principal, and return its name. Raises Busy.
+    def _counted(self, principal: Principal) -> AbstractContextManager[None]:
+        """Return a context that counts one more stream of a principal, and raises Busy for too many.
 
         Principals without a name are not counted: the listener limits the connections of their addresses.
         """
-        if self.share is not None and principal.name:
-            self.share.take(principal.name)
-        return principal.name
-
-    def _give_back_share(self, counted: str) -> None:
-        if self.share is not None and counted:
-            self.share.give_back(counted)
+        if self.share is None or not principal.name:
+            return nullcontext()
+        return self.share.counted(principal.name)
 
     async def _serve_lines(self, stream: Stream, crowded: str) -> None:
         patient = PatientStream(stream, self.limits.client_stall)
@@ -165,15 +159,11 @@ class StreamClients:
                 await messages.send(encode_error(None, RpcError(INVALID_REQUEST, NO_VIEW)))
                 return
             try:
-                counted = self._take_share(entered)
+                with self._counted(entered):
+                    transport = "unix" if _is_unix(stream) else "tcp"
+                    await self._serve_messages(JsonStream(messages), stream, transport, entered)
             except Busy as many:
                 await messages.send(encode_error(None, many))
-                return
-            try:
-                transport = "unix" if _is_unix(stream) else "tcp"
-                await self._serve_messages(JsonStream(messages), stream, transport, entered)
-            finally:
-                self._give_back_share(counted)
 
     async def _serve_messages(
         self,

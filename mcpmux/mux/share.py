@@ -7,6 +7,8 @@ wants, and holds a connection all that time.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from mcpmux.protocol.codes import Busy
@@ -51,19 +53,17 @@ class Share:
     def __repr__(self) -> str:
         return f"<Share {sum(self._taken.values())} streams of {len(self._taken)} clients>"
 
-    def take(self, client: str) -> None:
-        """Count one more; `give_back` must follow. Raises Busy, without counting, when that is too many."""
+    @contextmanager
+    def counted(self, client: str) -> Iterator[None]:
+        """Count one more stream meanwhile. Raises Busy, without counting, when that is too many."""
         taken = self._taken.get(client, 0)
         if taken >= self.most:
             sentence = f"this client has {taken} streams, which is all that it may have; end one"
             raise Busy(sentence, SETTING, own=True)
         self._taken[client] = taken + 1
-
-    def give_back(self, client: str) -> None:
-        """Count one less."""
-        left = self._taken[client] - 1
-        if left:
-            self._taken[client] = left
-        else:
-            # A client without streams is dropped, or the table would grow with every client ever seen.
-            del self._taken[client]
+        try:
+            yield
+        finally:
+            self._taken[client] -= 1
+            if not self._taken[client]:  # or the table would grow with every client ever seen
+                del self._taken[client]

@@ -369,7 +369,7 @@ CROWDED: Final = (
 )
 
 
-def is_crowded(data: bytes) -> bool:
+def is_crowded(data: Body) -> bool:
     """Return whether JSON has so many names and strings that its members may take long to decode.
 
     A name or string that ends with a backslash counts half.

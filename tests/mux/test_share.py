@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,16 +15,15 @@ from mcpmux.protocol.principal import ANYONE, Principal
 def test_a_client_has_at_most_its_share_whatever_others_have(most: int, comers: list[str]):
     share = Share(most)
     had: list[str] = []
-    for comer in comers:
-        if had.count(comer) < most:
-            share.take(comer)
-            had.append(comer)
-        else:
-            with pytest.raises(Busy, match=f"this client has {most} streams") as refused:
-                share.take(comer)
-            assert (refused.value.status, refused.value.data["limit"]) == (429, SETTING)
-    for comer in had:
-        share.give_back(comer)
+    with ExitStack() as streams:
+        for comer in comers:
+            if had.count(comer) < most:
+                streams.enter_context(share.counted(comer))
+                had.append(comer)
+            else:
+                with pytest.raises(Busy, match=f"this client has {most} streams") as refused:
+                    streams.enter_context(share.counted(comer))
+                assert (refused.value.status, refused.value.data["limit"]) == (429, SETTING)
     assert repr(share) == "<Share 0 streams of 0 clients>"
 
 
