@@ -1,14 +1,11 @@
 """Seal what clients carry for us: the cursor of a merged list, a server's `requestState`, a task's id.
 
 No text is stored, so a sealed one works after a restart and on a replica that has the same key. A text is
-base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over its contents and the name of the principal
-that it is for. Every text that `seal` did not make for that principal is refused.
+base64url of `tag | contents`; the tag is HMAC-SHA256, cut to 16 bytes, over the contents and the name of the
+principal that it is for. Every text that `seal` did not make for that principal is refused.
 
-Cursor: the position of a walk over many upstreams' lists
-  * It holds one position per unfinished upstream: `version | body | tag`. The body is compressed when that is
-    shorter; the tag is also over the kind of list. The walk checks that its upstreams still exist.
-
-State, and task id: `tag | text`.
+The contents of a cursor are a position per unfinished upstream: `version | body`. The body is compressed when
+that is shorter; the tag is also over the kind of list. The walk checks that its upstreams still exist.
 
 Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid one) and `basic/patterns/mrtr`,
 2026-07-28.
@@ -44,7 +41,7 @@ class InvalidCursor(McpmuxError):
 
 
 class ForeignState(McpmuxError):
-    """The state was not given out to this principal."""
+    """The text was not given out to this principal."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -113,9 +110,26 @@ class _Seal:
         # A key for each purpose: a text sealed for one is never valid for another.
         self._key = hashlib.sha256(self.PURPOSE + key).digest()
 
-    def _tag(self, *parts: bytes) -> bytes:
+    def _seal(self, data: bytes, *bound: str) -> str:
+        """Return a text that only those can open who name the same `bound`. None of these has a NUL in it."""
+        return _encode(self._tag(data, bound) + data)
+
+    def _open(self, text: str, *bound: str) -> bytes:
+        """Return what was sealed. Raises ForeignState for a text that was not made with these `bound`."""
+        try:
+            sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except ValueError:
+            sealed = b""
+        tag, data = sealed[:_TAG_BYTES], sealed[_TAG_BYTES:]
+        # One text per value, so that no two texts are the same cursor.
+        if _encode(sealed) != text or not hmac.compare_digest(tag, self._tag(data, bound)):
+            raise ForeignState("this was not given to whoever shows it")
+        return data
+
+    def _tag(self, data: bytes, bound: tuple[str, ...]) -> bytes:
         # A NUL between the parts: only the last one may contain any, so no other parts make the same text.
-        return hmac.new(self._key, b"\x00".join(parts), hashlib.sha256).digest()[:_TAG_BYTES]
+        parts = b"\x00".join((*(name.encode() for name in bound), data))
+        return hmac.new(self._key, parts, hashlib.sha256).digest()[:_TAG_BYTES]
 
 
 class CursorSeal(_Seal):
@@ -130,8 +144,7 @@ class CursorSeal(_Seal):
         """
         body = encode(positions)
         packed = zlib.compress(body, 6)
-        sealed = _DEFLATED + packed if len(packed) < len(body) else _PLAIN + body
-        text = _encode(sealed + self._tag(kind.encode(), principal.encode(), sealed))
+        text = self._seal(_DEFLATED + packed if len(packed) < len(body) else _PLAIN + body, kind, principal)
         if len(body) > _BODY_LIMIT or len(text) > CURSOR_LIMIT:
             raise InvalidCursor("the upstreams' cursors are too long to be combined")
         return text
@@ -144,16 +157,12 @@ class CursorSeal(_Seal):
         if len(text) > CURSOR_LIMIT:
             raise InvalidCursor("this cursor is longer than any that was given out")
         try:
-            data = _decode(text)
-        except ValueError:
-            data = b""
-        if _encode(data) != text:  # one text per value, so that no two texts are the same cursor
-            raise InvalidCursor("this is not a cursor: list again without one")
-        sealed, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
-        # The tag comes before any decompression: only our own bytes reach the decoder.
-        if not hmac.compare_digest(tag, self._tag(kind.encode(), principal.encode(), sealed)):
-            raise InvalidCursor("this cursor was not given out for this list: list again without a cursor")
-        version, body = sealed[:1], sealed[1:]
+            # The tag is compared before any decompression: only our own bytes reach the decoder.
+            data = self._open(text, kind, principal)
+        except ForeignState:
+            reason = "this cursor was not given out for this list: list again without a cursor"
+            raise InvalidCursor(reason) from None
+        version, body = data[:1], data[1:]
         if version == _DEFLATED:
             body = zlib.decompressobj().decompress(body, _BODY_LIMIT)
         elif version != _PLAIN:
@@ -162,26 +171,17 @@ class CursorSeal(_Seal):
 
 
 class StateSeal(_Seal):
-    """Seals the `requestState` of servers."""
+    """Seals the `requestState` of servers, which take mcpmux for one client with all its principals."""
 
     PURPOSE = b"mcpmux request state"
 
     def seal(self, principal: str, state: str) -> str:
         """Return the text for the client; `principal` has no NUL in its name."""
-        data = state.encode("utf-8", "surrogatepass")
-        return _encode(self._tag(principal.encode(), data) + data)
+        return self._seal(state.encode("utf-8", "surrogatepass"), principal)
 
     def open(self, principal: str, text: str) -> str:
         """Return the server's state. Raises ForeignState for a text that was not made for `principal`."""
-        try:
-            data = _decode(text)
-            state = data[_TAG_BYTES:].decode("utf-8", "surrogatepass")
-        except ValueError:
-            raise ForeignState("this is no state that was given out") from None
-        # The server cannot check this: for it, mcpmux is one client, with all its principals.
-        if not hmac.compare_digest(data[:_TAG_BYTES], self._tag(principal.encode(), data[_TAG_BYTES:])):
-            raise ForeignState("this state was not given to whoever shows it")
-        return state
+        return self._open(text, principal).decode("utf-8", "surrogatepass")
 
 
 class TaskSeal(StateSeal):
@@ -192,8 +192,3 @@ class TaskSeal(StateSeal):
 
 def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> bytes:
-    """Decode base64url. Raises ValueError."""
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
