@@ -188,14 +188,11 @@ class Fetch:
     `joined`: functions to call at its end, one of each client that joined.
     """
 
-    spoiled = False
-    outcome: Any = None
-
-    key: CacheKey
-    generation: int
-    audience: Audience
-    first: Call | None
-    joined: list[Callable[[], None]]
+    def __init__(self, key: CacheKey, generation: int, audience: Audience, first: Call | None) -> None:
+        self.key, self.generation, self.audience, self.first = key, generation, audience, first
+        self.spoiled = False
+        self.outcome: Any = None
+        self.joined: list[Callable[[], None]] = []
 
     def fail(self, error: RpcError) -> None:
         """Share an error with the clients that joined, if it is the server's own and the same for all."""
@@ -247,9 +244,7 @@ class Cache:
         self, key: CacheKey, generation: int = 0, audience: Audience = None, first: Call | None = None
     ) -> Fetch:
         """Open a fetch of `key`. The caller must `end` it."""
-        fetch = Fetch()
-        fetch.key, fetch.generation, fetch.audience, fetch.first = key, generation, audience, first
-        fetch.joined = []
+        fetch = Fetch(key, generation, audience, first)
         self._open.setdefault(key.session, set()).add(fetch)
         self.joinable.setdefault((key, generation, audience), []).append(fetch)
         return fetch

@@ -246,9 +246,9 @@ class Naming:
         return None if part is None else closest(text, full_names[part], 0.0)
 
 
-def is_among(globs: Sequence[Glob], upstream: str) -> bool:
-    """Return whether one of the globs fits the name of an upstream; no globs fit all."""
-    return not globs or any(matches(glob, upstream) for glob in globs)
+def is_among(globs: Sequence[Glob], text: str) -> bool:
+    """Return whether one of the globs fits a text, such as the name of an upstream; no globs fit all."""
+    return not globs or any(matches(glob, text) for glob in globs)
 
 
 def _some(texts: Sequence[str]) -> str:

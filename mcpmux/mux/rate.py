@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcpmux.config.model import RateLimit
-from mcpmux.mux.pattern import Glob, matches, parse_glob
+from mcpmux.mux.naming import is_among
+from mcpmux.mux.pattern import parse_glob
 from mcpmux.mux.policy import ANY_OTHER
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
@@ -62,9 +63,9 @@ class _Buckets:
     def find(self, principal: Principal, upstream: str, method: str) -> Counted | None:
         """Return the bucket for an exchange, or None when the limit is not about it."""
         is_about = (
-            _fits(self._principals, principal.name)
-            and _fits(self._upstreams, upstream)
-            and _fits(self._methods, method)
+            is_among(self._principals, principal.name)
+            and is_among(self._upstreams, upstream)
+            and is_among(self._methods, method)
         )
         if not is_about:
             return None
@@ -73,10 +74,6 @@ class _Buckets:
         named = {"principal": principal.name, "upstream": upstream, "method": label}
         key = tuple(named[part] for part in self.limit.each)
         return Counted(self.setting, self.limit, key, self._interval, self._room)
-
-
-def _fits(globs: tuple[Glob, ...], text: str) -> bool:
-    return not globs or any(matches(glob, text) for glob in globs)
 
 
 class Rates:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from mcpmux.errors import McpmuxError, RpcError
@@ -514,7 +514,7 @@ class Signature:
     def __init__(self, server_info: Raw) -> None:
         self._server_info = server_info
         self._own = raw({SERVER_INFO: server_info})
-        self._kept: dict[bytes, Raw] = {}  # signed values by unsigned ones
+        self._sign_again = lru_cache(SIGNED)(self._sign)
 
     def put_on(self, result: Fields) -> Fields:
         """Return the result, signed (changed in place). A `_meta` that is no object is replaced."""
@@ -522,14 +522,9 @@ class Signature:
         if meta is None:
             result[META] = self._own
         else:
-            data = bytes(meta)
-            result[META] = self._kept.get(data) or self._sign(data)
+            sign = self._sign_again if len(meta) <= SIGNED_BYTES else self._sign
+            result[META] = sign(bytes(meta))
         return result
 
     def _sign(self, meta: bytes) -> Raw:
-        signed = raw({**members_of(meta), SERVER_INFO: self._server_info})
-        if len(meta) <= SIGNED_BYTES:
-            if len(self._kept) >= SIGNED:
-                self._kept.clear()
-            self._kept[meta] = signed
-        return signed
+        return raw({**members_of(meta), SERVER_INFO: self._server_info})

@@ -119,7 +119,6 @@ class Call(Value):
         params: Raw | Fields | None,
         client: Hashable | None = None,
         *,
-        legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> Call:
         """Return a call with `_meta` split from its parameters, raw or decoded.
@@ -146,7 +145,7 @@ class Call(Value):
                 continue
             if len(text_of(value) or "") > SHORT_CHARS:
                 raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
-        return Call(method, fields, members, client, None, legacy, principal)
+        return Call(method, fields, members, client, principal=principal)
 
     def with_params(self, params: Fields) -> Call:
         """Return the call with other parameters."""

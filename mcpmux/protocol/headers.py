@@ -126,9 +126,6 @@ def name_headers(method: str, params: Fields) -> Headers:
         name = text_decoder.decode(params[key])
     except UNREADABLE:
         return ()
-    # Most names are plain: a fast test for these, before the exact one in `encode_value`.
-    if name.isascii() and name.isprintable() and " " not in name and not name.startswith(_PACKED):
-        return (("Mcp-Name", name),)
     return (("Mcp-Name", encode_value(name)),)
 
 

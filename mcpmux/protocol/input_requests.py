@@ -204,10 +204,8 @@ def elicitation_ids(result: Fields) -> list[str]:
 
 def first_error(call: Call) -> RpcError | None:
     """Return the first error in a call's responses, with which it ends: no modern server takes an error."""
-    if RESPONSES not in call.params:
-        return None
     try:
-        responses = [read_response(response) for response in decode_fields(call.params[RESPONSES]).values()]
+        responses = [read_response(value) for value in decode_fields(call.params.get(RESPONSES)).values()]
     except ValueError:
         return None  # malformed: the server's own error is better
     return next((error for error in responses if isinstance(error, RpcError)), None)

@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-import trio
-
 from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
@@ -25,8 +23,8 @@ from mcpmux.protocol.call import Call
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import Merger, Reasons, incomplete
 from mcpmux.runtime.visible_names import VisibleNames
-from mcpmux.transports.inline import in_task
-from mcpmux.upstreams.lists import known_listing, names_of
+from mcpmux.transports.inline import together
+from mcpmux.upstreams.lists import names_of
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
 
@@ -198,15 +196,7 @@ class Resolver:
                 missing[upstream.name] = error.message
 
         sessions = [self._registry.for_call(name, call) for name in asked]
-        if not anew and all(known_listing(session, list_method) for session in sessions):
-            # Apps call tools by names without a prefix, over and over: no request and no task for these.
-            for session in sessions:
-                await claim(session)
-        else:
-            await in_task()
-            async with trio.open_nursery() as nursery:
-                for session in sessions:
-                    nursery.start_soon(claim, session)
+        await together([claim(session) for session in sessions])
         owners = listed or templated
         # Something new is in no remembered list: ask once more before refusing.
         if again and not owners:
@@ -225,8 +215,4 @@ class Resolver:
             with suppress(RpcError):  # an upstream that cannot be learned is left out by the view
                 await access.learn_tools(upstream, call)
 
-        if unknown:
-            await in_task()
-            async with trio.open_nursery() as nursery:
-                for upstream in unknown:
-                    nursery.start_soon(learn, upstream)
+        await together([learn(upstream) for upstream in unknown])

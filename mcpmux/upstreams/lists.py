@@ -195,6 +195,7 @@ async def names_of(
     `anew`: they must not be. Raises RpcError.
     """
     if list_method not in upstream.listings:
+        await in_task()
         walked = await walk_in_time(upstream, list_method, call, anew=anew)
         return walked.texts, walked.again
     if not anew and (known := known_listing(upstream, list_method)) is not None:

@@ -12,6 +12,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.traffic.admin import ring
 from mcpmux.traffic.admin.api import BYTES_AT_ONCE
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
