@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -27,14 +28,13 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
-    from mcpmux.app.view_contents import MuxViews
     from mcpmux.cluster.replica import Replica
     from mcpmux.traffic.admin.calls import RowOf
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.held import Desk
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.route import Handle
-    from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams, UpstreamView
+    from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.telemetry.metrics import Metrics
@@ -49,6 +49,17 @@ RUN_BYTES = 4  # of randomness in the name of a run: enough to distinguish the r
 
 class Observer(BatchObserver, ExchangeObserver, Protocol):
     """An observer of messages and of exchanges."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the admin listener shows, of one mux or of several. `call`: see `call_routes`."""
+
+    upstreams: Upstreams
+    views: Views
+    call: Handle | str
+    desk: Desk
+    read_metrics: ReadMetrics
 
 
 @dataclass(slots=True)
@@ -79,11 +90,7 @@ class Observers:
 
     async def serve_admin(
         self,
-        upstreams: Upstreams,
-        views: Views,
-        call: Handle | str,
-        desk: Desk,
-        read_metrics: ReadMetrics,
+        shown: Shown,
         certificates: TlsContexts,
         control: Control,
         stopping: trio.Event,
@@ -91,10 +98,7 @@ class Observers:
         replicas: Replicas | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the admin listener until we stop. `call`: see `call_routes`.
-
-        Raises TransportError, ConfigError.
-        """
+        """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.app.connecting import hosts_route
         from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
@@ -111,15 +115,15 @@ class Observers:
             await serve_admin(
                 self.admin,
                 view,
-                upstreams,
+                shown.upstreams,
                 stopping,
                 announce,
                 [
-                    metrics_route(read_metrics),
+                    metrics_route(shown.read_metrics),
                     hosts_route(),
-                    *view_routes(views),
-                    *call_routes(call),
-                    *held_routes(desk),
+                    *view_routes(shown.views),
+                    *call_routes(shown.call),
+                    *held_routes(shown.desk),
                     *mocks.routes,
                 ],
                 control,
@@ -129,62 +133,45 @@ class Observers:
             )
             running.cancel_scope.cancel(reason="stopped")
 
-    def view(self, mux: Mux) -> UpstreamView:
-        """Return the object that reads the states of the upstreams."""
-        from mcpmux.traffic.admin.upstreams import UpstreamView
+    def shown_of(self, mux: Mux, replica: Replica | None = None, row_of: RowOf | None = None) -> Shown:
+        """Return what there is to show of a mux.
 
-        return UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams)
-
-    def views_of(self, mux: Mux) -> MuxViews:
-        """Return the object that reads the configured views and counts their contents."""
-        from mcpmux.app.view_contents import MuxViews
-
-        return MuxViews(mux, self.redactor)
-
-    def call_of(self, mux: Mux, row_of: RowOf | None = None) -> Handle | str:
-        """Return the sender of requests for the inspector, or the reason why there is none.
-
-        `row_of`: if the ring is in another process.
-        """
-        from mcpmux.traffic.admin.calls import OFF, Calls
-
-        return Calls(mux.service, row_of or self._row_of).answer if self.admin.may_call else OFF
-
-    def desk_of(self, mux: Mux, row_of: RowOf | None = None, replica: Replica | None = None) -> Desk:
-        """Return the object that shows held exchanges and lets them go.
-
-        `row_of`: as for `call_of`. `replica`: this one of a cluster, whose others it shows as well.
+        `replica`: this one of a cluster, of whose others some is shown as well. `row_of`: see Calls; None if
+        the ring is here.
         """
         from mcpmux.app.held import ClusterDesk, MuxDesk, answer_replicas
+        from mcpmux.app.view_contents import MuxViews
+        from mcpmux.traffic.admin.calls import OFF, Calls
+        from mcpmux.traffic.admin.upstreams import UpstreamView
 
-        desk = MuxDesk(mux, row_of or self._row_of)
-        if replica is None:
-            return desk
-        replica.inspector = answer_replicas(desk)
-        return ClusterDesk(desk, replica)
+        row_of = row_of or self._row_of
+        desk = MuxDesk(mux, row_of)
+        if replica is not None:
+            replica.inspector = answer_replicas(desk)
+        return Shown(
+            UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams),
+            MuxViews(mux, self.redactor),
+            Calls(mux.service, row_of).answer if self.admin.may_call else OFF,
+            desk if replica is None else ClusterDesk(desk, replica),
+            partial(self._read_metrics, mux, replica),
+        )
 
     async def _row_of(self, exchange: int) -> int | None:
         assert self.ring is not None
         return self.ring.row_of(exchange)
 
-    def metrics_of(self, mux: Mux, replicas: Replicas | None = None) -> ReadMetrics:
-        """Return a function that reads all metrics. `replicas`: of a cluster."""
+    async def _read_metrics(self, mux: Mux, replica: Replica | None) -> list[Family]:
         from mcpmux.traffic.telemetry import prometheus
 
-        metrics = self.metrics
-        assert metrics is not None
-
-        async def read() -> list[Family]:
-            gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
-            if self.capture is not None:
-                gauges += prometheus.capture_gauges(self.capture)
-            if self.audit is not None:
-                gauges += prometheus.audit_gauges(self.audit)
-            if replicas is not None:
-                gauges += prometheus.cluster_gauges(replicas.describe())
-            return prometheus.snapshot(metrics, gauges)
-
-        return read
+        assert self.metrics is not None
+        gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
+        if self.capture is not None:
+            gauges += prometheus.capture_gauges(self.capture)
+        if self.audit is not None:
+            gauges += prometheus.audit_gauges(self.audit)
+        if replica is not None:
+            gauges += prometheus.cluster_gauges(replica.describe())
+        return prometheus.snapshot(self.metrics, gauges)
 
 
 async def serve_mock(

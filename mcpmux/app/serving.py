@@ -156,16 +156,10 @@ async def serve_until(
         if config.listeners.stdio:
             clients.start_soon(serve_stdio, serving, name="stdio client")
         if config.admin.port is not None and worker is None:
-            shown = (
-                observers.view(mux),
-                observers.views_of(mux),
-                observers.call_of(mux),
-                observers.desk_of(mux, replica=replica),
-            )
-            metrics = observers.metrics_of(mux, replica)
             noted = announce if shared is None else shared.noting(announce)
+            shown = observers.shown_of(mux, replica)
             more = mux.certificates, control, stopping, noted, replica
-            await listen(observers.serve_admin, *shown, metrics, *more)
+            await listen(observers.serve_admin, shown, *more)
         if shared is not None:
             await clients.start(shared.serve, serving)
         if worker is None or worker.number == 1:  # all workers would log the same

@@ -132,8 +132,8 @@ async def tell(folder: Path) -> str:
             await client.request("tools/list")
         with pytest.raises(RpcFailure, match="Busy"):
             await client.request("tools/list")
-        read = observers.metrics_of(world.mux, replicas["a"].node)
-        return render(await read()).decode()
+        shown = observers.shown_of(world.mux, replicas["a"].node)
+        return render(await shown.read_metrics()).decode()
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
-from mcpmux.app.observers import Observers, new_run
+from mcpmux.app.observers import Observers, Shown, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers.channel import Handlers
 from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
@@ -134,10 +134,10 @@ async def serve_workers(
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         call = supervisor.call if config.admin.may_call else OFF
-                        shown = supervisor, supervisor, call, supervisor, supervisor.read_metrics
+                        shown = Shown(supervisor, supervisor, call, supervisor, supervisor.read_metrics)
                         serve_admin = supervisor.observers.serve_admin
                         more = supervisor.certificates, control, stopping, announce
-                        await serving.start(serve_admin, *shown, *more)
+                        await serving.start(serve_admin, shown, *more)
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 # After the listening sockets are closed above: no connection arrives for a worker that ends.

@@ -218,14 +218,17 @@ class Worker:
             "worker gone": self.replica.members.renew_soon,
         }
         if mux.config.admin.port is not None:
-            view, call = observers.view(mux), observers.call_of(mux, self._row_of)
-            if not isinstance(call, str):
-                self.replica.inspector = partial(_answer_inspector, call)
-            handlers["upstreams"], handlers["subscriptions"] = view.read_all, view.read_subscriptions
-            handlers["metrics"] = observers.metrics_of(mux)
-            handlers["views"] = observers.views_of(mux).count_views
-            desk = observers.desk_of(mux, self._row_of)
-            handlers["held"], handlers["decide"] = desk.follow, desk.decide
+            shown = observers.shown_of(mux, row_of=self._row_of)
+            if not isinstance(shown.call, str):
+                self.replica.inspector = partial(_answer_inspector, shown.call)
+            handlers |= {
+                "upstreams": shown.upstreams.read_all,
+                "subscriptions": shown.upstreams.read_subscriptions,
+                "metrics": shown.read_metrics,
+                "views": shown.views.count_views,
+                "held": shown.desk.follow,
+                "decide": shown.desk.decide,
+            }
         return handlers
 
     async def _row_of(self, exchange: int) -> int | None:
