@@ -189,7 +189,7 @@ class Guest:
 
     @asynccontextmanager
     async def enter(self, context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-        """Enter a context of trio on asyncio. One trio task enters and leaves it."""
+        """Enter a context of trio on asyncio. One trio task enters and leaves it. Raises what it raises."""
         entered: asyncio.Future[T] = self._loop.create_future()
         leaving = trio.Event()
 
@@ -199,8 +199,19 @@ class Guest:
                 await leaving.wait()
 
         staying = asyncio.create_task(self.run(stay))
-        async with inside(entered, staying, leaving.set, staying.cancel) as value:
-            yield value
+        try:
+            await asyncio.wait((entered, staying), return_when=asyncio.FIRST_COMPLETED)
+            if not entered.done():
+                staying.result()
+                raise LocalProtocolError(ENDED)
+            yield entered.result()
+        finally:
+            if entered.done():
+                leaving.set()
+            else:
+                staying.cancel()
+            await ended(staying)
+            staying.result()
 
 
 async def _settle(work: Callable[[], Awaitable[T]], done: asyncio.Future[T], scope: trio.CancelScope) -> None:
@@ -293,30 +304,6 @@ async def open_guest(context: AbstractAsyncContextManager[T]) -> AsyncIterator[t
             await ended(run.over)
             run.forget()
             run.over.result()
-
-
-@asynccontextmanager
-async def inside(
-    entered: asyncio.Future[T],
-    over: asyncio.Future[None],
-    leave: Callable[[], object],
-    give_up: Callable[[], object],
-) -> AsyncIterator[T]:
-    """Hold a context of trio on the asyncio side. Raises what the context raises.
-
-    `entered`: its value. `over`: done when it was left, or could not be entered. `leave` starts leaving it,
-    `give_up` stops entering it.
-    """
-    try:
-        await asyncio.wait((entered, over), return_when=asyncio.FIRST_COMPLETED)
-        if not entered.done():
-            over.result()
-            raise LocalProtocolError(ENDED)
-        yield entered.result()
-    finally:
-        (leave if entered.done() else give_up)()
-        await ended(over)
-        over.result()
 
 
 async def ended(future: asyncio.Future[Any]) -> None:
