@@ -24,10 +24,11 @@ from mcpmux.app.serving import NO_CLUSTER
 from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
-from mcpmux.cli.client import KINDS
-from mcpmux.cli.completion import complete_file_or_server, complete_server
+from mcpmux.cli.client.listing import KINDS
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import (
+    complete_file_or_server,
+    complete_server,
     load_config,
     quiet_option,
     split_config,

@@ -15,10 +15,10 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import click
 import trio
 
-from mcpmux.cli.completion import complete_file, complete_upstream
+from mcpmux.cli.completion import Items, complete_file, offer, run_shortly
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
 from mcpmux.cli.group import Group
-from mcpmux.cli.options import choose_config, json_option, load_config, quiet_option
+from mcpmux.cli.options import ANYWHERE, choose_config, json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
@@ -175,10 +175,6 @@ async def _rows(source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[dict[st
 
 # The options that name a running mcpmux, and the commands.
 
-# The options that name a running mcpmux, and the commands.
-
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a listener at every address is asked."""
 WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
 
@@ -213,6 +209,17 @@ def _find_shared(config: str | None) -> str | None:
     file = None if config is None else os.path.realpath(config)
     found = [mux.admin for mux in run(find_all) if mux.admin is not None and file in (None, mux.file)]
     return found[0] if len(found) == 1 else None
+
+
+def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the upstreams of the mcpmux whose admin listener the options name."""
+
+    def find() -> list[str]:
+        admin = find_admin(*(context.params.get(key) for key in ("config", "url", "token", "ca")))
+        answer = run_shortly(lambda: admin.ask("GET", "/api/upstreams"))
+        return [upstream["name"] for upstream in answer["upstreams"]]
+
+    return offer(incomplete, find)
 
 
 COLUMNS: Columns = {

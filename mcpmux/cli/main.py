@@ -1,27 +1,14 @@
-"""`mcpmux` and `mcpmux traffic`: groups whose commands are imported when they are run, and a quick start.
-
-The help of a group imports all its commands.
-"""
+"""`mcpmux` and `mcpmux traffic`: their commands, and where each of them is."""
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 import click
 
 import mcpmux
-from mcpmux.cli.group import Group
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from mcpmux.cli.group import LazyCommands
 
 SECTIONS = {
     "Serve": {
@@ -39,13 +26,13 @@ SECTIONS = {
         "uninstall": "mcpmux.cli.moving:uninstall",
     },
     "Use servers": {
-        "ls": "mcpmux.cli.client:ls",
-        "read": "mcpmux.cli.client:read",
-        "call": "mcpmux.cli.client:call",
-        "prompt": "mcpmux.cli.asking:prompt",
-        "complete": "mcpmux.cli.asking:complete",
-        "subscribe": "mcpmux.cli.asking:subscribe",
-        "ping": "mcpmux.cli.asking:ping",
+        "ls": "mcpmux.cli.client.listing:ls",
+        "read": "mcpmux.cli.client.requesting:read",
+        "call": "mcpmux.cli.client.requesting:call",
+        "prompt": "mcpmux.cli.client.requesting:prompt",
+        "complete": "mcpmux.cli.client.requesting:complete",
+        "subscribe": "mcpmux.cli.client.listening:subscribe",
+        "ping": "mcpmux.cli.client.listening:ping",
     },
     "Watch and control": {
         "top": "mcpmux.cli.top:top",
@@ -74,95 +61,6 @@ TRAFFIC_SECTIONS = {
         "mock": "mcpmux.cli.traffic_replay:mock",
     }
 }
-
-
-class LazyCommands(Group):
-    """A group that runs commands by `process.run_inside`.
-
-    `sections`: heading in its help -> name of a command -> its `module:attribute`, all in order.
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._sections = sections
-        self._places = {name: place for places in sections.values() for name, place in places.items()}
-        self.commands = {name: click.Command(name) for name in self._places}  # whose names click suggests
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the sections, not of the alphabet."""
-        return list(self._places)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None when there is no such command."""
-        place = self._places.get(cmd_name)
-        if place is None:
-            return None
-        module, _, attribute = place.partition(":")
-        with uncollected():
-            command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def sections(self, context: click.Context) -> Mapping[str, Iterable[str]]:
-        """See Group."""
-        return self._sections
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Return names of commands without their help, which would import them all; then options."""
-        from click.shell_completion import CompletionItem  # not at the top: only a shell needs it
-
-        names = [CompletionItem(name) for name in self._places if name.startswith(incomplete)]
-        return names + click.Command.shell_complete(self, ctx, incomplete)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that `ctx` names. Raises only what click turns into an exit code."""
-        # Not at the top: `--version` needs neither logs nor trio.
-        with uncollected():
-            import_structlog()
-            from mcpmux.cli.process import run_inside
-
-        return run_inside(lambda: super(LazyCommands, self).invoke(ctx))
-
-
-# A quick start: this saves a seventh of its time, and some memory.
-#
-# Imported modules stay, so the garbage collector need not look through them, neither now nor later.
-#
-# structlog imports asyncio for log methods that are awaited, which mcpmux does not use, and rich for coloured
-# tracebacks, which mcpmux does not print. A later import of one of them gets the real module.
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking through objects that are made in here, now and later."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-class _Later(ModuleType):
-    """A stand-in that imports the real module at the first access to an attribute."""
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self.__name__), attribute)
-
-
-def import_structlog() -> None:
-    """Import structlog without asyncio and rich, unless it is imported already."""
-    if "structlog" in sys.modules:
-        return
-    # None: as if it were not installed.
-    stand_ins = {"asyncio": _Later("asyncio"), "rich": None, "structlog.twisted": None}
-    absent = stand_ins.keys() - sys.modules.keys()
-    sys.modules.update({name: stand_ins[name] for name in absent})  # type: ignore[misc]  # None is known there
-    try:
-        import_module("structlog")
-    finally:
-        for name in absent:
-            del sys.modules[name]
 
 
 _PACKAGE = Path(mcpmux.__file__).parent

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import attrs
 import click
 
+from mcpmux.cli.completion import Items, complete_file, offer
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
@@ -34,6 +35,9 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_ADDRESS = "127.0.0.1:8484"
 DEFAULT_FILE = "mcpmux.toml"
 """The configuration of commands that change one, or that need one and are not given one."""
+
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a listener at every address is asked."""
 
 PATH = click.Path(path_type=Path)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
@@ -184,6 +188,7 @@ def credentials_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+target_argument: Decorator = click.argument("target", shell_complete=complete_file)
 quiet_option: Decorator = log_level_option("error")
 """For a command whose output says everything."""
 
@@ -295,6 +300,26 @@ def _read_target(target: str) -> Config:
     if target != STANDARD_INPUT and not _exists(target):
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
     return read_config(target, os.environ, lambda: sys.stdin.buffer.read(CONFIG_BYTES + 1))
+
+
+def complete_server(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the upstreams of the configuration file."""
+    return offer(incomplete, lambda: [upstream.name for upstream in _configured(context).upstreams])
+
+
+def complete_file_or_server(context: click.Context, parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the upstreams of the default configuration file, and let the shell complete files."""
+    files = complete_file(context, parameter, incomplete)
+    return [*files, *complete_server(context, parameter, incomplete)]
+
+
+def complete_view(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Return the views of the configuration file."""
+    return offer(incomplete, lambda: _configured(context).views)
+
+
+def _configured(context: click.Context) -> Config:
+    return load_config(str(context.params.get("config") or context.params.get("file") or DEFAULT_FILE))
 
 
 def is_file(target: str) -> bool:

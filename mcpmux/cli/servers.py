@@ -12,9 +12,8 @@ from typing import Any
 import click
 import trio
 
-from mcpmux.cli.completion import complete_server
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, pairs_of
+from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, complete_server, pairs_of
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Missing
 from mcpmux.config.argument import split_command

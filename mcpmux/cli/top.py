@@ -15,13 +15,12 @@ import click
 import msgspec
 
 from mcpmux.cli import ctl
-from mcpmux.cli.completion import complete_filter
 from mcpmux.cli.console import Columns, is_screen, show_items
 from mcpmux.cli.ctl import AdminClient, admin_options
 from mcpmux.cli.options import json_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
-from mcpmux.cli.traffic_source import filter_help, read_filter
+from mcpmux.cli.traffic_source import complete_filter, filter_help, read_filter
 from mcpmux.format import bytes_text, rate_text, time_text
 from mcpmux.traffic.admin.view import Message
 from mcpmux.traffic.reading.filters import LIVE_NAMES

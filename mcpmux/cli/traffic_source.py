@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from mcpmux.cli.completion import complete_filter
+from mcpmux.cli.completion import Items, complete_file, offer
 from mcpmux.cli.console import is_screen, show_bytes, show_reading, tell
 from mcpmux.cli.options import load_config
 from mcpmux.cli.process import Mistake
@@ -36,6 +36,13 @@ from mcpmux.transports.byte_stream import reason_of
 FOLDER = Capture().directory
 MESSAGES_EACH = 1000  # between two looks at the clock
 TOLD_LIMIT = 5  # lines that cannot be read and are named one by one
+
+
+def complete_filter(context: click.Context, parameter: click.Parameter, incomplete: str) -> Items:
+    """Return keys of filters, and let the shell complete files."""
+    files = complete_file(context, parameter, incomplete)
+    return [*files, *offer(incomplete, lambda: (f"{key}=" for key in KEYS))]
+
 
 where_argument = click.argument(
     "where", nargs=-1, metavar="[FILES|DIR]... [FILTER]...", shell_complete=complete_filter

@@ -10,13 +10,14 @@ import click
 
 from mcpmux.app.view_contents import Seen, for_everybody, look_as
 from mcpmux.cli import console
-from mcpmux.cli.client import KINDS, open_visit
-from mcpmux.cli.completion import complete_file, complete_view
+from mcpmux.cli.client.listing import KINDS
+from mcpmux.cli.client.visit import open_visit
+from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns
-from mcpmux.cli.options import json_option, load_config, split_config
+from mcpmux.cli.options import complete_view, json_option, load_config, split_config
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config
-from mcpmux.config.report import closest
+from mcpmux.config.report import hint_at
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.principal import ANYONE, Principal
 
@@ -66,8 +67,7 @@ def view(
     loaded = load_config(config)
     for chosen in filter(None, (name, other)):
         if chosen not in loaded.views:
-            close = closest(chosen, loaded.views)
-            raise Mistake(f"there is no view called {chosen}" + (f"; did you mean {close}?" if close else ""))
+            raise Mistake(f"there is no view `{chosen}`{hint_at(chosen, loaded.views)}")
     if other is not None and name is None:
         raise Mistake("--diff: name the view that is to be compared with it first")
     chosen_views = list(loaded.views) if name is None else [name, *filter(None, (other,))]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mcpmux.cli.arguments import parse_arguments
+from mcpmux.cli.client.arguments import Parameters, parse_arguments
 from mcpmux.cli.options import Credentials, load_config, load_targets, pairs_of
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Secret
@@ -187,7 +187,7 @@ SCHEMA = {
 )
 def test_a_text_is_read_as_the_schema_has_it(pair: str, value: object) -> None:
     name = pair.partition("=")[0].removesuffix(":")
-    read = parse_arguments(["count=2.0", pair], None).read_by(SCHEMA)
+    read = parse_arguments(["count=2.0", pair], None).read_by(Parameters.of_schema(SCHEMA))
     assert read == {"count": 2, name: value}
     assert type(read[name]) is type(value)
 
@@ -195,7 +195,7 @@ def test_a_text_is_read_as_the_schema_has_it(pair: str, value: object) -> None:
 def test_arguments_that_a_tool_does_not_take_are_named_at_once() -> None:
     arguments = parse_arguments(["cuont=1", "is_on=yes", "share=much", "either=x"], None)
     with pytest.raises(ConfigError) as caught:
-        arguments.read_by(SCHEMA)
+        arguments.read_by(Parameters.of_schema(SCHEMA))
     assert caught.value.problems == [
         "argument `is_on`: expected boolean, got `yes`",
         "argument `share`: expected number, got `much`",
@@ -209,8 +209,8 @@ def test_arguments_that_a_tool_does_not_take_are_named_at_once() -> None:
     "schema", [{}, {"properties": {"a": {}}, "additionalProperties": True}, {"patternProperties": {"x": {}}}]
 )
 def test_a_tool_that_takes_any_argument_gets_it(schema: dict[str, object]) -> None:
-    assert parse_arguments(["b=1"], None).read_by(schema) == {"b": "1"}
+    assert parse_arguments(["b=1"], None).read_by(Parameters.of_schema(schema)) == {"b": "1"}
 
 
 def test_one_json_object_is_sent_unread() -> None:
-    assert parse_arguments([], '{"b": "two"}').read_by(SCHEMA) == {"b": "two"}
+    assert parse_arguments([], '{"b": "two"}').read_by(Parameters.of_schema(SCHEMA)) == {"b": "two"}

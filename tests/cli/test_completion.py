@@ -14,7 +14,8 @@ import pytest
 from click.shell_completion import BashComplete
 
 from mcpmux.cli import completion
-from mcpmux.cli.completion import VARIABLE, find_running
+from mcpmux.cli.client.listing import find_running
+from mcpmux.cli.completion import VARIABLE
 from mcpmux.cli.main import SECTIONS, cli
 from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN

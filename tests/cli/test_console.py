@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import mcpmux.cli
-from mcpmux.cli.client import KINDS
+from mcpmux.cli.client.listing import KINDS
 from mcpmux.cli.console import WORD_WIDTH, show_table
 from mcpmux.cli.traffic_report import headings
 from mcpmux.printable import printable

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from mcpmux.cli.client import (
-    KINDS,
-    Content,
-    decode_contents,
-    group_by_server,
-    read_items_left_out,
-    read_left_out,
-    render_block,
-)
+from mcpmux.cli.client.listing import KINDS, group_by_server
+from mcpmux.cli.client.requesting import Content, decode_content, objects_in, render_block
+from mcpmux.cli.client.visit import read_items_left_out, read_left_out
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.raw_json import Fields
@@ -35,11 +29,18 @@ def cells(kind: str, item: dict[str, Any]) -> dict[str, str]:
     [
         {},
         {"uri": 7, "name": None, "title": [], "description": {}, "inputSchema": [], "arguments": {}},
-        {"inputSchema": {"properties": [], "required": 7}, "arguments": [7, {"name": 7}]},
+        {"inputSchema": {"properties": [], "required": 7}},
+        {"arguments": [7, {"name": 7}]},
     ],
 )
 def test_item_of_a_sloppy_server_still_has_every_cell(kind: str, item: dict[str, Any]) -> None:
     assert all(isinstance(text, str) for text in cells(kind, item).values())
+
+
+def test_an_item_with_a_number_that_no_program_can_hold_is_shown() -> None:
+    item = decode_fields(b'{"name":"n","inputSchema":{"properties":{"a":{"maximum":1e400}}},"_meta":1e400}')
+    assert KINDS["tools"].columns["NAME"](item) == "n"
+    assert KINDS["tools"].columns["ARGUMENTS"](item) == ""
 
 
 def test_title_is_shown_before_the_name() -> None:
@@ -98,7 +99,7 @@ def test_what_is_left_out_is_read_from_the_result(meta: Any, expected: dict[str,
 
 
 def contents(*items: Any) -> list[Content]:
-    return decode_contents(fields({"contents": items}))
+    return [decode_content(item) for item in objects_in(fields({"contents": items}), "contents", "it")]
 
 
 def test_text_and_blobs_are_decoded() -> None:
@@ -114,10 +115,12 @@ def test_blob_that_is_no_base64_is_the_servers_fault() -> None:
         contents({"uri": "a:c", "blob": "?"})
 
 
-@pytest.mark.parametrize("result", ["{}", '{"contents": 7}', '{"contents": [7]}'])
+@pytest.mark.parametrize(
+    "result", ["{}", '{"contents": 7}', '{"contents": [7]}', '{"contents": [{"x": 1e400}]}']
+)
 def test_result_without_contents_is_the_servers_fault(result: str) -> None:
     with pytest.raises(RemoteProtocolError, match="no contents"):
-        decode_contents(decode_fields(result.encode()))
+        objects_in(decode_fields(result.encode()), "contents", "resources/read")
 
 
 @pytest.mark.parametrize(

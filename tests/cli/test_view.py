@@ -112,7 +112,7 @@ def test_a_query_narrows(invoke: Invoke, file: str) -> None:
 
 def test_mistakes_are_told(invoke: Invoke, file: str) -> None:
     result = invoke("view", file, "tiem")
-    assert (result.exit_code, "did you mean time?" in result.stderr) == (2, True)
+    assert (result.exit_code, "did you mean `time`?" in result.stderr) == (2, True)
     assert invoke("view", file, "--diff", "time").exit_code == 2
 
 

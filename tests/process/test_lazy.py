@@ -110,12 +110,12 @@ def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
 
 def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> None:
     script = """
-from mcpmux.cli.main import import_structlog
-import_structlog()
+from mcpmux.cli.group import quick_import
+quick_import("structlog")
 import sys
 assert not {"asyncio", "rich", "structlog.twisted"} & set(sys.modules), "imported all the same"
 import structlog
-import_structlog()
+quick_import("structlog")
 async def say():
     make = structlog.make_filtering_bound_logger("info")
     await make(structlog.PrintLogger(), [lambda logger, name, event: event["event"]], {}).ainfo("said")

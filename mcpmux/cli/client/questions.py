@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import trio
 
-from mcpmux.cli.arguments import read_text, types_of
+from mcpmux.cli.client.arguments import Parameters, read_text, types_of
 from mcpmux.errors import RpcError
 from mcpmux.mux.override import NotJudged, find_mistake
 from mcpmux.printable import printable, printable_lines
@@ -111,11 +111,7 @@ def _visit(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fill_in(params: Mapping[str, Any]) -> dict[str, Any]:
     _tell(f"The server asks: {params.get('message', '')}")
-    schema = params.get("requestedSchema")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    required = schema.get("required") if isinstance(schema, dict) else None
-    fields = properties if isinstance(properties, dict) else {}
-    needed = required if isinstance(required, list) else []
+    fields, needed, _ = Parameters.of_schema(params.get("requestedSchema"))
     if (choice := _choose("Answer?" if fields else "Do you agree?")) != ANSWER:
         return {"action": _ACTIONS[choice]}
     if not fields:  # the question is one of consent

@@ -1,17 +1,53 @@
-"""The arguments of a tool or a prompt on a command line, read by what the server takes."""
+"""What a tool or a prompt takes, and its arguments on a command line."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mcpmux.config.report import hint_at
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import decode_any
+from mcpmux.protocol.envelope import decode_any, value_of
+from mcpmux.protocol.raw_json import Fields
 
-NEAR = 0.6  # similarity from which a name is suggested
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+class Parameters(NamedTuple):
+    """What a tool, a prompt or a form takes. `fields`: the schema of each parameter, by name.
+
+    `needed`: the required ones. `is_open`: it may take others.
+    """
+
+    fields: Mapping[str, Any]
+    needed: Sequence[Any]
+    is_open: bool
+
+    @classmethod
+    def of_schema(cls, schema: object) -> Parameters:
+        """Return what a JSON Schema of an object allows."""
+        members = schema if isinstance(schema, dict) else {}
+        properties, required = members.get("properties"), members.get("required")
+        fields = properties if isinstance(properties, dict) else {}
+        more = members.get("additionalProperties", not fields)
+        is_open = more is not False or "patternProperties" in members
+        return cls(fields, required if isinstance(required, list) else [], is_open)
+
+    @classmethod
+    def of(cls, item: Fields) -> Parameters:
+        """Return what a listed tool or prompt takes."""
+        if "inputSchema" in item:
+            return cls.of_schema(value_of(item["inputSchema"]))
+        entries = [entry for entry in decoded(item, "arguments", list) if isinstance(entry, dict)]
+        required = [str(entry.get("name")) for entry in entries if entry.get("required") is True]
+        return cls({str(entry.get("name")): {"type": "string"} for entry in entries}, required, False)
+
+
+def decoded(fields: Fields, key: str, kind: type) -> Any:
+    """Return a member as a Python value, an empty one of this type if it is of another."""
+    value = value_of(fields.get(key))
+    return value if isinstance(value, kind) else kind()
 
 
 class Arguments(NamedTuple):
@@ -24,13 +60,12 @@ class Arguments(NamedTuple):
     values: Mapping[str, Any]
     is_whole: bool = False
 
-    def read_by(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for a tool with this input schema.
+    def read_by(self, parameters: Parameters) -> dict[str, Any]:
+        """Return the values for what takes these parameters.
 
-        Raises ConfigError with every argument that is missing, or that the tool does not have or cannot take.
+        Raises ConfigError with every argument that is missing, unknown or of another type.
         """
-        properties = schema.get("properties")
-        known: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+        known = parameters.fields
         problems, values = [], dict(self.values)
         for name, text in self.texts.items():
             types = types_of(known.get(name))
@@ -40,9 +75,11 @@ class Arguments(NamedTuple):
                 problems.append(f"argument `{name}`: expected {' or '.join(types)}, got `{text}`")
         if not self.is_whole:
             given = [*self.texts, *self.values]
-            problems += find_unknown(given, known, is_open=_takes_more(schema, known))
-            required = schema.get("required")
-            problems += find_missing(given, required if isinstance(required, list) else ())
+            for name in () if parameters.is_open else given:
+                if name not in known:
+                    hint = hint_at(name, known) or f"; there are {', '.join(known) or 'none'}"
+                    problems.append(f"argument `{name}`: unknown{hint}")
+            problems += [f"argument `{name}`: missing" for name in parameters.needed if name not in given]
         if problems:
             raise ConfigError([printable(problem) for problem in problems])
         return values
@@ -119,26 +156,3 @@ def read_text(text: str, types: Sequence[str]) -> Any:
     if kinds.isdisjoint(types):
         raise ValueError(text)
     return value
-
-
-def find_unknown(given: Collection[str], known: Collection[str], *, is_open: bool) -> list[str]:
-    """Return a sentence for each name that is not known. `is_open`: any name may be given."""
-    problems = []
-    for name in () if is_open else given:
-        if name in known:
-            continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
-        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known) or 'none'}"
-        problems.append(f"argument `{name}`: unknown; {hint}")
-    return problems
-
-
-def find_missing(given: Collection[str], required: Collection[Any]) -> list[str]:
-    """Return a sentence for each required name that was not given."""
-    return [f"argument `{name}`: missing" for name in required if name not in given]
-
-
-def _takes_more(schema: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Return whether a tool may take arguments that its schema does not name."""
-    more = schema.get("additionalProperties", not known)
-    return more is not False or "patternProperties" in schema

@@ -1,0 +1,370 @@
+"""`mcpmux read`, `call`, `prompt` and `complete`: one request, and its result for people or as JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import shlex
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import attrs
+import click
+
+from mcpmux.cli import console
+from mcpmux.cli.client.arguments import Arguments, Parameters, parse_arguments, types_of
+from mcpmux.cli.client.listing import complete_argument, complete_prompt, complete_tool, complete_uri
+from mcpmux.cli.client.visit import open_client
+from mcpmux.cli.completion import complete_file
+from mcpmux.cli.options import (
+    Credentials,
+    credentials_options,
+    json_option,
+    load_target,
+    quiet_option,
+    target_argument,
+)
+from mcpmux.cli.process import Mistake, run
+from mcpmux.config import Config
+from mcpmux.errors import RemoteProtocolError
+from mcpmux.printable import printable
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import raw, text_of, value_of
+from mcpmux.protocol.raw_json import Fields
+
+Json = dict[str, Any]
+
+
+async def ask(
+    config: Config, activity: str, method: str, params: Mapping[str, Any], hint: str = ""
+) -> Fields:
+    """Visit the servers for one request, and return its result. `hint`: see Visit. Raises McpmuxError."""
+    async with open_client(config, activity) as client:
+        return await client.exchange(method, params, hint)
+
+
+async def ask_by_name(
+    config: Config, activity: str, methods: tuple[str, str], name: str, arguments: Arguments, hint: str
+) -> Fields:
+    """Return what a tool or a prompt answers to arguments, which are read as its item in the list has them.
+
+    `methods`: of the list, and of the request. Raises ConfigError for arguments that it does not take, and
+    McpmuxError.
+    """
+    async with open_client(config, f"{activity} {name}") as client:
+        item = None if arguments.is_whole else await client.find(methods[0], name)
+        values = arguments.unread if item is None else arguments.read_by(Parameters.of(item))
+        return await client.exchange(methods[1], {"name": name, "arguments": values}, hint)
+
+
+def listed_by(target: str, *kinds: str) -> str:
+    """Return the sentence that names the command for what there is."""
+    return f"`mcpmux ls {shlex.quote(target)} {' '.join(kinds)}` shows what there is"
+
+
+def objects_in(result: Fields, key: str, method: str) -> list[Json]:
+    """Return the objects in a list of a result. Raises RemoteProtocolError if that is no such list."""
+    items = value_of(result.get(key))
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise RemoteProtocolError(f"the answer to {method} has no {key} in it")
+    return items
+
+
+# The contents of resources, and the content blocks of tools and prompts.
+
+
+class Content(NamedTuple):
+    """One item of `contents`: text, or the bytes of a blob."""
+
+    uri: str
+    mime_type: str
+    data: str | bytes
+
+    @property
+    def as_bytes(self) -> bytes:
+        return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
+
+    @property
+    def as_text(self) -> str:
+        """The text; `[image/png, 311 bytes]` in place of bytes that a terminal cannot show."""
+        if isinstance(self.data, str):
+            return self.data
+        return f"[{self.mime_type or 'unknown type'}, {len(self.data)} bytes]"
+
+
+def _text(item: Mapping[str, Any], key: str) -> str | None:
+    return text if isinstance(text := item.get(key), str) else None
+
+
+def decode_content(item: Mapping[str, Any]) -> Content:
+    """Return one item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
+    uri, mime_type = _text(item, "uri") or "", _text(item, "mimeType") or ""
+    text, blob = _text(item, "text"), _text(item, "blob")
+    if text is not None or blob is None:
+        return Content(uri, mime_type, text or "")
+    return Content(uri, mime_type, _decode_base64(blob, f"the blob of {uri}"))
+
+
+def _decode_base64(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise RemoteProtocolError(f"{what} is not base64") from None
+
+
+def render_block(block: Json) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind == "resource_link":
+        return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        content = decode_content(block["resource"])
+        return f"[{content.uri}]\n{content.as_text}"
+    if kind in ("image", "audio"):
+        return f"[{kind}, {block.get('mimeType')}; -o FILE writes it to a file]"
+    return bytes(raw(block)).decode()
+
+
+def show_block(block: Json) -> None:
+    console.show_text(render_block(block).removesuffix("\n") + "\n")
+
+
+def block_bytes(block: Json) -> bytes:
+    """Return a block for a file: the bytes of an image, a sound or a resource, or its text."""
+    if isinstance(resource := block.get("resource"), dict):
+        return decode_content(resource).as_bytes
+    if block.get("type") in ("image", "audio"):
+        return _decode_base64(str(block.get("data")), f"the {block['type']} of the result")
+    return f"{render_block(block)}\n".encode(errors="replace")
+
+
+@click.command()
+@target_argument
+@click.argument("uri", shell_complete=complete_uri)
+@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@credentials_options
+@json_option(help="Print the whole result as JSON.")
+@quiet_option
+def read(target: str, uri: str, output: BinaryIO | None, credentials: Credentials, as_json: bool) -> None:
+    """Read a resource.
+
+    Text and bytes go to a pipe or a file unchanged, several contents one after the other. On a terminal
+    control characters are made visible, and images and other bytes are only named.
+
+    \b
+    Examples:
+      mcpmux read http://127.0.0.1:8484/mcp 'notes+note:///welcome'
+      mcpmux read mcpmux.toml 'library+book:///cover' -o cover.png
+      mcpmux read mcpmux.toml 'library+book:///all' --json | jq '.contents[].uri'
+    """
+    hint = listed_by(target, "resources", "templates")
+    params = {"uri": uri}
+    result = run(ask, load_target(target, credentials), f"reading {uri}", m.RESOURCES_READ, params, hint)
+    if as_json:
+        console.show_json(raw(result))
+        return
+    contents = [decode_content(item) for item in objects_in(result, "contents", m.RESOURCES_READ)]
+    data = b"".join(content.as_bytes for content in contents)
+    if output is not None:
+        output.write(data)
+    elif not console.is_screen():
+        console.show_bytes(data)
+    else:
+        for content in contents:
+            if len(contents) > 1:
+                console.show_line(f"{content.uri}  {content.mime_type}".rstrip())
+            hint = "" if isinstance(content.data, str) else "; -o FILE writes it to a file"
+            console.show_text(content.as_text + hint)
+
+
+async def find_tool(config: Config, tool: str) -> Fields | None:
+    """Return the tool's item of the list; None when it is not there. Raises TransportError."""
+    async with open_client(config, f"looking for {tool}") as client:
+        return await client.find(m.TOOLS_LIST, tool)
+
+
+def show_tool(item: Fields) -> None:
+    """Print what a tool is for, and what it takes."""
+    fields, needed, _ = Parameters.of(item)
+    console.show_line(text_of(item.get("name")) or "")
+    console.show_text(text_of(item.get("description")) or "")
+    rows = [
+        (name, "|".join(types_of(field)) or "any", "yes" if name in needed else "no", _about(field))
+        for name, field in fields.items()
+    ]
+    if rows:
+        click.echo()
+        console.show_table(["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"], rows)
+
+
+def _about(field: object) -> str:
+    if not isinstance(field, dict):
+        return ""
+    default = f"default {bytes(raw(field['default'])).decode()}" if "default" in field else ""
+    values = field.get("enum")
+    choices = f"one of {', '.join(map(str, values))}" if isinstance(values, list) else ""
+    return "; ".join(filter(None, (str(field.get("description", "")), choices, default)))
+
+
+def with_timeout(config: Config, seconds: float | None) -> Config:
+    """Return the configuration with this time for requests."""
+    if seconds is None:
+        return config
+    timed = [
+        attrs.evolve(upstream, request_timeout=seconds, timeouts={**upstream.timeouts, m.TOOLS_CALL: seconds})
+        for upstream in config.upstreams
+    ]
+    return attrs.evolve(config, upstreams=tuple(timed))
+
+
+@click.command(context_settings={"help_option_names": []})
+@click.argument("target", required=False, metavar="TARGET", shell_complete=complete_file)
+@click.argument("tool", required=False, metavar="TOOL", shell_complete=complete_tool)
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE | KEY:=JSON]...", shell_complete=complete_argument)
+@click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object, sent unread.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Time for the call, without progress. Default: `timeouts` of the configuration, or 5 minutes.",
+)
+@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@credentials_options
+@json_option(help="Print the whole result as JSON, with structured content.")
+@quiet_option
+@click.option(
+    "-h",
+    "--help",
+    "wants_help",
+    is_flag=True,
+    help="Show this message and exit; after a TARGET and a TOOL, what that tool takes.",
+)
+@click.pass_context
+def call(
+    context: click.Context,
+    target: str | None,
+    tool: str | None,
+    pairs: tuple[str, ...],
+    whole: str | None,
+    timeout: float | None,
+    output: BinaryIO | None,
+    credentials: Credentials,
+    as_json: bool,
+    wants_help: bool,
+) -> None:
+    """Call a tool and print its result.
+
+    TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration file.
+    VALUE is read as the tool's schema has it, and JSON as any value. When the server asks something, you
+    answer at the terminal. The exit code is 1 if the tool fails.
+
+    \b
+    Examples:
+      mcpmux call http://127.0.0.1:8484/mcp clock__now zone=Europe/Paris
+      mcpmux call http://127.0.0.1:8484/mcp library__build_index seconds=3
+      mcpmux call http://127.0.0.1:8484/mcp library__build_index --help
+      mcpmux call "uvx mcp-server-time" get_current_time --args '{"timezone": "UTC"}' --json
+    """
+    if wants_help and (target is None or tool is None):
+        click.echo(context.get_help())
+        return
+    if target is None:
+        raise click.UsageError("Missing argument 'TARGET'.", context)
+    listed = listed_by(target, "tools")
+    if tool is None:
+        raise click.UsageError(f"Missing argument 'TOOL'; {listed}.", context)
+    arguments = parse_arguments(pairs, whole)
+    config = with_timeout(load_target(target, credentials), timeout)
+    if wants_help:
+        item = run(find_tool, config, tool)
+        if item is None:
+            raise Mistake(f"there is no tool `{printable(tool)}`; {listed}")
+        show_tool(item)
+        return
+    methods = m.TOOLS_LIST, m.TOOLS_CALL
+    result = run(ask_by_name, config, "calling", methods, tool, arguments, listed)
+    if as_json:
+        console.show_json(raw(result))
+    else:
+        blocks = objects_in(result, "content", m.TOOLS_CALL)
+        if output is not None:
+            output.write(b"".join(map(block_bytes, blocks)))
+        for block in () if output is not None else blocks:
+            show_block(block)
+    if value_of(result.get("isError")) is True:
+        raise click.ClickException(f"the tool `{tool}` reported an error")
+
+
+@click.command()
+@target_argument
+@click.argument("name", shell_complete=complete_prompt)
+@click.argument("pairs", nargs=-1, metavar="[KEY=TEXT]...", shell_complete=complete_argument)
+@credentials_options
+@json_option(help="Print the whole result as JSON.")
+@quiet_option
+def prompt(target: str, name: str, pairs: tuple[str, ...], credentials: Credentials, as_json: bool) -> None:
+    """Get a prompt and print its messages.
+
+    TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration file.
+
+    \b
+    Examples:
+      mcpmux prompt http://127.0.0.1:8484/mcp notes__summarize note=welcome
+      mcpmux ls http://127.0.0.1:8484/mcp prompts
+    """
+    config, arguments = load_target(target, credentials), parse_arguments(pairs, None)
+    methods = m.PROMPTS_LIST, m.PROMPTS_GET
+    result = run(ask_by_name, config, "getting", methods, name, arguments, listed_by(target, "prompts"))
+    if as_json:
+        console.show_json(raw(result))
+        return
+    for message in objects_in(result, "messages", m.PROMPTS_GET):
+        console.show_line(_text(message, "role") or "?")
+        content = message.get("content")
+        show_block(content if isinstance(content, dict) else {})
+
+
+@click.command()
+@target_argument
+@click.argument("what", metavar="PROMPT|TEMPLATE")
+@click.argument("argument", metavar="NAME=BEGINNING")
+@click.argument("pairs", nargs=-1, metavar="[KEY=TEXT]...")
+@credentials_options
+@json_option(help="Print the whole result as JSON.")
+@quiet_option
+def complete(
+    target: str, what: str, argument: str, pairs: tuple[str, ...], credentials: Credentials, as_json: bool
+) -> None:
+    """Print the values that a server suggests for an argument of a prompt or a variable of a URI template.
+
+    KEY=TEXT are the arguments that have their values already.
+
+    \b
+    Examples:
+      mcpmux complete http://127.0.0.1:8484/mcp notes__summarize note=we
+      mcpmux complete http://127.0.0.1:8484/mcp 'notes+note:///{name}' name=we
+    """
+    name, equals, beginning = argument.partition("=")
+    if not equals or not name:
+        raise Mistake(f"expected NAME=BEGINNING, such as name=we, got {argument!r}")
+    is_template = "{" in what or "://" in what
+    ref = {"type": "ref/resource", "uri": what} if is_template else {"type": "ref/prompt", "name": what}
+    params: Json = {"ref": ref, "argument": {"name": name, "value": beginning}}
+    if pairs:
+        params["context"] = {"arguments": parse_arguments(pairs, None).unread}
+    hint = listed_by(target, "templates" if is_template else "prompts")
+    result = run(ask, load_target(target, credentials), "completing", m.COMPLETE, params, hint)
+    if as_json:
+        console.show_json(raw(result))
+        return
+    completion = value_of(result.get("completion"))
+    values = completion.get("values") if isinstance(completion, dict) else None
+    if not isinstance(values, list):
+        raise RemoteProtocolError("the answer to completion/complete has no values in it")
+    for value in values:
+        console.show_text(f"{value}\n")
+    if completion.get("hasMore") is True:
+        console.tell(
+            f"there are more, {completion['total']} in all" if "total" in completion else "there are more"
+        )
