@@ -16,7 +16,7 @@ from mcpmux.cli.console import show_json, tell
 from mcpmux.cli.group import Group
 from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_source import show_place
+from mcpmux.cli.traffic.source import show_place
 from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.format import count_text, time_text

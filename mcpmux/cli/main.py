@@ -14,8 +14,8 @@ SECTIONS = {
     "Serve": {
         "serve": "mcpmux.cli.serve:serve",
         "demo": "mcpmux.cli.serve:demo",
-        "ps": "mcpmux.cli.shared:ps",
-        "stop": "mcpmux.cli.shared:stop",
+        "ps": "mcpmux.cli.admin.shared:ps",
+        "stop": "mcpmux.cli.admin.shared:stop",
     },
     "Set up servers and host apps": {
         "import": "mcpmux.cli.moving:import_command",
@@ -35,11 +35,11 @@ SECTIONS = {
         "ping": "mcpmux.cli.client.listening:ping",
     },
     "Watch and control": {
-        "top": "mcpmux.cli.top:top",
-        "ctl": "mcpmux.cli.ctl:ctl",
+        "top": "mcpmux.cli.top.command:top",
+        "ctl": "mcpmux.cli.admin.ctl:ctl",
         "traffic": "mcpmux.cli.main:traffic",
         "audit": "mcpmux.cli.audit:audit",
-        "bench": "mcpmux.cli.bench:bench",
+        "bench": "mcpmux.cli.bench.command:bench",
     },
     "Configure": {
         "config": "mcpmux.cli.config:config",
@@ -52,13 +52,13 @@ SECTIONS = {
 }
 TRAFFIC_SECTIONS = {
     "Commands": {
-        "tail": "mcpmux.cli.traffic_messages:tail",
-        "show": "mcpmux.cli.traffic_messages:show",
-        "grep": "mcpmux.cli.traffic_messages:grep",
-        "stats": "mcpmux.cli.traffic_report:stats",
-        "export": "mcpmux.cli.traffic_report:export",
-        "replay": "mcpmux.cli.traffic_replay:replay",
-        "mock": "mcpmux.cli.traffic_replay:mock",
+        "tail": "mcpmux.cli.traffic.messages:tail",
+        "show": "mcpmux.cli.traffic.messages:show",
+        "grep": "mcpmux.cli.traffic.messages:grep",
+        "stats": "mcpmux.cli.traffic.report:stats",
+        "export": "mcpmux.cli.traffic.report:export",
+        "replay": "mcpmux.cli.traffic.replay:replay",
+        "mock": "mcpmux.cli.traffic.replay:mock",
     }
 }
 

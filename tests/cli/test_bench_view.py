@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from mcpmux.bench.tally import Tally
-from mcpmux.cli.bench_run import LiveView
+from mcpmux.cli.bench.run import LiveView
 
 
 def shown(planned: float | None = 10.0, width: int = 100) -> str:

@@ -27,7 +27,7 @@ from rich.cells import cell_len
 import mcpmux.cli
 from mcpmux.cli.client.listing import KINDS
 from mcpmux.cli.console import WORD_WIDTH, show_table
-from mcpmux.cli.traffic_report import headings
+from mcpmux.cli.traffic.report import headings
 from mcpmux.printable import printable
 from tests.cli.homes import home as home
 from tests.process.running import COMMAND, WAIT_SECONDS, demo_command
@@ -59,7 +59,7 @@ def printed(
 
 def tables() -> Iterator[tuple[str, ...]]:
     """Yield the headings of all tables whose columns a module of the commands declares."""
-    for module in pkgutil.iter_modules(mcpmux.cli.__path__, "mcpmux.cli."):
+    for module in pkgutil.walk_packages(mcpmux.cli.__path__, "mcpmux.cli."):
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, Mapping) and value and all(map(str.isupper, map(str, value))):
                 yield tuple(value)

@@ -124,7 +124,7 @@ def test_something_else_that_answers_is_told(invoke: Invoke, demo_url: str) -> N
 
 
 def test_one_that_hangs_is_given_up(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcpmux.cli.ctl.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("mcpmux.cli.admin.client.PATIENCE_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         done = invoke("ctl", "status", "--url", url, "--token", TOKEN)

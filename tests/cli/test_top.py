@@ -23,9 +23,9 @@ import trio
 import urwid
 from urwid.vterm import TermCanvas
 
-from mcpmux.cli.ctl import AdminClient
-from mcpmux.cli.top import look_at
-from mcpmux.cli.top_screen import Live
+from mcpmux.cli.admin.client import AdminClient
+from mcpmux.cli.top.command import look_at
+from mcpmux.cli.top.screen import Live
 from mcpmux.config import Intercept
 from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN, free_port

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.cli.top import (
+from mcpmux.cli.top.command import (
     EXCHANGES,
     EXCHANGES_LIMIT,
     SORTS,

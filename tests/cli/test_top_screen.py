@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import urwid
 
-from mcpmux.cli.top import measured
-from mcpmux.cli.top_screen import TopScreen
+from mcpmux.cli.top.command import measured
+from mcpmux.cli.top.screen import TopScreen
 from tests.cli.test_top_model import DOCS, FACTS, row
 
 SIZES = [(60, 20), (80, 24), (200, 50)]

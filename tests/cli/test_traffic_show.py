@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpmux.cli.console import is_screen
-from mcpmux.cli.traffic_messages import json_line
+from mcpmux.cli.traffic.messages import json_line
 from mcpmux.protocol.raw_json import Raw
 from tests.cli.invoking import Invoke
 from tests.traffic.made import Play, record, write

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.cli.ctl import AdminClient, NotDone
+from mcpmux.cli.admin.client import AdminClient, NotDone
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_messages import Lines
-from mcpmux.cli.traffic_source import read_filter
+from mcpmux.cli.traffic.messages import Lines
+from mcpmux.cli.traffic.source import read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.traffic.reading import following
 from mcpmux.traffic.record import Record, encode_record

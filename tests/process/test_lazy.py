@@ -23,7 +23,7 @@ finally:
 
 BENCH = ("mcpmux.bench", "mcpmux.cli.bench")
 TRAFFIC_TOOLS = (
-    "mcpmux.cli.traffic_source",
+    "mcpmux.cli.traffic.source",
     "mcpmux.traffic.replay",
     "mcpmux.traffic.reading.dialogue",
     "mcpmux.traffic.reading.export",

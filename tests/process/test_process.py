@@ -45,10 +45,10 @@ def run_on_terminal(*args: str, command: Sequence[str] = COMMAND, **variables: s
 
 
 IMPATIENT = """
-import mcpmux.cli.console, mcpmux.cli.traffic_source
+import mcpmux.cli.console, mcpmux.cli.traffic.source
 from mcpmux.__main__ import main
 mcpmux.cli.console.PATIENCE_SECONDS = -1.0
-mcpmux.cli.traffic_source.MESSAGES_EACH = 1
+mcpmux.cli.traffic.source.MESSAGES_EACH = 1
 main()
 """
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.cli.traffic_replay import at_view
+from mcpmux.cli.traffic.replay import at_view
 from mcpmux.config import Http, Stdio
 from mcpmux.config.traffic import parse_path
 from mcpmux.config.views import Selector, View

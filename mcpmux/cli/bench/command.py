@@ -19,8 +19,8 @@ from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remot
 from mcpmux.bench.scenario import ASSERT, CHECKS, PLACES_LIMIT, read_scenario
 from mcpmux.bench.search import estimate
 from mcpmux.bench.workload import CapturedLoad, load_of, parse_flow
-from mcpmux.cli.bench_report import check_writable, read_old, report
-from mcpmux.cli.bench_run import Bench
+from mcpmux.cli.bench.report import check_writable, read_old, report
+from mcpmux.cli.bench.run import Bench
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import (
     PATH,
@@ -33,7 +33,7 @@ from mcpmux.cli.options import (
     upstream_option,
 )
 from mcpmux.cli.process import Mistake, may_open, run
-from mcpmux.cli.traffic_replay import list_reasons, read_capture
+from mcpmux.cli.traffic.replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import Duration

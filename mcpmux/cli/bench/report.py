@@ -28,7 +28,7 @@ from mcpmux.bench.results import (
     pooled,
 )
 from mcpmux.bench.tally import REDACTOR
-from mcpmux.cli.bench_run import Bench
+from mcpmux.cli.bench.run import Bench
 from mcpmux.cli.console import show_bytes, show_line, show_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 

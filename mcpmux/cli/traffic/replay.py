@@ -36,7 +36,7 @@ from mcpmux.cli.options import (
 )
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
-from mcpmux.cli.traffic_source import CaptureFiles, read_redactor, redact_option
+from mcpmux.cli.traffic.source import CaptureFiles, read_redactor, redact_option
 from mcpmux.config import AnyListener, Http, Limits, Listeners, Upstream, parse_upstream_argument
 from mcpmux.config.model import Target, WebSocket
 from mcpmux.config.report import InvalidValue

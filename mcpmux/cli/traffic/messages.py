@@ -19,11 +19,11 @@ import click
 import msgspec
 import trio
 
+from mcpmux.cli.admin.client import AdminClient
 from mcpmux.cli.console import is_screen, paint, tell
-from mcpmux.cli.ctl import AdminClient
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
-from mcpmux.cli.traffic_source import (
+from mcpmux.cli.traffic.source import (
     CaptureFiles,
     filter_help,
     format_time,

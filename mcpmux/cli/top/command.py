@@ -1,4 +1,4 @@
-"""`mcpmux top`: a running mcpmux on the terminal, as it works. `top_screen` is its screen, which needs urwid.
+"""`mcpmux top`: a running mcpmux on the terminal, as it works. `screen` is its screen, which needs urwid.
 
 Promises: bounded in memory. Texts of strangers are made printable where a cell is shown.
 """
@@ -14,13 +14,13 @@ from typing import Any
 import click
 import msgspec
 
-from mcpmux.cli import ctl
+from mcpmux.cli.admin import ctl
+from mcpmux.cli.admin.client import AdminClient, admin_options
 from mcpmux.cli.console import Columns, is_screen, show_items
-from mcpmux.cli.ctl import AdminClient, admin_options
 from mcpmux.cli.options import json_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
-from mcpmux.cli.traffic_messages import STATUS_STYLES, body_lines, body_of, message_line
-from mcpmux.cli.traffic_source import complete_filter, filter_help, read_filter
+from mcpmux.cli.traffic.messages import STATUS_STYLES, body_lines, body_of, message_line
+from mcpmux.cli.traffic.source import complete_filter, filter_help, read_filter
 from mcpmux.format import bytes_text, rate_text, time_text
 from mcpmux.traffic.admin.view import Message
 from mcpmux.traffic.reading.filters import LIVE_NAMES
@@ -250,7 +250,7 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool, by: str, as_jso
         show_items(rows, as_json, TABLES[by][0], NUMBERS)
         return
     try:
-        from mcpmux.cli.top_screen import show_live  # not at the top: urwid is large
+        from mcpmux.cli.top.screen import show_live  # not at the top: urwid is large
     except ModuleNotFoundError:
         raise Mistake(
             "the screen needs the library urwid: pip install 'mcpmux[top]'; or take --once"

@@ -19,7 +19,7 @@ from mcpmux import __version__
 from mcpmux.cli.console import OUT, for_screen, is_screen, show_line, show_table, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_source import (
+from mcpmux.cli.traffic.source import (
     CaptureFiles,
     filter_help,
     format_time,

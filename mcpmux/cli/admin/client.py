@@ -1,37 +1,33 @@
-"""`mcpmux ctl`: show and control a running mcpmux over its admin listener.
-
-`AdminClient` is that listener; `top` and `traffic tail --url` use it, too.
-"""
+"""The admin listener of a running mcpmux, and the options of commands that name it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import click
 import trio
 
 from mcpmux.cli.completion import Items, complete_file, offer, run_shortly
-from mcpmux.cli.console import Columns, show_items, state_cell, tell
-from mcpmux.cli.group import Group
-from mcpmux.cli.options import ANYWHERE, choose_config, json_option, load_config, quiet_option
+from mcpmux.cli.console import tell
+from mcpmux.cli.options import ANYWHERE, choose_config, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
-from mcpmux.format import time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any, decode_fields, encode, value_of
-from mcpmux.traffic.record import Record, decode_record, second_of
+from mcpmux.traffic.record import Record, decode_record
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebResponse
 
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once
 EVENT_BYTES = 512 * 2**20  # as long as a line of a capture may be
@@ -90,33 +86,40 @@ class AdminClient(NamedTuple):
                 return answer, body
         raise NotDone(f"{self.origin.url} does not answer within {PATIENCE_SECONDS:g} s")
 
-    @asynccontextmanager
-    async def watch(self, *, own: bool = False) -> AsyncIterator[AsyncIterator[list[Record]]]:
+    def watch(self, *, own: bool = False) -> AbstractAsyncContextManager[AsyncIterator[list[Record]]]:
         """Yield the messages that pass from now on, in lists that are empty now and then.
 
         `own`: also what mcpmux asks by itself. Leaving closes the connection. Raises McpmuxError.
         """
-        path = "/api/traffic/stream" + ("?own=true" if own else "")
-        async with self._events(path) as events, aclosing(self._records(events)) as records:
-            yield records
+        return self._stream("/api/traffic/stream" + ("?own=true" if own else ""), _records_in)
 
-    @asynccontextmanager
-    async def watch_exchanges(self, wanted: str, since: int) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    def watch_exchanges(
+        self, wanted: str, since: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[dict[str, Any]]]]:
         """Yield the events `rows` of the exchanges that fit a filter; `since`: `messages` of their list.
 
         Leaving closes the connection. Raises McpmuxError.
         """
         query = urlencode({"filter": wanted, "since": since})
-        async with self._events(f"/api/exchanges/stream?{query}") as events, aclosing(_rows(events)) as rows:
-            yield rows
+        return self._stream(f"/api/exchanges/stream?{query}", _rows_in)
 
     @asynccontextmanager
-    async def _events(self, path: str) -> AsyncIterator[AsyncIterator[list[SseEvent]]]:
+    async def _stream(
+        self, path: str, read: Callable[[list[SseEvent]], T]
+    ) -> AsyncIterator[AsyncIterator[T]]:
         async with self._open("GET", path, "text/event-stream") as response:
             if response.status != 200:
                 raise self._stranger(response.status, await response.read())
-            async with aclosing(self._decoded(response)) as events:
-                yield events
+            async with aclosing(self._read(response, read)) as values:
+                yield values
+
+    async def _read(
+        self, response: WebResponse, read: Callable[[list[SseEvent]], T]
+    ) -> AsyncGenerator[T, None]:
+        decoder = SseDecoder(EVENT_BYTES)
+        async for chunk in response:
+            yield read(decoder.feed(chunk))
+        raise RemoteProtocolError(f"{self.origin.url} has ended the stream; mcpmux was stopped")
 
     @asynccontextmanager
     async def _open(
@@ -143,37 +146,29 @@ class AdminClient(NamedTuple):
         hint = "is it the admin listener of mcpmux?"
         return RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {answer}; {hint}")
 
-    async def _decoded(self, response: WebResponse) -> AsyncGenerator[list[SseEvent], None]:
-        decoder = SseDecoder(EVENT_BYTES)
-        async for chunk in response:
-            yield decoder.feed(chunk)
-        raise RemoteProtocolError(f"{self.origin.url} has ended the stream; mcpmux was stopped")
 
-    async def _records(self, source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[list[Record], None]:
-        async for events in source:
-            records = []
-            for event in events:
-                try:
-                    if event.event == "missed":
-                        count = value_of(decode_fields(event.data).get("missed"))
-                        tell(f"missed {count} messages: there were more than could be shown")
-                    else:
-                        records.append(decode_record(event.data))
-                except ValueError as error:
-                    tell(f"not read: {error}")
-            yield records
+def _records_in(events: list[SseEvent]) -> list[Record]:
+    records = []
+    for event in events:
+        try:
+            if event.event == "missed":
+                count = value_of(decode_fields(event.data).get("missed"))
+                tell(f"missed {count} messages: there were more than could be shown")
+            else:
+                records.append(decode_record(event.data))
+        except ValueError as error:
+            tell(f"not read: {error}")
+    return records
 
 
-async def _rows(source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[dict[str, Any], None]:
-    async for events in source:
-        for event in events:
-            try:
-                yield decode_any(event.data)
-            except ValueError as error:
-                raise RemoteProtocolError(f"an event of the admin listener cannot be read: {error}") from None
+def _rows_in(events: list[SseEvent]) -> list[dict[str, Any]]:
+    try:
+        return [decode_any(event.data) for event in events]
+    except ValueError as error:
+        raise RemoteProtocolError(f"an event of the admin listener cannot be read: {error}") from None
 
 
-# The options that name a running mcpmux, and the commands.
+# The options that name a running mcpmux.
 
 WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
@@ -204,7 +199,7 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
 
 def _find_shared(config: str | None) -> str | None:
     """Return the admin URL of the mcpmux that is shared for this file; without one, of the only one."""
-    from mcpmux.cli.shared import find_all  # not at the top: only a command without a URL needs it
+    from mcpmux.cli.admin.shared import find_all  # not at the top: only a command without a URL needs it
 
     file = None if config is None else os.path.realpath(config)
     found = [mux.admin for mux in run(find_all) if mux.admin is not None and file in (None, mux.file)]
@@ -220,46 +215,6 @@ def complete_upstream(context: click.Context, _parameter: click.Parameter, incom
         return [upstream["name"] for upstream in answer["upstreams"]]
 
     return offer(incomplete, find)
-
-
-COLUMNS: Columns = {
-    "NAME": lambda up: up.get("name"),
-    "STATE": lambda up: state_cell(up.get("state")),
-    "SINCE": lambda up: up.get("since"),
-    "RESTARTS": lambda up: up.get("restarts", 0),
-    "SESSIONS": lambda up: len(up.get("sessions", ())) + int(up.get("more_sessions", 0)),
-    "IN FLIGHT": lambda up: up.get("in_flight", 0),
-    "REVISION": lambda up: up.get("revision"),
-    "DETAILS": lambda up: up.get("trouble") or up.get("target") or "",
-}
-"""Of each of `/api/upstreams`. The last column says what is wrong."""
-
-
-REPLICAS: Columns = {
-    "NAME": lambda replica: replica.get("name"),
-    "STATE": lambda replica: state_cell(replica.get("state")),
-    "ID": lambda replica: replica.get("id"),
-    "VERSION": lambda replica: replica.get("version"),
-    "SINCE": lambda replica: _told(replica, "since", lambda seconds: f"{second_of(int(seconds))}Z"),
-    "OTHERS": lambda replica: _told(replica, "others"),
-    "OWNED": lambda replica: _told(replica, "owned"),
-    "SESSIONS": lambda replica: _told(replica, "sessions"),
-    "TAKEN OVER": lambda replica: _told(replica, "taken_over"),
-    "HANDED OVER": lambda replica: _told(replica, "handed_over"),
-    "HANDED IN": lambda replica: _told(replica, "handed_in"),
-    "COMMANDS": lambda replica: _told(replica, "commands"),
-    "LAG": lambda replica: _told(replica, "lag_ms", lambda ms: time_text(ms / 1000)),
-    "WAITING": lambda replica: _told(replica, "events_waiting"),
-    "LEASE": lambda replica: _told(replica, "lease_seconds", "{:.1f} s".format),
-    "DETAILS": lambda replica: replica.get("trouble") or replica.get("url"),
-}
-"""Of each of `/api/replicas`. The last column says what is wrong."""
-
-
-def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a member of a replica's report; None if it is silent or gone."""
-    value = replica.get(key) if replica.get("state") not in ("silent", "gone") else None
-    return None if value is None else form(value)
 
 
 Command = Callable[..., None]
@@ -294,81 +249,3 @@ def admin_options(command: Command) -> Command:
 
     decorated: Command = act
     return decorated
-
-
-@click.group(cls=Group)
-def ctl() -> None:
-    """Show and control a running mcpmux over its admin listener.
-
-    The configuration file says where the listener is and which token it has (`[admin]` with `port` and
-    `token`). Otherwise give them with --url and --token, or in MCPMUX_ADMIN_URL and MCPMUX_ADMIN_TOKEN.
-
-    \b
-    Examples:
-      mcpmux ctl status
-      mcpmux ctl status --cluster -c my-mux.toml
-      mcpmux ctl restart search
-      mcpmux ctl reload --url 'http://127.0.0.1:8490/?token=…'
-    """
-
-
-@ctl.command()
-@click.option("--cluster", is_flag=True, help="Show the replicas of the cluster, as this one sees them.")
-@json_option(help="Print one JSON object per upstream or replica, one per line.")
-@admin_options
-def status(admin: AdminClient, cluster: bool, as_json: bool) -> None:
-    """Show the state of every upstream, or of every replica. The exit code is 0 even if some are down."""
-    if cluster:
-        replicas = run(admin.ask, "GET", "/api/replicas")["replicas"]
-        if not replicas:
-            raise click.ClickException(
-                f"{admin.origin.url} is alone: there is no [cluster] in its configuration"
-            )
-        show_items(replicas, as_json, REPLICAS, {*REPLICAS} - {"NAME", "STATE", "ID", "VERSION", "SINCE"})
-        return
-    upstreams = run(admin.ask, "GET", "/api/upstreams")["upstreams"]
-    show_items(upstreams, as_json, COLUMNS, {"RESTARTS", "SESSIONS", "IN FLIGHT"})
-    tell_pending(run(admin.ask, "GET", "/api/control")["pending"])
-
-
-def tell_pending(settings: Sequence[str]) -> None:
-    """Print on stderr which settings do not take effect yet."""
-    if settings:
-        tell(f"takes effect at the next start: {', '.join(settings)}")
-
-
-@ctl.command()
-@admin_options
-def reload(admin: AdminClient) -> None:
-    """Read the configuration file again. Only what changed is restarted."""
-    answer = run(admin.ask, "POST", "/api/reload")
-    if "problems" in answer:
-        raise ConfigError(answer["problems"])
-    for part, names in answer["changed"].items():
-        if part != "pending":
-            click.echo(f"{part}: {', '.join(names)}")
-    if not answer["changed"]:
-        click.echo("nothing has changed")
-    tell_pending(answer["pending"])
-
-
-ACTIONS = {
-    "enable": ("enabled", "Enable an upstream that was disabled, drained or switched off in the file."),
-    "disable": ("disabled", "Disable an upstream, as if it were not configured. Work in flight is finished."),
-    "drain": ("drained", "Send an upstream nothing more. It stays connected until `enable` or `restart`."),
-    "restart": ("restarted", "Restart an upstream. Work in flight is finished in the old session."),
-}
-"""What can be done to one upstream -> what is printed then, and the help."""
-
-
-def _add_action(action: str, done: str, about: str) -> None:
-    @ctl.command(action, help=about)
-    @click.argument("upstream", metavar="UPSTREAM", shell_complete=complete_upstream)
-    @admin_options
-    def act(admin: AdminClient, upstream: str) -> None:
-        run(admin.ask, "POST", f"/api/upstreams/{quote(upstream, safe='')}/{action}")
-        click.echo(f"{printable(upstream)}: {done}")
-
-
-for name, (done, about) in ACTIONS.items():
-    _add_action(name, done, about)

@@ -17,9 +17,9 @@ import msgspec
 import trio
 import urwid
 
+from mcpmux.cli.admin.client import AdminClient, NotDone
 from mcpmux.cli.console import Columns
-from mcpmux.cli.ctl import AdminClient, NotDone
-from mcpmux.cli.top import (
+from mcpmux.cli.top.command import (
     EXCHANGES,
     EXCHANGES_LIMIT,
     NUMBERS,
@@ -477,9 +477,10 @@ class Live:
         self._exchanges.begin(listed["rows"])
         self._changed.set()
         self.screen.tell("exchanges", None)
-        async with self._admin.watch_exchanges(filter_, listed["messages"]) as events:
-            async for event in events:
-                self._exchanges.change(event)
+        async with self._admin.watch_exchanges(filter_, listed["messages"]) as batches:
+            async for events in batches:
+                for event in events:
+                    self._exchanges.change(event)
                 self._changed.set()
 
     async def _show_changes(self) -> None:

@@ -1,0 +1,1 @@
+"""A running mcpmux: `mcpmux ctl` over its admin listener, and those that host apps share."""

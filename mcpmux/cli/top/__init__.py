@@ -1,0 +1,1 @@
+"""`mcpmux top`: a running mcpmux on the terminal, as it works."""

@@ -1,0 +1,1 @@
+"""`mcpmux traffic`: captures and live messages, searched, counted, exported, sent again and served."""
