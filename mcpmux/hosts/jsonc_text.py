@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -20,6 +20,7 @@ from mcpmux.errors import KeyPath
 _TOKEN = re.compile(
     r'"(?:\\.|[^"\\])*"|//[^\n]*?(?=\r?\n|\Z)|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL
 )
+_COMMENTS = ("//", "/*")
 _INDENT = 2
 
 Path = tuple[str, ...]
@@ -35,42 +36,30 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     if not text.strip():
         return json.dumps(_nest(path, entry), indent=_INDENT, ensure_ascii=False) + "\n"
-    object_ = _read_object(text)
-    unit = _indent_of(text, object_.members[0].start) if object_.members else None
-    for depth, key in enumerate(path):
-        member = object_.find(key)
-        value = _nest(path[depth + 1 :], entry)
-        if member is None:
-            new = _Writing(text, line_end, unit or " " * _INDENT)
-            return new.insert(object_, key, value)
-        if member.inside is None or depth == len(path) - 1:
-            indent = _indent_of(text, member.start)
-            written = json.dumps(value, ensure_ascii=False)
-            if indent is not None:
-                written = _format(value, indent, unit or " " * _INDENT, line_end)
-            return text[: member.value_start] + written + text[member.value_end :]
-        object_ = member.inside
-    raise AssertionError("a path has a key")
+    objects = _find_objects(text)
+    first = next(iter(objects[()].members.values()), None)
+    unit = (None if first is None else _indent_of(text, first.start)) or " " * _INDENT
+    depth = next(depth for depth in reversed(range(len(path))) if path[:depth] in objects)
+    key, value = path[depth], _nest(path[depth + 1 :], entry)
+    member = objects[path[:depth]].members.get(key)
+    if member is None:
+        return _insert(text, objects[path[:depth]], key, value, unit, line_end)
+    indent = _indent_of(text, member.start)
+    written = json.dumps(value, ensure_ascii=False)
+    if indent is not None:
+        written = _format(value, indent, unit, line_end)
+    return text[: member.value_start] + written + text[member.value_end :]
 
 
 def remove(text: str, path: Path) -> str:
     """Return the text without the member at `path`, which must exist."""
-    object_: _Object | None = _read_object(text)
-    for key in path[:-1]:
-        member = object_.find(key) if object_ is not None else None
-        object_ = member.inside if member is not None else None
-    member = object_.find(path[-1]) if object_ is not None else None
-    if object_ is None or member is None:
-        return text
-    start, end = member.gap_start, member.value_end
-    if member.comma is not None:
-        end = member.comma + 1
-    text = text[:start] + text[end:]
-    index = object_.members.index(member)
-    if member.comma is None and index > 0:  # else the comma before it would be the last token
-        comma = object_.members[index - 1].comma
-        assert comma is not None
-        text = text[:comma] + text[comma + 1 :]
+    members = _find_objects(text)[path[:-1]].members
+    member = members[path[-1]]
+    end = member.value_end if member.comma is None else member.comma + 1
+    text = text[: member.gap_start] + text[end:]
+    before = [each.comma for each in members.values() if each.start < member.start]
+    if member.comma is None and before and before[-1] is not None:  # it would be the last token
+        text = text[: before[-1]] + text[before[-1] + 1 :]
     return text
 
 
@@ -79,104 +68,72 @@ def remove(text: str, path: Path) -> str:
 
 def find_starts(text: str) -> dict[KeyPath, int]:
     """Return the path of each member of objects that are not in a list -> where its text begins."""
-    starts: dict[KeyPath, int] = {}
-    objects: list[tuple[KeyPath, _Object]] = [((), _read_object(text))]
-    for path, object_ in objects:  # which grows
-        for member in object_.members:
-            starts[*path, member.key] = member.start
-            if member.inside is not None:
-                objects.append(((*path, member.key), member.inside))
-    return starts
+    objects = _find_objects(text).items()
+    return {(*path, key): member.start for path, inside in objects for key, member in inside.members.items()}
 
 
 @frozen
 class _Member:
-    """`start`: of the name. `gap_start`: end of the token or comment before. `inside`: an object value."""
+    """`start`: of the name. `gap_start`: end of the token or comment before."""
 
-    key: str
     gap_start: int
     start: int
     value_start: int
     value_end: int
     comma: int | None
-    inside: _Object | None
 
 
 @frozen
 class _Object:
-    """From its `{` at `start` to its `}` at `close`. `last`: the end of the token or comment before that."""
+    """From its `{` at `start` to its `}` at `close`. `last`: the end of the token or comment before that.
+
+    Of several members with one name the last one counts.
+    """
 
     start: int
     last: int
     close: int
-    members: list[_Member] = field(factory=list)
-
-    def find(self, key: str) -> _Member | None:
-        """Return the last member of that name, which is the one that counts, or None."""
-        return next((member for member in reversed(self.members) if member.key == key), None)
+    members: dict[str, _Member] = field(factory=dict)
 
 
-class _Tokens:
-    """Walks over tokens. `end`: that of the last one read, comments included."""
+def _find_objects(text: str) -> dict[Path, _Object]:
+    """Return the objects in a valid document that are not in a list, by their path. Raises ValueError."""
+    ends, tokens = 0, list[tuple[str, int, int, int]]()  # each with its start, its end, and the gap before it
+    for match in _TOKEN.finditer(text):
+        if not match[0].startswith(_COMMENTS):
+            tokens.append((match[0], match.start(), match.end(), ends))
+        ends = match.end()
+    objects: dict[Path, _Object] = {}
 
-    def __init__(self, text: str) -> None:
-        self._matches: Iterator[re.Match[str]] = _TOKEN.finditer(text)
-        self.end = 0
-        self.gap = 0
-        self.match = self._read()
+    def read(at: int, path: Path | None) -> int:
+        """Read the value that begins with a token, and return the number of the token after it."""
+        opening, start, _, _ = tokens[at]
+        at += 1
+        if opening not in "{[":
+            return at
+        members: dict[str, _Member] = {}
+        while tokens[at][0] not in "}]":
+            if opening == "[" or path is None:
+                at = read(at, None)
+                continue
+            name, name_start, _, gap = tokens[at]
+            key = json.loads(name)
+            if members.pop(key, None) is not None:
+                for inner in [inner for inner in objects if inner[: len(path) + 1] == (*path, key)]:
+                    del objects[inner]
+            value, at = at + 2, read(at + 2, (*path, key))
+            has_comma = tokens[at][0] == ","
+            comma = tokens[at][1] if has_comma else None
+            members[key] = _Member(gap, name_start, tokens[value][1], tokens[at - 1][2], comma)
+            at += has_comma
+        if opening == "{" and path is not None:
+            objects[path] = _Object(start, tokens[at][3], tokens[at][1], members)
+        return at + 1
 
-    def _read(self) -> re.Match[str] | None:
-        for match in self._matches:
-            if match[0][:2] not in ("//", "/*"):
-                self.gap = self.end
-                return match
-            self.end = match.end()
-        return None
-
-    def take(self) -> re.Match[str]:
-        """Return the present token, and go on to the next one."""
-        match = self.match
-        if match is None:
-            raise ValueError("the text ends too early")
-        self.end = match.end()
-        self.match = self._read()
-        return match
-
-
-def _read_object(text: str) -> _Object:
-    """Return the outermost object. Raises ValueError."""
-    tokens = _Tokens(text)
-    if tokens.match is None or tokens.match[0] != "{":
+    if not tokens or tokens[0][0] != "{":
         raise ValueError("the text is no object")
-    return _read_members(tokens)
-
-
-def _read_members(tokens: _Tokens) -> _Object:
-    start = tokens.take().start()
-    members: list[_Member] = []
-    while tokens.match is not None and tokens.match[0] != "}":
-        gap = tokens.gap
-        name = tokens.take()
-        tokens.take()  # the colon
-        value_start, value_end, inside = _read_value(tokens)
-        has_comma = tokens.match is not None and tokens.match[0] == ","
-        comma = tokens.take().start() if has_comma else None
-        key = json.loads(name[0])
-        members.append(_Member(key, gap, name.start(), value_start, value_end, comma, inside))
-    last = tokens.gap
-    return _Object(start, last, tokens.take().start(), members)
-
-
-def _read_value(tokens: _Tokens) -> tuple[int, int, _Object | None]:
-    if tokens.match is not None and tokens.match[0] == "{":
-        inside = _read_members(tokens)
-        return inside.start, inside.close + 1, inside
-    first = last = tokens.take()
-    depth = int(first[0] == "[")
-    while depth:
-        last = tokens.take()
-        depth += (last[0] in "[{") - (last[0] in "]}")
-    return first.start(), last.end(), None
+    read(0, ())
+    return objects
 
 
 def _indent_of(text: str, at: int) -> str | None:
@@ -199,35 +156,22 @@ def _format(value: Any, indent: str, unit: str, line_end: str) -> str:
     return (line_end + indent).join(lines)
 
 
-@frozen
-class _Writing:
-    """The text, its line ends, and the indent of each level."""
-
-    text: str
-    line_end: str
-    unit: str
-
-    def insert(self, found: _Object, key: str, value: Any) -> str:
-        """Return the text with a new last member of an object."""
-        text, last = self.text, found.members[-1] if found.members else None
-        is_on_one_line = "\n" not in text[found.start : found.close]
-        if last is not None and is_on_one_line:
-            member = f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
-        else:
-            outer = _line_indent(text, found.start)
-            indent = (_indent_of(text, last.start) if last is not None else None) or outer + self.unit
-            written = _format(value, indent, self.unit, self.line_end)
-            member = f"{self.line_end}{indent}{json.dumps(key)}: {written}"
-            if is_on_one_line:
-                return f"{text[: found.last]}{member}{self.line_end}{outer}{text[found.close :]}"
-        if last is None:
-            return text[: found.last] + member + text[found.last :]
-        if last.comma is not None:
-            return text[: found.last] + member + "," + text[found.last :]
-        head = text[: last.value_end] + "," + text[last.value_end : found.last]
-        return head + member + text[found.last :]
-
-
-def _line_indent(text: str, at: int) -> str:
-    line = text[text.rfind("\n", 0, at) + 1 : at]
-    return line[: len(line) - len(line.lstrip())]
+def _insert(text: str, found: _Object, key: str, value: Any, unit: str, line_end: str) -> str:
+    """Return the text with a new last member of an object. `unit`: the indent of each level."""
+    last = list(found.members.values())[-1] if found.members else None
+    is_on_one_line = "\n" not in text[found.start : found.close]
+    if last is not None and is_on_one_line:
+        member = f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+    else:
+        line = text[text.rfind("\n", 0, found.start) + 1 : found.start]
+        outer = line[: len(line) - len(line.lstrip())]
+        indent = (_indent_of(text, last.start) if last is not None else None) or outer + unit
+        member = f"{line_end}{indent}{json.dumps(key)}: {_format(value, indent, unit, line_end)}"
+        if is_on_one_line:
+            return f"{text[: found.last]}{member}{line_end}{outer}{text[found.close :]}"
+    if last is None:
+        return text[: found.last] + member + text[found.last :]
+    if last.comma is not None:
+        return text[: found.last] + member + "," + text[found.last :]
+    head = text[: last.value_end] + "," + text[last.value_end : found.last]
+    return head + member + text[found.last :]

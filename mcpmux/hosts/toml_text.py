@@ -13,8 +13,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
-
 from mcpmux.config.reading import TOML_KEY, TOML_KEY_PART, TOML_SKIPPED, parse_toml
 from mcpmux.errors import KeyPath
 
@@ -41,9 +39,9 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     new = new.replace("\n", line_end)
     if tables := list(_find_tables(text, path)):
-        start, end = tables[0].start, tables[0].end
-        for table in reversed(tables[1:]):
-            text = text[: table.start] + text[table.end :]
+        (start, end), *others = tables
+        for other_start, other_end in reversed(others):
+            text = text[:other_start] + text[other_end:]
         return text[:start] + new + text[end:]
     if text and not text.endswith("\n"):
         text += line_end
@@ -52,35 +50,23 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 
 def remove(text: str, path: Path) -> str:
     """Return the text without the table at `path` and its subtables, each with the empty line above it."""
-    for table in reversed(list(_find_tables(text, path))):
-        head = text[: table.start]
+    for start, end in reversed(list(_find_tables(text, path))):
+        head = text[:start]
         for line_end in ("\r\n", "\n"):
             if head.endswith(line_end * 2):
                 head = head.removesuffix(line_end)
                 break
-        text = head + text[table.end :]
+        text = head + text[end:]
     return text
 
 
-@frozen
-class _Span:
-    """The lines of a table: from its header to behind the line end of its last value."""
-
-    start: int
-    end: int
-
-
-def _find_tables(text: str, path: Path) -> Iterator[_Span]:
-    headers = list(_find_headers(text))
-    for index, (start, header_end, name) in enumerate(headers):
+def _find_tables(text: str, path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the lines of each table: from its header to behind the line end of its last value."""
+    headers = [key for key in _find_keys(text) if key[3]]
+    for index, (start, header_end, name, _) in enumerate(headers):
         if name[: len(path)] == path:
             limit = headers[index + 1][0] if index + 1 < len(headers) else len(text)
-            yield _Span(start, _find_end(text, header_end, limit))
-
-
-def _find_headers(text: str) -> Iterator[tuple[int, int, KeyPath]]:
-    """Yield the start and end of each header, and its path."""
-    return ((start, end, path) for start, end, path, is_header in _find_keys(text) if is_header)
+            yield start, _find_end(text, header_end, limit)
 
 
 def find_starts(text: str) -> dict[KeyPath, int]:
@@ -123,7 +109,7 @@ def _key_of(part: str) -> str:
 
 def _find_end(text: str, start: int, limit: int) -> int:
     """Return the end of the last line that is neither empty nor a comment."""
-    end, at = _next_line(text, start, limit), _next_line(text, start, limit)
+    end = at = _next_line(text, start, limit)
     while at < limit:
         following = _next_line(text, at, limit)
         if _VALUE_LINE.match(text, at, following):
