@@ -68,7 +68,7 @@ async def test_a_bad_edit_is_explained_and_the_call_stays_held(browser: Browser)
         changed = '{"name": "x__look", "arguments": {"path": "/"}}'
         await page.run(f"({TYPE})(document.querySelector('#held-1 textarea'), '{changed}')")
         await press(page, "1", "Let it go")
-        await page.wait("document.querySelector('#held-1 .wrong').textContent.includes('it changes `name`')")
+        await page.wait("document.querySelector('#held-1 p.wrong').textContent.includes('it changes `name`')")
         assert not calls_at(server)
         page.problems.clear()  # the browser logs the status 422 of its own accord
         await page.run("document.querySelector('#held-1 form input').value = 'not there'")

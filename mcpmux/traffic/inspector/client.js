@@ -1,16 +1,15 @@
 // A client of mcpmux: chooses from what it has, fills in a request, and sends it.
 
 import { get } from "./api.js";
-import { compare } from "./compare.js";
+import { isEqual } from "./compare.js";
 import { command } from "./copying.js";
 import { Form } from "./form.js";
 import * as format from "./format.js";
-import { Copyable, html, Widget } from "./html.js";
+import { Copyable, createRef, html, Widget } from "./html.js";
 import { isObject, parse } from "./json.js";
 import { Run } from "./run.js";
 import { readJson } from "./schema.js";
 import { expand, variables } from "./template.js";
-import { createRef } from "./vendor/preact.js";
 
 const PAGES = 200; // of one list
 const SHOWN = 300; // items; the search finds the others
@@ -77,16 +76,14 @@ export class Client extends Widget {
     if (this.props.active && !before.active) this.ready ??= this.load(); // once: `Reload` does so again
   }
 
-  async load() {
-    try {
+  load() {
+    return this.attempt(async () => {
       const { problem } = await get("/api/calls");
       if (problem) throw new Error(problem);
       const [{ views }, { upstreams }] = await Promise.all([get("/api/views"), get("/api/upstreams")]);
       await this.change({ views: views.filter(({ name }) => name), upstreams });
       await this.show(this.state.kind);
-    } catch (problem) {
-      this.setState({ problem });
-    }
+    });
   }
 
   /** Set some of the state, and return when it is shown. */
@@ -102,11 +99,7 @@ export class Client extends Widget {
 
   async show(kind) {
     await this.change({ kind, problem: null });
-    try {
-      await this.list(kind);
-    } catch (problem) {
-      this.setState({ problem });
-    }
+    await this.attempt(async () => void await this.list(kind));
   }
 
   /** Return all items of a kind, asked for once. */
@@ -317,7 +310,7 @@ export class Client extends Widget {
 
   /** Go back to JSON when the form cannot hold this request. */
   async keep(request) {
-    if (compare(this.written(false), request).every((marks) => marks.size === 0)) return;
+    if (isEqual(this.written(false), request)) return;
     await this.fill(request, true);
     this.setState({ wrong: "The form cannot hold all of this." });
   }

@@ -15,12 +15,15 @@ export const inside = (path) => `${path}\u0000`;
  * Mark both values where they differ.
  * @returns {[Marks, Marks]}
  */
-export function compare(left, right) {
+export function compare(left, right, limit = LIMIT) {
   /** @type {[Marks, Marks]} */
   const marks = [new Map(), new Map()];
-  walk(left, right, "", marks, { left: LIMIT }, []);
+  walk(left, right, "", marks, { left: limit }, []);
   return marks;
 }
+
+/** Return whether two values are the same, in any order of members. */
+export const isEqual = (left, right) => compare(left, right, Infinity).every(({ size }) => size === 0);
 
 function walk(left, right, path, marks, budget, above) {
   if (budget.left-- <= 0) return;

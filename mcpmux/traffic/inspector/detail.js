@@ -3,13 +3,12 @@
 import { get } from "./api.js";
 import { compare } from "./compare.js";
 import * as format from "./format.js";
-import { facts, html, tabs, Widget } from "./html.js";
+import { createRef, facts, html, tabs, Widget } from "./html.js";
 import { answerOf, counterpart, partsOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { spans, timeline } from "./timeline.js";
 import { Toolbar } from "./toolbar.js";
 import { tree } from "./tree.js";
-import { Component, createRef } from "./vendor/preact.js";
 
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
@@ -178,7 +177,7 @@ function wordOf({ kind, method, failed, code = "" }) {
 }
 
 /** The list of messages. */
-class Steps extends Component {
+class Steps extends Widget {
   box = createRef();
 
   render({ messages, picked, onPick }) {
@@ -215,10 +214,10 @@ function pairOf(messages, picked) {
 }
 
 /** One message, or the two of both legs beside each other. */
-class Bodies extends Component {
-  constructor({ messages }) {
-    super();
-    const values = messages.map(({ record }) => record.message);
+class Bodies extends Widget {
+  constructor(props) {
+    super(props);
+    const values = props.messages.map(({ record }) => record.message);
     const isPair = values.length === 2 && !values.includes(undefined);
     this.marks = isPair ? compare(values[0], values[1]) : [];
   }
@@ -239,7 +238,7 @@ class Bodies extends Component {
   }
 }
 
-class Body extends Component {
+class Body extends Widget {
   render({ title, message, marks }, { whole, problem }) {
     const { record, gone, cut } = message;
     const { message: value, text = "" } = whole ?? record;
@@ -263,13 +262,11 @@ class Body extends Component {
       </section>`;
   }
 
-  async load() {
+  load() {
     const { message, row, own } = this.props;
-    try {
+    return this.attempt(async () => {
       const { record } = await get(`/api/exchanges/${row.row}/${message.record.seq}`, { own });
-      this.setState({ whole: record, problem: null });
-    } catch (problem) {
-      this.setState({ problem });
-    }
+      return { whole: record, problem: null };
+    });
   }
 }

@@ -5,11 +5,10 @@ import { chooser, heads, showWidths } from "./columns.js";
 import { Detail } from "./detail.js";
 import { Filter } from "./filter.js";
 import * as format from "./format.js";
-import { html, Widget } from "./html.js";
+import { createRef, html, Widget } from "./html.js";
 import { List } from "./list.js";
 import { Rows } from "./rows.js";
 import { Saving } from "./saving.js";
-import { createRef } from "./vendor/preact.js";
 import { Waterfall } from "./waterfall.js";
 
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
@@ -120,12 +119,10 @@ export class Exchanges extends Widget {
   }
 
   async resume(start = () => this.rows.resume()) {
-    try {
+    await this.attempt(async () => {
       await start();
       this.list.current.scrollUp();
-    } catch (problem) {
-      this.setState({ problem });
-    }
+    });
   }
 
   togglePause() {
@@ -156,13 +153,11 @@ export class Exchanges extends Widget {
 
   /** Set `marked` or `note` on a row. */
   async mark(row, change) {
-    try {
+    await this.attempt(async () => {
       const { row: now } = await this.props.admin.post(`/api/exchanges/${row.row}?own=${this.rows.own}`, change);
       this.rows.known.set(now.row, now);
       this.changed(0);
-    } catch (problem) {
-      this.setState({ problem });
-    }
+    });
   }
 
   escape() {

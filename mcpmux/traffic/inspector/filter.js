@@ -1,9 +1,8 @@
 // The field of the filter: what it may become is shown below it, and so is what is wrong with it once it is typed.
 
 import { get } from "./api.js";
-import { html, Widget } from "./html.js";
+import { createRef, html, Widget } from "./html.js";
 import { suggest } from "./suggest.js";
-import { createRef } from "./vendor/preact.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const WRONG_MS = 1500; // after the last key it is said what is wrong with it

@@ -1,8 +1,7 @@
 // A form out of a JSON Schema, and the values that are in it. What no simple field can hold is typed as JSON.
 
-import { html, Widget } from "./html.js";
+import { createRef, html, Widget } from "./html.js";
 import { fieldsOf, kindOf, readText } from "./schema.js";
-import { createRef } from "./vendor/preact.js";
 
 const INPUTS = { date: "date", email: "email", uri: "url" }; // by the format of a text
 const TYPED_MS = 200; // after the last key suggestions are asked for

@@ -1,12 +1,10 @@
 // Exchanges that wait for a person, who lets them go, changes, refuses or answers them; and which ones are to wait.
 
 import { get } from "./api.js";
+import { isEqual } from "./compare.js";
 import * as format from "./format.js";
 import { Form } from "./form.js";
-import { facts, html, Polled, Widget } from "./html.js";
-import { isObject } from "./json.js";
-import { readJson } from "./schema.js";
-import { createRef } from "./vendor/preact.js";
+import { createRef, facts, html, Polled, Widget } from "./html.js";
 
 const MOMENTS = { request: ["request"], result: ["result"], both: ["request", "result"] };
 const AFTER = { pass: "it goes on", refuse: "it is refused" };
@@ -14,8 +12,6 @@ const ANSWER = { content: [{ type: "text", text: "" }] };
 
 /** `admin`: see api.js. `onExchange(row)`: show it in the list. */
 export class Held extends Polled {
-  filter = createRef();
-
   load() {
     return get("/api/held");
   }
@@ -43,7 +39,7 @@ export class Held extends Polled {
 /** What is to be held, besides what the configuration holds. */
 class Order extends Widget {
   /** @type {any} */
-  state = { problem: "" };
+  state = { problem: null };
 
   render({ order }, { problem }) {
     const moment = order.on.length > 1 ? "both" : order.on[0];
@@ -68,7 +64,7 @@ class Order extends Widget {
           Hold no more
         </button>
       </form>
-      <p id="order-problem" class="problem" role="alert" hidden=${!problem}>${problem}</p>`;
+      <p id="order-problem" class="problem" role="alert" hidden=${!problem}>${problem?.message}</p>`;
   }
 
   stop(event) {
@@ -79,13 +75,11 @@ class Order extends Widget {
   async submit(event) {
     event.preventDefault();
     const { filter, on, seconds, at_timeout: then } = event.target.elements;
-    try {
+    await this.attempt(async () => {
       const order = { filter: filter.value.trim(), on: MOMENTS[on.value], at_timeout: then.value };
       await this.props.onOrder({ ...order, seconds: Number(seconds.value) });
-      this.setState({ problem: "" });
-    } catch (problem) {
-      this.setState({ problem: /** @type {Error} */ (problem).message });
-    }
+      return { problem: null };
+    });
   }
 }
 
@@ -93,7 +87,6 @@ class Order extends Widget {
 class Card extends Widget {
   box = createRef();
   form = createRef();
-  json = createRef();
   reason = createRef();
 
   constructor(props) {
@@ -103,13 +96,12 @@ class Card extends Widget {
     this.member = ["error", "result", "params"].find((name) => message[name] !== undefined) ?? "params";
     this.hasForm = this.member === "params" && Object.keys(schema?.properties ?? {}).length > 0;
     /** @type {any} */
-    this.state = { asJson: !this.hasForm, isAnswer: false, problem: "" };
+    this.state = { asJson: !this.hasForm, isAnswer: false, problem: null };
   }
 
   render({ held }, { asJson, isAnswer, problem }) {
     const { key, by, reason, message, seconds, row, at_timeout: then, schema, replica } = held;
     const { upstream, principal, method, params, on } = message;
-    const shown = isAnswer ? ANSWER : message[this.member];
     const id = `held-${key}`;
     const act = (words, action, title) => html`
       <button type="button" class="button" title=${title} onclick=${() => action.call(this)}>${words}</button>`;
@@ -123,13 +115,11 @@ class Card extends Widget {
           ["Held by", by], reason && ["Why", reason], upstream && ["Upstream", upstream],
           ["Client", principal ?? "no name"], replica && ["Replica", replica],
         ])}
-        ${asJson || isAnswer ? html`
-          <label key=${isAnswer ? "answer" : "json"} class="field">
-            ${isAnswer ? "Answer in its place" : this.member}, as JSON
-            <textarea ref=${this.json} rows="6" class="json" spellcheck="false"
-              defaultValue=${JSON.stringify(shown, null, 2)} /></label>` : html`
-          <${Form} id=${id} ref=${this.form} schema=${schema} values=${params.arguments ?? {}} />`}
-        <p class="wrong" role="alert">${problem}</p>
+        <${Form} key=${`${isAnswer} ${asJson}`} id=${id} ref=${this.form} ...${
+          isAnswer ? { schema: whole("result", "The answer in its place"), values: { result: ANSWER } }
+          : asJson ? { schema: whole(this.member), values: message }
+          : { schema, values: params.arguments ?? {} }} />
+        <p class="wrong" role="alert">${problem?.message}</p>
         <div class="actions" role="group" aria-label="Decide about ${method}">
           ${act(isAnswer ? "Answer" : "Let it go", this.release, "Key a")}
           ${this.hasForm && !isAnswer
@@ -160,46 +150,30 @@ class Card extends Widget {
   /** Return what is typed; null when it is wrong, with the reason shown. */
   typed() {
     const { message, schema } = this.props.held;
-    if (!this.state.asJson && !this.state.isAnswer) {
-      const values = this.form.current.read();
-      if (values === null) return null;
-      const all = Object.entries(message.params.arguments ?? {});
-      const rest = Object.fromEntries(all.filter(([name]) => !Object.hasOwn(schema.properties, name)));
-      return { ...message.params, arguments: { ...rest, ...values } };
-    }
-    const value = readJson(this.json.current.value);
-    if (!isObject(value)) throw new Error('This must be an object, such as {"a": 1}.');
-    return value;
+    const { asJson, isAnswer } = this.state;
+    const values = this.form.current.read();
+    if (values === null || asJson || isAnswer) return values && values[isAnswer ? "result" : this.member];
+    const all = Object.entries(message.params.arguments ?? {});
+    const rest = Object.fromEntries(all.filter(([name]) => !Object.hasOwn(schema.properties, name)));
+    return { ...message.params, arguments: { ...rest, ...values } };
   }
 
-  async release() {
-    await this.decide(() => {
-      const value = this.typed();
-      if (value === null) return null;
-      const { isAnswer } = this.state;
-      const before = this.props.held.message[this.member];
-      const isSame = !isAnswer && JSON.stringify(sorted(value)) === JSON.stringify(sorted(before));
-      return isSame ? { verdict: "pass" } : { verdict: "change", [isAnswer ? "result" : this.member]: value };
-    });
+  release() {
+    const value = this.typed();
+    if (value === null) return;
+    const { isAnswer } = this.state;
+    const isSame = !isAnswer && isEqual(value, this.props.held.message[this.member]);
+    this.decide(isSame ? { verdict: "pass" } : { verdict: "change", [isAnswer ? "result" : this.member]: value });
   }
 
-  async refuse() {
-    await this.decide(() => ({ verdict: "refuse", reason: this.reason.current.value.trim() }));
+  refuse() {
+    this.decide({ verdict: "refuse", reason: this.reason.current.value.trim() });
   }
 
-  async decide(verdictOf) {
-    try {
-      const verdict = verdictOf();
-      if (verdict) await this.props.onDecide(this.props.held.key, verdict);
-    } catch (problem) {
-      this.setState({ problem: /** @type {Error} */ (problem).message });
-    }
+  decide(verdict) {
+    return this.attempt(() => this.props.onDecide(this.props.held.key, verdict));
   }
 }
 
-/** Return a value whose objects have their members in order: a form may have changed it. */
-function sorted(value) {
-  if (Array.isArray(value)) return value.map(sorted);
-  if (!isObject(value)) return value;
-  return Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])]));
-}
+/** Return the schema of an object with one member, which is typed as JSON. */
+const whole = (name, title = name) => ({ properties: { [name]: { type: "object", title } }, required: [name] });

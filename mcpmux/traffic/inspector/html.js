@@ -3,15 +3,39 @@
 import htm from "./vendor/htm.js";
 import { Component, createRef, h } from "./vendor/preact.js";
 
+export { createRef };
+
 const EVERY_MS = 2000;
 
 export const html = htm.bind(h);
 
-/** Return the head of a table. `numbers`: names of the columns with numbers. */
-export const head = (names, numbers = []) => html`
-  <thead><tr>
-    ${names.map((name) => html`<th scope="col" class=${numbers.includes(name) ? "number" : null}>${name}</th>`)}
-  </tr></thead>`;
+/**
+ * Return a table. `columns`: each with its `name`, what it `show`s of a row, whether that `isNumber` or `isHead` of the
+ * row, and more attributes of its `head` and its `cell`s. `keyOf`: the key of a row, where rows come and go.
+ */
+export const table = (columns, rows, name = "", keyOf = (_row) => null) => html`
+  <table class=${name}>
+    <thead><tr>
+      ${columns.map(({ name: title, isNumber, head }) => html`
+        <th scope="col" class=${isNumber && "number"} ...${head}>${title}</th>`)}
+    </tr></thead>
+    <tbody>
+      ${rows.map((row) => html`
+        <tr key=${keyOf(row)}>
+          ${columns.map(({ show, isNumber, isHead, cell }) => html`
+            <${isHead ? "th" : "td"} scope=${isHead && "row"} class=${isNumber && "number"} ...${cell}>
+              ${show(row)}
+            <//>`)}
+        </tr>`)}
+    </tbody>
+  </table>`;
+
+/** Attributes of cells with a URI or a name that is not translated. */
+export const URI = { class: "uri", translate: "no" };
+
+/** Return what is shown when its words are opened. */
+export const folded = (words, content, isOpen = false) => html`
+  <details class="subscriptions" open=${isOpen}><summary>${words}</summary>${content}</details>`;
 
 /** Return names with their values. Pairs that are null are left out. */
 export const facts = (pairs) => html`
@@ -22,8 +46,30 @@ export const facts = (pairs) => html`
 /** Return what a colour stands for. `name`: the class that has it. */
 export const key = (name, text) => html`<span class="legend ${name}"><i />${text}</span>`;
 
+/** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
+export class Widget extends Component {
+  constructor(props) {
+    super(props);
+    if (props.ref) props.ref.current = this;
+  }
+
+  /** @returns {any} */
+  render() {
+    return null;
+  }
+
+  /** Do something that may fail, and take the state that it returns; with the `problem` when it fails. */
+  async attempt(act) {
+    try {
+      this.setState(await act());
+    } catch (problem) {
+      this.setState({ problem });
+    }
+  }
+}
+
 /** A text with a button that copies it, or selects it where the browser lets no page copy. */
-export class Copyable extends Component {
+export class Copyable extends Widget {
   box = createRef();
 
   render({ text, isLong }, { done }) {
@@ -38,32 +84,22 @@ export class Copyable extends Component {
 }
 
 /**
- * A table whose heads sort it. `columns`: each with its `name`, what it `show`s of a row, and the number by which it
- * sorts, if it does: the highest first, then the lowest, then as the rows come.
+ * A table whose heads sort it. `columns`: see `table`, each with the number by which it sorts, if it does: the highest
+ * first, then the lowest, then as the rows come.
  */
-export class Sorted extends Component {
+export class Sorted extends Widget {
   /** @type {any} */
   state = { by: null, way: 1 };
 
-  render({ columns, rows, ...more }, { by, way }) {
+  render({ columns, rows, name: kind }, { by, way }) {
     const { number } = columns.find(({ name }) => name === by) ?? {};
     const sorted = number ? rows.toSorted((one, other) => way * (number(other) - number(one))) : rows;
     const turn = (name) => this.setState(by !== name ? { by: name, way: 1 } : way > 0 ? { way: -1 } : { by: null });
-    return html`
-      <table ...${more}>
-        <thead><tr>
-          ${columns.map(({ name, number: isNumber }) => html`
-            <th scope="col" class=${isNumber && "number"}
-              aria-sort=${name === by ? (way > 0 ? "descending" : "ascending") : null}>
-              ${isNumber ? html`<button onclick=${() => turn(name)}>${name}</button>` : name}
-            </th>`)}
-        </tr></thead>
-        <tbody>
-          ${sorted.map((row) => html`
-            <tr>${columns.map(({ number: isNumber, show }) => html`
-              <td class=${isNumber && "number"}>${show(row)}</td>`)}</tr>`)}
-        </tbody>
-      </table>`;
+    const sortable = ({ name, show }) => ({
+      name: html`<button onclick=${() => turn(name)}>${name}</button>`, show, isNumber: true,
+      head: { "aria-sort": name === by ? (way > 0 ? "descending" : "ascending") : null },
+    });
+    return table(columns.map((column) => (column.number ? sortable(column) : column)), sorted, kind);
   }
 }
 
@@ -89,21 +125,8 @@ export function tabs(label, prefix, words, chosen, onChoose) {
     </div>`;
 }
 
-/** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
-export class Widget extends Component {
-  constructor(props) {
-    super(props);
-    if (props.ref) props.ref.current = this;
-  }
-
-  /** @returns {any} */
-  render() {
-    return null;
-  }
-}
-
 /** A page that loads anew every two seconds while it is `active`. */
-export class Polled extends Component {
+export class Polled extends Widget {
   /** @type {any} */
   state = {};
 
@@ -140,11 +163,7 @@ export class Polled extends Component {
   }
 
   async refresh(isFirst = false) {
-    try {
-      this.setState({ data: await this.load(isFirst), problem: null });
-    } catch (problem) {
-      this.setState({ problem });
-    }
+    await this.attempt(async () => ({ data: await this.load(isFirst), problem: null }));
   }
 
   render() {

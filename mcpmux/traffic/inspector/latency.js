@@ -2,9 +2,8 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { html, key, Polled, Sorted } from "./html.js";
+import { createRef, html, key, Polled, Sorted } from "./html.js";
 import { quote } from "./suggest.js";
-import { createRef } from "./vendor/preact.js";
 
 const WINDOWS = [[60, "1 minute"], [300, "5 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
 const HEIGHT = 220;
@@ -71,7 +70,7 @@ export class Latency extends Polled {
     return html`
       <div class="wide" tabindex="0" role="region" aria-label=${title}>
         <h3>${title}</h3>
-        <${Sorted} class="groups" rows=${rows} columns=${[
+        <${Sorted} name="groups" rows=${rows} columns=${[
           ...columns,
           { name: "Answers", number: (row) => row.count, show: (row) => format.count(row.count) },
           { name: "Failed", number: (row) => row.errors / row.count, show: failed },

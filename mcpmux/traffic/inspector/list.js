@@ -1,8 +1,7 @@
 // The list on the screen: only the rows that are in sight have elements, however many there are.
 
 import { classOf, COLUMNS, styleOf } from "./columns.js";
-import { html, Widget } from "./html.js";
-import { createRef } from "./vendor/preact.js";
+import { createRef, html, Widget } from "./html.js";
 
 export const ROW_PIXELS = 28;
 const SPARE = 6; // rows above and below those in sight

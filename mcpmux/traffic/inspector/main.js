@@ -5,13 +5,12 @@ import { Client } from "./client.js";
 import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
 import { Held } from "./held.js";
-import { html, tabs, Widget } from "./html.js";
-import { Keys } from "./keys.js";
+import { createRef, html, tabs, Widget } from "./html.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
 import { Subscriptions } from "./subscriptions.js";
 import { Upstreams } from "./upstreams.js";
-import { createRef, render } from "./vendor/preact.js";
+import { render } from "./vendor/preact.js";
 import { Views } from "./views.js";
 
 const PAGES = {
@@ -20,6 +19,13 @@ const PAGES = {
 };
 const KEPT = "mcpmux page"; // in the storage of this tab of the browser
 const LINKS = { connecting: "Connecting", live: "Live", lost: "Reconnecting", closed: "Not connected" };
+
+const KEYS = Object.entries({
+  "/": "search and filter", "j k": "next, previous exchange; arrow keys in the list, too", Enter: "open the exchange",
+  Esc: "close it; take the filter away", m: "mark the exchange", p: "pause, go on", t: "timeline of many exchanges",
+  "+ − 0 ← →": "in the timeline: zoom, show all, move", "1 … 8": "pages", "← →": "on a tab: the one beside it",
+  "Ctrl Enter": "on the page Client: send", "a r e": "on a held exchange: let it go, refuse, edit", "?": "these keys",
+});
 
 /** The connection, in the header. */
 class Status extends Widget {
@@ -30,6 +36,23 @@ class Status extends Widget {
     return html`
       <div class="summary" id="summary">${messages > 0 && format.plural(messages, "message")}</div>
       <span class="link" id="link" role="status" data-state=${link}>${LINKS[link]}</span>`;
+  }
+}
+
+/** The keys of the page, shown with `?`. */
+class Keys extends Widget {
+  box = createRef();
+
+  show() {
+    this.box.current.showModal();
+  }
+
+  render() {
+    return html`
+      <dialog ref=${this.box} id="keys" aria-label="Keys" onclick=${() => this.box.current.close()}>
+        <dl>${KEYS.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+        <button class="button">Close</button>
+      </dialog>`;
   }
 }
 

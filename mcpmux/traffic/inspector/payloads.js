@@ -3,11 +3,10 @@
 // policy of this page holds there, too, so that it loads nothing from elsewhere.
 
 import * as format from "./format.js";
-import { html } from "./html.js";
+import { html, Widget } from "./html.js";
 import { isContainer, parse } from "./json.js";
 import { looksLikeMarkdown, markdown } from "./markdown.js";
 import { tree } from "./tree.js";
-import { Component } from "./vendor/preact.js";
 
 const PAYLOADS = 20; // shown of one message
 const VALUES = 20_000; // of a message that are looked at
@@ -66,7 +65,7 @@ const opened = (kind, type, length, isOpen, make) => html`
     isOpen=${isOpen} make=${make} />`;
 
 /** A payload under its name, made when it is first looked at. */
-class Opened extends Component {
+class Opened extends Widget {
   render({ title, isOpen, make }, { isMade = isOpen }) {
     return html`
       <details class="payload" open=${isOpen} ontoggle=${isMade ? null : () => this.setState({ isMade: true })}>

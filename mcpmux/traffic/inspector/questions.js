@@ -2,9 +2,8 @@
 
 import { block, underRole } from "./answer.js";
 import { Form } from "./form.js";
-import { html, Widget } from "./html.js";
+import { createRef, html, Widget } from "./html.js";
 import { tree } from "./tree.js";
-import { Component, createRef } from "./vendor/preact.js";
 
 const MODEL = "a person with the inspector of mcpmux";
 const ACTIONS = ["accept", "decline", "cancel"];
@@ -64,7 +63,7 @@ const address = (url) => html`
   </p>`;
 
 /** All questions at once. `onAnswer(responses)`: by key; null when no answer is to be given. `memory`: see ASKING. */
-export class Questions extends Component {
+export class Questions extends Widget {
   form = createRef();
   /** @type {Record<string, any>} */
   asked = {};

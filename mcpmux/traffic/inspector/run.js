@@ -3,9 +3,8 @@
 import { answer as shown } from "./answer.js";
 import { Problem } from "./api.js";
 import * as format from "./format.js";
-import { html, Widget } from "./html.js";
+import { createRef, html, Widget } from "./html.js";
 import { Questions } from "./questions.js";
-import { createRef } from "./vendor/preact.js";
 
 const LINES = 500; // of what is heard that stay
 const LOG_LEVEL = "io.modelcontextprotocol/logLevel";

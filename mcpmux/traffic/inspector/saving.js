@@ -1,16 +1,15 @@
 // Exchanges as a capture file, or as a server that answers from them: what the filter finds, or what is marked.
 
 import { get } from "./api.js";
-import { Copyable, html } from "./html.js";
-import { Component } from "./vendor/preact.js";
+import { Copyable, html, Widget } from "./html.js";
 
 /** `filter`, `own`: of the exchanges that are shown. `admin`: see api.js. */
-export class Saving extends Component {
+export class Saving extends Widget {
   /** @type {any} */
-  state = { mocks: [], problem: "" };
+  state = { mocks: [], problem: null };
 
   componentDidMount() {
-    this.attempt();
+    this.act();
   }
 
   render({ filter, own }, { mocks, problem }) {
@@ -20,7 +19,7 @@ export class Saving extends Component {
       <a class="button" download=${kind === "har" ? `${name}.har` : file}
         href="/api/${kind}?${new URLSearchParams({ filter: wanted, own })}">${words}</a>`;
     const start = (words, wanted) => html`
-      <button class="button" onclick=${() => this.attempt("/api/mocks", { filter: wanted })}>${words}</button>`;
+      <button class="button" onclick=${() => this.act("/api/mocks", { filter: wanted })}>${words}</button>`;
     return html`
       <div id="saving" class="saving">
         <div class="choices">
@@ -34,7 +33,7 @@ export class Saving extends Component {
           <code translate="no">mcpmux traffic stats ${file}</code>
         </div>
         <ul class="mocks" aria-label="Mocks that run">${mocks.map((mock) => this.mock(mock))}</ul>
-        <p class="problem" role="status">${problem}</p>
+        <p class="problem" role="status">${problem?.message}</p>
       </div>`;
   }
 
@@ -44,18 +43,15 @@ export class Saving extends Component {
       <li key=${number}>
         <${Copyable} text=${url} />
         <span>${answers}${notServed ? `, not ${notServed}` : ""}</span>
-        <button class="button" onclick=${() => this.attempt(`/api/mocks/${number}/stop`)}>Stop mock ${number}</button>
+        <button class="button" onclick=${() => this.act(`/api/mocks/${number}/stop`)}>Stop mock ${number}</button>
       </li>`;
   }
 
   /** Start or stop a mock, or do nothing, and show those that run then. */
-  async attempt(path = "", body = {}) {
-    this.setState({ problem: "" });
-    try {
+  act(path = "", body = {}) {
+    return this.attempt(async () => {
       if (path) await this.props.admin.post(path, body);
-      this.setState(await get("/api/mocks"));
-    } catch (problem) {
-      this.setState({ problem: /** @type {Error} */ (problem).message });
-    }
+      return { ...await get("/api/mocks"), problem: null };
+    });
   }
 }

@@ -2,9 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { head, html, Polled } from "./html.js";
-
-const COLUMNS = ["List or resource", "Session", "Last change", "Sent to", "Clients"];
+import { folded, html, Polled, table, URI } from "./html.js";
 
 /** `onFilter(filter)`: show the exchanges that fit it. */
 export class Subscriptions extends Polled {
@@ -17,30 +15,30 @@ export class Subscriptions extends Polled {
       <div class="bar"><h2>Subscriptions</h2></div>
       ${subscriptions.length ? html`
         <div class="wide" tabindex="0" role="region" aria-label="Subscriptions">
-          <table class="listening">
-            ${head(COLUMNS, ["Sent to"])}
-            <tbody>${subscriptions.map((each) => this.row(each))}</tbody>
-          </table>
+          ${table(this.columns, subscriptions, "listening", ({ uri, list }) => uri ?? list)}
         </div>` : html`<p class="hint">No client listens to anything.</p>`}`;
   }
 
-  row({ uri, list, sessions, agreed, changed, told, clients, more_clients: more }) {
-    return html`
-      <tr key=${uri ?? list}>
-        <td class=${uri && "uri"} translate="no">${uri ?? `List of ${list}`}</td>
-        <td>${uri ? `${sessions.join(", ")}${agreed ? "" : " (asked for)"}` : "every upstream"}</td>
-        <td>${changed ? format.moment(Date.parse(changed)) : "–"}</td>
-        <td class="number">${changed ? format.count(told) : "–"}</td>
-        <td>
-          <details>
-            <summary>${format.plural(clients.length + more, "client")}</summary>
-            <ul>
-              ${clients.map((client) => html`<li key=${client.peer}>${this.client(client)}</li>`)}
-              ${more > 0 && html`<li>and ${format.count(more)} more</li>`}
-            </ul>
-          </details>
-        </td>
-      </tr>`;
+  columns = [
+    {
+      name: "List or resource", show: ({ uri, list }) =>
+        (uri ? html`<span ...${URI}>${uri}</span>` : `List of ${list}`),
+    },
+    {
+      name: "Session", show: ({ uri, sessions, agreed }) =>
+        (uri ? `${sessions.join(", ")}${agreed ? "" : " (asked for)"}` : "every upstream"),
+    },
+    { name: "Last change", show: ({ changed }) => (changed ? format.moment(Date.parse(changed)) : "–") },
+    { name: "Sent to", isNumber: true, show: ({ changed, told }) => (changed ? format.count(told) : "–") },
+    { name: "Clients", show: (subscription) => this.clients(subscription) },
+  ];
+
+  clients({ clients, more_clients: more }) {
+    return folded(format.plural(clients.length + more, "client"), html`
+      <ul>
+        ${clients.map((client) => html`<li key=${client.peer}>${this.client(client)}</li>`)}
+        ${more > 0 && html`<li>and ${format.count(more)} more</li>`}
+      </ul>`);
   }
 
   client({ era, name, peer, revision, transport, principal, view }) {

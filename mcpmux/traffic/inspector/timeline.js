@@ -1,7 +1,7 @@
 // An exchange over time: one lane for each peer, bars from request to answer, marks for everything else.
 
 import * as format from "./format.js";
-import { head, html } from "./html.js";
+import { html, table } from "./html.js";
 import { lanesOf } from "./legs.js";
 
 const LANE = 26;
@@ -31,7 +31,7 @@ export function timeline(messages, picked, onPick, width) {
     <rect class="bar ${side}" data-status=${each.status} data-picked=${each.from === picked || each.to === picked}
       x=${x(each.begin)} y=${y + 6} width=${Math.max(3, x(each.end) - x(each.begin))} height=${LANE - 12} rx="3"
       onclick=${() => onPick(each.from)}>
-      <title>${each.method}: ${each.to === null ? "no answer" : format.duration(each.end - each.begin)}</title>
+      <title>${each.method}: ${took(each)}</title>
     </rect>`;
   const mark = (side, y) => ({ at, index, method }) => html`
     <circle class="mark ${side}" data-picked=${index === picked} cx=${x(at)} cy=${y + LANE / 2} r="3.5"
@@ -55,17 +55,15 @@ export function timeline(messages, picked, onPick, width) {
 /** Return the same in words: a row for each request, with a button that calls `onPick`. */
 export const spans = (messages, onPick) => html`
   <p class="hint key">A bar lasts from a request to its answer; a dot is a notification. Click one to read it.</p>
-  <table class="spans">
-    ${head(["Peer", "Request", "Began after", "Took"], ["Began after", "Took"])}
-    <tbody>
-      ${lanesOf(messages).flatMap(({ name, side, bars }) => bars.slice(0, MARKS).map((bar) => html`
-        <tr>
-          <td class=${side}>${name}</td>
-          <td><button class="more" onclick=${() => onPick(bar.from)}>${bar.method}</button></td>
-          <td class="number">${format.duration(bar.begin - messages[0].at)}</td>
-          <td class="number">${bar.to === null ? "no answer" : format.duration(bar.end - bar.begin)}</td>
-        </tr>`))}
-    </tbody>
-  </table>`;
+  ${table([
+    { name: "Peer", show: ({ name, side }) => html`<span class=${side}>${name}</span>` },
+    { name: "Request", show: ({ from, method }) => html`
+      <button class="more" onclick=${() => onPick(from)}>${method}</button>` },
+    { name: "Began after", isNumber: true, show: ({ begin }) => format.duration(begin - messages[0].at) },
+    { name: "Took", isNumber: true, show: took },
+  ], lanesOf(messages).flatMap(({ name, side, bars }) => bars.slice(0, MARKS).map((bar) => ({ ...bar, name, side }))),
+  "spans")}`;
+
+const took = ({ begin, end, to }) => (to === null ? "no answer" : format.duration(end - begin));
 
 const short = (name) => (name.length > 13 ? `${name.slice(0, 12)}…` : name);

@@ -2,12 +2,13 @@
 
 import { get } from "./api.js";
 import * as copying from "./copying.js";
-import { Difference } from "./difference.js";
-import { html } from "./html.js";
+import * as format from "./format.js";
+import { createRef, html, table, Widget } from "./html.js";
 import { answerOf } from "./legs.js";
-import { Component, createRef } from "./vendor/preact.js";
 
 const NOTE_LENGTH = 500;
+const LENGTH = 400; // characters of a value that differs
+const WORDS = { added: " only on the right", removed: " only on the left", moved: " in another order" };
 const COPIES = ["command", "cURL", "JSON", "link"];
 
 /**
@@ -15,7 +16,7 @@ const COPIES = ["command", "cURL", "JSON", "link"];
  * `onAgainst(isChosen)`: let others be compared with this one. `onMark(row, change)`: set something on a row.
  * `onResend(request)`: let the request, with its view, be sent again. `admin`: see api.js.
  */
-export class Toolbar extends Component {
+export class Toolbar extends Widget {
   star = createRef();
   /** @type {any} */
   state = { copied: null }; // what was copied last, and of which row
@@ -130,7 +131,7 @@ export class Toolbar extends Component {
 }
 
 /** The note on an exchange. What is being typed stays when the row changes, and is kept when it is left. */
-class Note extends Component {
+class Note extends Widget {
   /** @type {any} */
   state = { typed: null };
 
@@ -157,4 +158,35 @@ class Note extends Component {
     await this.props.onChange(typed.trim());
     this.setState({});
   }
+}
+
+/** The differences of two rows, asked for once: `left`, `right`, and whether they are mcpmux's `own`. */
+class Difference extends Widget {
+  componentDidMount() {
+    const { left, right, own } = this.props;
+    this.attempt(async () => ({ found: await get(`/api/exchanges/${left.row}/differences/${right.row}`, { own }) }));
+  }
+
+  render({ left, right }, { found, problem }) {
+    if (problem) return html`<p class="problem">${problem.message}</p>`;
+    if (!found) return null;
+    return html`
+      ${found.differences.length ? table([
+        { name: "Path", isHead: true, cell: { translate: "no" }, show: ({ path, kind }) => html`
+          ${path}<small>${WORDS[kind]}</small>` },
+        { name: nameOf(left), cell: { translate: "no" }, show: ({ captured }) => cut(captured) },
+        { name: nameOf(right), cell: { translate: "no" }, show: ({ now }) => cut(now) },
+      ], found.differences) : html`<p>They do not differ.</p>`}
+      <p class="hint">
+        Cursors, ids of tasks and the like differ each time, and are not compared.
+        ${found.incomplete && " A message that was too large to be kept is not compared either."}
+      </p>`;
+  }
+}
+
+const nameOf = (row) => `${`${row.method ?? "message"} ${row.target ?? ""}`.trim()}, ${format.time(row.at)}`;
+
+function cut(value) {
+  const text = value === undefined ? "" : JSON.stringify(value);
+  return text.length > LENGTH ? `${text.slice(0, LENGTH)}…` : text;
 }

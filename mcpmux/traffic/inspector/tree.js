@@ -1,9 +1,8 @@
 // JSON as a tree that opens and closes. Children are made when they are first looked at.
 
 import { below, inside } from "./compare.js";
-import { html } from "./html.js";
+import { html, Widget } from "./html.js";
 import { Exact, isContainer } from "./json.js";
-import { Component } from "./vendor/preact.js";
 
 const OPEN_DEPTH = 3; // levels that are open at first
 const CHILDREN = 100; // shown at once; the rest on demand
@@ -22,9 +21,10 @@ function node(name, value, path, marks, depth) {
   return html`<div key=${path} class="leaf" data-mark=${marks?.get(path)}>${key}${shown}</div>`;
 }
 
-class Branch extends Component {
-  constructor({ entries, path, marks, depth }) {
-    super();
+class Branch extends Widget {
+  constructor(props) {
+    super(props);
+    const { entries, path, marks, depth } = props;
     const isSmall = depth < 1 || entries.length <= OPEN_ITEMS;
     this.open = (depth < OPEN_DEPTH && isSmall) || Boolean(marks?.has(inside(path)));
     this.state = { isMade: this.open, shown: CHILDREN };
@@ -61,7 +61,7 @@ function scalar(value) {
   return html`<span class=${value === null ? "null" : typeof value}>${String(value)}</span>`;
 }
 
-class Text extends Component {
+class Text extends Widget {
   render({ value }, { isWhole = value.length <= TEXT }) {
     const show = () => this.setState({ isWhole: true });
     return html`

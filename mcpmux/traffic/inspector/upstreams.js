@@ -2,8 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { Copyable, facts, head, html, Polled } from "./html.js";
-import { Component } from "./vendor/preact.js";
+import { Copyable, facts, folded, html, Polled, table, URI, Widget } from "./html.js";
 
 const ACTIONS = {
   enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
@@ -17,8 +16,19 @@ const ACTIONS = {
   },
 };
 const KINDS = { shared: "Shared", lane: "Legacy lane", private: "Private" };
-const SESSION_COLUMNS = ["Session", "Kind", "State", "Revision", "Connected in"];
-const SUBSCRIPTION_COLUMNS = ["Resource", "Session", "Listeners", "State"];
+const SESSION_COLUMNS = [
+  { name: "Session", show: ({ key }) => key },
+  { name: "Kind", show: ({ kind }) => KINDS[kind] ?? kind },
+  { name: "State", show: ({ state }) => html`<span class="chip" data-state=${state}>${state}</span>` },
+  { name: "Revision", show: ({ revision }) => revision ?? "–" },
+  { name: "Connected in", isNumber: true, show: ({ connect_ms: ms }) => format.duration(ms) || "–" },
+];
+const SUBSCRIPTION_COLUMNS = [
+  { name: "Resource", cell: URI, show: ({ uri }) => uri },
+  { name: "Session", show: ({ key }) => key },
+  { name: "Listeners", isNumber: true, show: ({ listeners }) => format.count(listeners) },
+  { name: "State", show: ({ agreed }) => (agreed ? "agreed" : "asked for") },
+];
 
 const WINDOW_SECONDS = 300;
 /** What to do about a state, in words. */
@@ -59,7 +69,7 @@ export class Upstreams extends Polled {
   }
 
   card(upstream, { upstreams: measured, seconds }) {
-    const { name, state, trouble, output, retry_seconds: retry } = upstream;
+    const { name, state, trouble, output, sessions, more_sessions: more, retry_seconds: retry } = upstream;
     const { count = 0, errors = 0, p50, p95 } = measured.find((each) => each.upstream === name) ?? {};
     const [advice, due] = [adviceFor(upstream), retry !== null && state !== "ready"];
     return html`
@@ -87,12 +97,11 @@ export class Upstreams extends Polled {
           ["Offers", upstream.capabilities.join(", ") || "nothing"],
         ])}
         ${this.actions(upstream)}
-        ${output.length > 0 && html`
-          <details class="subscriptions output" open=${state !== "ready"}>
-            <summary>Output (${format.plural(output.length, "line")})</summary>
-            <pre tabindex="0" translate="no">${output.join("\n")}</pre>
-          </details>`}
-        ${sessionTable(upstream)}${subscriptionsOf(upstream)}
+        ${output.length > 0 && folded(`Output (${format.plural(output.length, "line")})`, html`
+          <pre class="output" tabindex="0" translate="no">${output.join("\n")}</pre>`, state !== "ready")}
+        ${table(SESSION_COLUMNS, sessions, "sessions", ({ key }) => key)}
+        ${more > 0 && html`<p class="hint">and ${format.count(more)} more</p>`}
+        ${subscriptionsOf(upstream)}
       </article>`;
   }
 
@@ -108,17 +117,14 @@ export class Upstreams extends Polled {
 
   async act(action, name, question) {
     if (question && !window.confirm(question)) return;
-    try {
-      await this.props.admin.post(`/api/upstreams/${encodeURIComponent(name)}/${action}`);
-    } catch (problem) {
-      window.alert(/** @type {Error} */ (problem).message);
-    }
+    const done = this.props.admin.post(`/api/upstreams/${encodeURIComponent(name)}/${action}`);
+    await done.catch((problem) => window.alert(problem.message));
     await this.refresh();
   }
 }
 
 /** Where clients connect, and what a host app needs for that. `endpoint`: the URL, null when there is none. */
-class Connect extends Component {
+class Connect extends Widget {
   /** @type {any} */
   state = { hosts: [], chosen: null };
 
@@ -155,36 +161,9 @@ class Connect extends Component {
   }
 }
 
-const sessionTable = ({ sessions, more_sessions: more }) => html`
-  <table class="sessions">
-    ${head(SESSION_COLUMNS)}
-    <tbody>
-      ${sessions.map((session) => html`
-        <tr key=${session.key}>
-          <td>${session.key}</td><td>${KINDS[session.kind] ?? session.kind}</td>
-          <td><span class="chip" data-state=${session.state}>${session.state}</span></td>
-          <td>${session.revision ?? "–"}</td><td class="number">${format.duration(session.connect_ms) || "–"}</td>
-        </tr>`)}
-      ${more > 0 && html`<tr><td colspan="5">and ${format.count(more)} more</td></tr>`}
-    </tbody>
-  </table>`;
-
 function subscriptionsOf({ sessions }) {
   const number = sessions.reduce((sum, each) => sum + each.subscriptions.length + each.more_subscriptions, 0);
   if (!number) return html`<p class="hint">No subscriptions.</p>`;
   const all = sessions.flatMap(({ key, subscriptions }) => subscriptions.map((each) => ({ ...each, key })));
-  return html`
-    <details class="subscriptions">
-      <summary>${format.plural(number, "subscription")}</summary>
-      <table>
-        ${head(SUBSCRIPTION_COLUMNS)}
-        <tbody>
-          ${all.map(({ uri, key, listeners, agreed }) => html`
-            <tr>
-              <td class="uri" translate="no">${uri}</td><td>${key}</td>
-              <td class="number">${format.count(listeners)}</td><td>${agreed ? "agreed" : "asked for"}</td>
-            </tr>`)}
-        </tbody>
-      </table>
-    </details>`;
+  return folded(format.plural(number, "subscription"), table(SUBSCRIPTION_COLUMNS, all));
 }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { Copyable, facts, head, html, Polled } from "./html.js";
+import { Copyable, facts, folded, html, Polled, table, URI } from "./html.js";
 
 const KINDS = { tools: "Tools", prompts: "Prompts", resources: "Resources", templates: "Templates" };
 const EXAMPLE = `[views.reading]
@@ -71,7 +71,8 @@ export class Views extends Polled {
           ${isSearched && fact("Tools", "are searched: a list has only find_tools and call_tool")}
         </dl>
         ${Object.entries(KINDS).map(([kind, word]) => contents(word, count?.names[kind] ?? [], count?.[kind]))}
-        ${view.overrides.length > 0 && overrides(view.overrides)}
+        ${view.overrides.length > 0
+          && folded(format.plural(view.overrides.length, "override"), table(OVERRIDE_COLUMNS, view.overrides))}
       </article>`;
   }
 
@@ -92,27 +93,16 @@ const fact = (name, value) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`
 const list = (texts) => html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>`;
 
 /** Return what a client sees of one kind, closed. `number`: of all, which may be more than the names. */
-const contents = (word, names, number) => names.length > 0 && html`
-  <details class="subscriptions">
-    <summary>${word} (${format.count(number)})</summary>
-    <ul class="contents" translate="no">${names.map((name) => html`<li>${name}</li>`)}</ul>
-    ${number > names.length && html`<p class="hint">and ${format.count(number - names.length)} more</p>`}
-  </details>`;
+const contents = (word, names, number) => names.length > 0 && folded(`${word} (${format.count(number)})`, html`
+  <ul class="contents" translate="no">${names.map((name) => html`<li>${name}</li>`)}</ul>
+  ${number > names.length && html`<p class="hint">and ${format.count(number - names.length)} more</p>`}`);
 
-const overrides = (all) => html`
-  <details class="subscriptions">
-    <summary>${format.plural(all.length, "override")}</summary>
-    <table>
-      ${head(["Upstream", "Kind", "Name", "New name"])}
-      <tbody>
-        ${all.map(({ upstream, kind, name, rename }) => html`
-          <tr>
-            <td>${upstream}</td><td>${kind}</td>
-            <td class="uri" translate="no">${name}</td><td class="uri" translate="no">${rename ?? "the same"}</td>
-          </tr>`)}
-      </tbody>
-    </table>
-  </details>`;
+const OVERRIDE_COLUMNS = [
+  { name: "Upstream", show: ({ upstream }) => upstream },
+  { name: "Kind", show: ({ kind }) => kind },
+  { name: "Name", cell: URI, show: ({ name }) => name },
+  { name: "New name", cell: URI, show: ({ rename }) => rename ?? "the same" },
+];
 
 const advice = html`
   <div class="card none">

@@ -2,8 +2,7 @@
 // A picture of the newest rows of the list, which stands below it and says the same in words.
 
 import * as format from "./format.js";
-import { html, key } from "./html.js";
-import { Component, createRef } from "./vendor/preact.js";
+import { createRef, html, key, Widget } from "./html.js";
 
 const BARS = 2000; // the newest; more would be one black area
 const LANES = 12; // of one client; what does not fit any more shares the last one
@@ -19,7 +18,7 @@ const COLOURS = {
 };
 
 /** `rows`: see rows.js; `selected`: the number of one; `onPick(number)`: open one. */
-export class Waterfall extends Component {
+export class Waterfall extends Widget {
   scroller = createRef();
   canvas = createRef();
   /** @type {[begin: number, end: number] | null} */
