@@ -141,7 +141,7 @@ async def test_access_rules_and_views_hold_for_the_inspector():
 async def test_what_is_no_request_is_refused(body: bytes):
     async with opened() as here:
         status, _, answer = await post(here, PATH, body)
-        assert (status, calls.EXPECTED in json.loads(answer)["error"]) == (400, True)
+        assert (status, json.loads(answer).keys()) == (400, {"error"})
         assert here.traffic.ring.last == 0
 
 

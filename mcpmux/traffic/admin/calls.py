@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import trio
 
 from mcpmux.clients.memory_client import MemoryClient
@@ -28,8 +29,9 @@ from mcpmux.clients.service import MuxService
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION, Event
 from mcpmux.protocol.codes import INTERNAL_ERROR
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, encode, error_body, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, encode, error_body
 from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, Handle, HttpExchange, Route
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
@@ -40,11 +42,17 @@ CAPABILITIES: Final[dict[str, Any]] = {
     "sampling": {"tools": {}},
     "roots": {},
 }
-MEMBERS: Final = frozenset({"method", "params", "view"})
 CALLS_AT_ONCE: Final = 16  # of one person, in several windows
 CALL_SECONDS: Final = 3600.0  # a forgotten window must not listen for ever
 OFF: Final = "`calls` in [admin] does not let the inspector send requests"
-EXPECTED: Final = 'send {"method": "…", "params": {…}, "view": "…"} as the body'
+
+
+class WantedCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A request to send, in a view."""
+
+    method: Annotated[str, msgspec.Meta(min_length=1)]
+    params: dict[str, Raw] = {}
+    view: str = ""
 
 
 RowOf = Callable[[int], Awaitable[int | None]]
@@ -70,8 +78,15 @@ class Calls:
 
     async def answer(self, http: HttpExchange) -> None:
         """Send a request and stream its answer. Leaving cancels it. Raises BadRequest."""
-        method, params, view = read_request(http)
-        client = self.client_in(view)
+        call = http.body(WantedCall)
+        try:
+            meta = decode_fields(call.params.get(META))
+        except ValueError:
+            raise BadRequest("`_meta` has to be an object") from None
+        # These would let the request pose as another client.
+        for name in (VERSION, CLIENT_INFO, CLIENT_CAPABILITIES):
+            meta.pop(name, None)
+        client = self.client_in(call.view)
         if self._running == CALLS_AT_ONCE:
             raise BadRequest(f"{CALLS_AT_ONCE} requests are running already; end one of them", 429)
 
@@ -91,7 +106,8 @@ class Calls:
             outcome: dict[str, Any]
             try:
                 with trio.fail_after(CALL_SECONDS):
-                    outcome = {"result": await client.exchange(client.call(method, params), hear, begin)}
+                    sent = client.call(call.method, {**call.params, META: meta})
+                    outcome = {"result": await client.exchange(sent, hear, begin)}
             except RpcError as error:
                 outcome = {"error": error_body(error)}
             except trio.TooSlowError:
@@ -100,26 +116,6 @@ class Calls:
             await tell("answer", {**outcome, "ms": round((trio.current_time() - began) * 1000, 3)})
         finally:
             self._running -= 1
-
-
-def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
-    """Return method, params and view. Raises BadRequest.
-
-    The request cannot set its client or revision.
-    """
-    try:
-        members = decode_fields(http.request.body)
-        params = decode_fields(members.get("params", EMPTY_OBJECT))
-        meta = decode_fields(params.pop(META, None))
-    except ValueError:
-        raise BadRequest(EXPECTED) from None
-    method, view = text_of(members.get("method")), text_of(members.get("view", raw("")))
-    if not method or view is None or not members.keys() <= MEMBERS:
-        raise BadRequest(EXPECTED)
-    # These would let the request pose as another client.
-    for name in (VERSION, CLIENT_INFO, CLIENT_CAPABILITIES):
-        meta.pop(name, None)
-    return method, {**params, META: meta}, view
 
 
 def call_routes(answer: Handle | str) -> tuple[Route, ...]:

@@ -91,6 +91,13 @@ class Row:
         """The number of its messages, dropped ones included."""
         return len(self.messages) + self.left_out
 
+    @property
+    def answer(self) -> StoredMessage | None:
+        """The answer to its first message, if it is here."""
+        number = self.first.number
+        answers = (stored for stored in self.messages if stored.observed.kind in ANSWERS)
+        return next((answer for answer in answers if answer.observed.answers == number), None)
+
     def add(self, stored: StoredMessage) -> None:
         """Add a message."""
         observed = stored.observed

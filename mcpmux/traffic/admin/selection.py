@@ -24,14 +24,13 @@ from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.reading.export import to_har
 from mcpmux.traffic.reading.filters import LIVE_NAMES, Filter, FilterError, Key, parse_filter
-from mcpmux.traffic.record import ANSWERS, VERSION, Record, encode_record, micros_of, rfc3339
+from mcpmux.traffic.record import VERSION, Record, encode_record, micros_of, rfc3339
 from mcpmux.traffic.replay.report import compare
 
 WRITTEN_BYTES = 64 * 2**10  # of a capture that are sent together
 READ_TOGETHER = 100  # messages that a thread is given together
 
-_ASKED = ("method", "params")
-_ANSWERED = ("result", "error")
+COMPARED = ("method", "params", "result", "error")  # members of messages
 
 
 def read_filter(text: str, names: Mapping[str, Key] = LIVE_NAMES) -> Filter:
@@ -48,45 +47,31 @@ async def find_differences(view: LiveView, left: Row, right: Row) -> dict[str, A
     `differences`: as `Difference.as_json`, with `captured` for the left row and `now` for the right one.
     `incomplete`: a message was too large to be kept, and is not compared.
     """
-    pairs = list(zip(_ends(left), _ends(right), strict=True))
-    return await trio.to_thread.run_sync(_compare, view, pairs)
+    firsts = [next(iter(row.messages), None) for row in (left, right)]
+    return await trio.to_thread.run_sync(_compare, view, [firsts, [left.answer, right.answer]])
 
 
-End = tuple[StoredMessage | None, tuple[str, ...]]
-"""A message, and the members to compare."""
-
-
-def _ends(row: Row) -> tuple[End, End]:
-    """Return the first message of a row, and its answer."""
-    first, request = row.first, next(iter(row.messages), None)
-    for message in row.messages:
-        seen = message.observed
-        if seen.kind in ANSWERS and seen.answers == first.number:
-            return (request, _ASKED), (message, _ANSWERED)
-    return (request, _ASKED), (None, _ANSWERED)
-
-
-def _compare(view: LiveView, pairs: list[tuple[End, End]]) -> dict[str, Any]:
+def _compare(view: LiveView, pairs: list[list[StoredMessage | None]]) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     incomplete = False
-    for left, right in pairs:
-        values = _members(view, *left), _members(view, *right)
-        if None in values:
+    for pair in pairs:
+        left, right = (_members(view, stored) for stored in pair)
+        if left is None or right is None:
             incomplete = True
         else:
-            differences += [difference.as_json() for difference in compare(*values)]
+            differences += [difference.as_json() for difference in compare(left, right)]
     return {"differences": differences, "incomplete": incomplete}
 
 
-def _members(view: LiveView, stored: StoredMessage | None, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return some members of a message, {} if there was none; None when its text was not kept."""
+def _members(view: LiveView, stored: StoredMessage | None) -> dict[str, Any] | None:
+    """Return COMPARED members of a message, {} if there was none; None when its text was not kept."""
     if stored is None:
         return {}
     message = view.record(stored).message
     if message is None:
         return None
     members = members_of(message)
-    return {name: value_of(members[name]) for name in names if name in members}
+    return {name: value_of(members[name]) for name in COMPARED if name in members}
 
 
 async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes], Awaitable[None]]) -> None:

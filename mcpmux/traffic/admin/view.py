@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
@@ -27,7 +27,7 @@ from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.outcome import CANCELLED, OK, OPEN, TOOL_ERROR, words_of
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary
-from mcpmux.traffic.record import ANSWERS, VERSION, Record, Run
+from mcpmux.traffic.record import VERSION, Record, Run, cut
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
@@ -89,11 +89,6 @@ class ShownRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     parts: list[tuple[str, float, float]] = []
 
 
-def _with_its_name(view: str) -> tuple[str, ...]:
-    """Return the names by which a filter finds a view: a narrowed one has that of the whole view, too."""
-    return tuple(dict.fromkeys(filter(None, (view.partition(NARROWED)[0], view))))
-
-
 @dataclass(eq=False)
 class LiveView:
     """Reads a ring for the inspector. `own`: the view of mcpmux's own requests."""
@@ -139,25 +134,19 @@ class LiveView:
         key = row.number, row.status
         brief = self._briefs.get(key)
         if brief is None:
-            failed = row.first.kind == "request" and row.status not in (OPEN, OK, NOTE, CANCELLED)
-            answers = [
-                stored
-                for stored in reversed(row.messages)
-                if failed and stored.observed.kind in ANSWERS and stored.observed.answers == row.first.number
-            ]
-            # None of them is there when the ring has dropped the row in the meantime.
-            arguments = self._read_short(row.messages[:1], arguments_text)
-            brief = arguments, self._read_short(answers[:1], failure_text)
+            has_failed = row.first.kind == "request" and row.status not in (OPEN, OK, NOTE, CANCELLED)
+            # Neither is there when the ring has dropped the row in the meantime.
+            arguments = self._read_short(next(iter(row.messages), None), arguments_text)
+            brief = arguments, self._read_short(row.answer if has_failed else None, failure_text)
             self._briefs[key] = brief
         return brief
 
-    def _read_short(self, messages: Sequence[StoredMessage], read: Callable[[Any], str]) -> str:
+    def _read_short(self, stored: StoredMessage | None, read: Callable[[Any], str]) -> str:
         """Return what `read` makes of a message, on one line and cut; "" without one, or of a large one."""
-        for stored in messages:
-            message = self.record(stored).message if len(stored.observed.data) <= LARGE else None
-            text = " ".join(read(msgspec.json.decode(message)).split()) if message is not None else ""
-            return text if len(text) <= SHORT else f"{text[:SHORT]}…"
-        return ""
+        if stored is None or len(stored.observed.data) > LARGE:
+            return ""
+        message = self.record(stored).message
+        return cut(" ".join(read(msgspec.json.decode(message)).split()), SHORT) if message is not None else ""
 
     def _summary(self, row: Row) -> ShownRow:
         method, target = self.texts(row)
@@ -275,10 +264,10 @@ class LiveView:
     async def _message(self, stored: StoredMessage, limit: int) -> Message:
         record = await self.read(stored)
         body = record.message or b""
-        if cut := len(body) > limit:
+        if is_cut := len(body) > limit:
             beginning = bytes(body)[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
-        return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
+        return Message(at=self.when(stored.observed.at), record=record, cut=is_cut, gone=stored.too_large)
 
     async def read(self, stored: StoredMessage) -> Record:
         """Return `record`; a large message is redacted in a thread."""
@@ -316,6 +305,7 @@ class LiveView:
         seen = [stored.observed for stored in row.messages]
         session = first.leg.session
         word = row.status if row.status != NOTE else None
+        view = shown.view or ""
         begun = Record(
             v=VERSION,
             run=self._run.name,
@@ -334,7 +324,8 @@ class LiveView:
             kind="exchange" if row.exchange else first.kind,
             client=shown.client,
             revision=shown.revision,
-            view=_with_its_name(shown.view or ""),
+            # A narrowed view is found by the name of the whole view, too.
+            view=tuple(filter(None, (view.partition(NARROWED)[0], view))),
             target=(shown.target,) if shown.target is not None else (),
             upstream=row.upstreams,
             leg=tuple({message.leg.side: None for message in seen}),
@@ -379,16 +370,11 @@ def arguments_text(message: Any) -> str:
     arguments = params.get("arguments")
     members = arguments if isinstance(arguments, dict) else params
     shown = (
-        f"{name}: {_shorten(value)}"
+        f"{name}: {cut(msgspec.json.encode(value).decode(), SHORT_VALUE)}"
         for name, value in members.items()
         if members is arguments or name not in NO_ARGUMENTS
     )
     return ", ".join(islice(shown, SHORT))
-
-
-def _shorten(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= SHORT_VALUE else f"{text[:SHORT_VALUE]}…"
 
 
 def failure_text(message: Any) -> str:

@@ -140,7 +140,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb": 1000**2, "mib": 1024**2}
 _BYTES |= {"g": 1024**3, "gb": 1000**3, "gib": 1024**3}
 _MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
-_NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
+_NUMBER = re.compile(r"#?(-?\d{1,15})", re.ASCII)
 _CODE = re.compile(r"-\d{1,15}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d.*)?", re.ASCII)
 _EXCHANGE = re.compile(r"#(\d{1,15})", re.ASCII)
@@ -172,14 +172,11 @@ class Key(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-def _read_exchange(text: str, now: datetime) -> int:
-    return _read_number(text.removeprefix("#"), now)
-
-
 def _read_number(text: str, _now: datetime) -> int:
-    if not _NUMBER.fullmatch(text):
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError("expected a whole number")
-    return int(text)
+    return int(match[1])
 
 
 def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
@@ -242,7 +239,6 @@ SORTS: Mapping[str, Sort] = {
     "flag": Sort(()),
     "status": Sort(_EQUAL, _read_status),
     "number": Sort(_IN_ORDER, _read_number),
-    "exchange": Sort(_IN_ORDER, _read_exchange),
     "duration": Sort(_IN_ORDER, lambda text, _: _measure(text, _MILLISECONDS, _DURATION)),
     "size": Sort(_IN_ORDER, lambda text, _: _measure(text.lower(), _BYTES, _SIZE)),
     "time": Sort(_IN_ORDER, _read_time),
@@ -315,7 +311,7 @@ _TABLE = (
     Key("duration", ("ms", "latency"), "duration", "of an answer, since its request", lambda s: s.ms),
     Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
     Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
-    Key("exchange", (), "exchange", "number of the exchange", lambda s: s.exchange),
+    Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
     Key("own", (), "flag", "a flag: mcpmux has asked by itself", lambda s: s.own),
     Key("since", (), "since", "that passed in the last 10m, or since 12:30", _time),
     Key("until", (), "since", "that passed before", _time),

@@ -338,15 +338,11 @@ def _durations(calls: Sequence[TimedCall], **of: Any) -> Durations:
     for call in calls:
         histogram.record(call.ms / 1000)
     places = Counter(bisect.bisect_left(EDGES, call.ms) for call in calls)
-    p50, p90, p95, p99, most = percentiles_of(histogram, (50, 90, 95, 99, 100)).values()
+    of |= percentiles_of(histogram, (50, 90, 95, 99))
     return Durations(
         count=len(calls),
         errors=sum(call.failed for call in calls),
-        p50=p50,
-        p90=p90,
-        p95=p95,
-        p99=p99,
-        most=most,
+        most=round(histogram.most * 1000, 3) if calls else None,
         buckets=[places[place] for place in range(len(EDGES) + 1)],
         **of,
     )
