@@ -53,16 +53,17 @@ export class Latency extends Polled {
       ${names.length > 0 && this.table("By tool, resource and prompt", names, edges, [
         { name: "Name", show: ({ method, name }) => html`
           <button class="more" title="Its exchanges, the longest first" onclick=${() =>
-            this.props.onFilter(`method=${method} uri=${quote(name)}`, "-duration")}>${name}</button>` },
+            this.props.onFilter(ofName({ method, name }), "-duration")}>${name}</button>` },
         { name: "Method", show: ({ method }) => method },
-      ])}
+      ], ofName)}
       ${this.table("By upstream and method", groups, edges, [
         { name: "Upstream", show: ({ upstream }) => upstream || html`<em>whole exchange</em>` },
         { name: "Method", show: ({ method }) => method },
-      ])}`;
+      ], ({ upstream, method }) => [upstream && `upstream=${upstream}`, `method=${method}`].filter(Boolean).join(" "))}`;
   }
 
-  table(title, rows, edges, columns) {
+  /** `filterOf(row)`: the filter that finds the exchanges of a row. */
+  table(title, rows, edges, columns, filterOf) {
     const time = (of) => (row) => format.duration(row[of]);
     const longest = (row) => (row.slowest ? html`
       <button class="more" title="Open this exchange"
@@ -73,7 +74,8 @@ export class Latency extends Polled {
         <${Sorted} name="groups" rows=${rows} columns=${[
           ...columns,
           { name: "Answers", number: (row) => row.count, show: (row) => format.count(row.count) },
-          { name: "Failed", number: (row) => row.errors / row.count, show: failed },
+          { name: "Failed", number: (row) => row.errors / row.count, show: (row) =>
+            failed(row, () => this.props.onFilter(`${filterOf(row)} failed`)) },
           { name: "Median", number: (row) => row.p50, show: time("p50") },
           { name: "90 %", number: (row) => row.p90, show: time("p90") },
           { name: "99 %", number: (row) => row.p99, show: time("p99") },
@@ -145,9 +147,14 @@ function answers(slots, wide) {
     times(slots, COUNTS, wide));
 }
 
-function failed({ count, errors }) {
+const ofName = ({ method, name }) => `method=${method} uri=${quote(name)}`;
+
+function failed({ count, errors }, onClick) {
   const share = ((100 * errors) / count).toFixed(errors / count < 0.1 ? 1 : 0);
-  return errors ? html`<span class="bad">${format.count(errors)} (${share} %)</span>` : "0";
+  return errors ? html`
+    <button class="more bad" title="The exchanges that failed" onclick=${onClick}>
+      ${format.count(errors)} (${share} %)
+    </button>` : "0";
 }
 
 function histogram(buckets, edges) {

@@ -49,7 +49,7 @@ export function adviceFor({ name, state, trouble, command, output = [] }) {
   return output.length ? "Its output below may say why." : "Try its command in a terminal.";
 }
 
-/** `admin`: see api.js. */
+/** `admin`: see api.js; `onFilter(filter)`: show the exchanges that fit it. */
 export class Upstreams extends Polled {
   async load() {
     const [{ upstreams }, stats, { endpoint }] = await Promise.all([
@@ -91,7 +91,10 @@ export class Upstreams extends Polled {
           ["Rate", format.rate(count / seconds)],
           ["Median", format.duration(p50) || "–"],
           ["95 %", format.duration(p95) || "–"],
-          ["Failed", count ? `${format.count(errors)} of ${format.count(count)}` : "–"],
+          ["Failed", errors ? html`
+            <button class="more" title="The exchanges that failed" onclick=${() =>
+              this.props.onFilter(`upstream=${name} failed`)}>${format.count(errors)} of ${format.count(count)}</button>`
+            : count ? `0 of ${format.count(count)}` : "–"],
           ["In flight", format.count(upstream.in_flight)],
           ["Restarts", format.count(upstream.restarts)],
           ["Offers", upstream.capabilities.join(", ") || "nothing"],
