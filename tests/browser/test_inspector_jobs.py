@@ -12,6 +12,7 @@ import pytest
 
 from tests.browser.browser import Browser, Page, open_page
 from tests.browser.test_inspector_page import settle
+from tests.peers.revision import Json
 from tests.process.running import WAIT_SECONDS, Running
 from tests.process.test_workers import META, begin_modern
 
@@ -105,7 +106,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def make_calls(url: str) -> None:
     at = urlsplit(url)
-    calls = {
+    calls: dict[str, list[tuple[str, Json]]] = {
         "night-build": [("build", {"depth": 7})],
         "chat-app": [
             ("open", {"path": "plan.txt"}),

@@ -8,7 +8,8 @@ import sys
 import click
 import pytest
 
-from mcpmux.cli.main import SECTIONS, TRAFFIC_SECTIONS, LazyCommands, cli, traffic
+from mcpmux.cli.group import LazyCommands
+from mcpmux.cli.main import SECTIONS, TRAFFIC_SECTIONS, cli, traffic
 from tests.peers.blocking_client import HttpClient
 from tests.process.running import Running
 
