@@ -30,7 +30,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import modern_meta, with_meta
 from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.transports.byte_stream import PlainStream, connect
+from mcpmux.transports.byte_stream import PlainStream, open_socket
 from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
 from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.response_parser import ResponseParser
@@ -78,7 +78,7 @@ class Connector:
     async def open(self) -> HttpConnection:
         """Open one more. Raises ConnectFailed."""
         async with self._opening:
-            byte_stream = await connect(self._address or self.origin.host, self.origin.port)
+            byte_stream = PlainStream(await open_socket(self._address or self.origin.host, self.origin.port))
         with suppress(OSError):  # the server may have closed it by now
             self._address = byte_stream.socket.getpeername()[0]
         return HttpConnection(self, byte_stream)

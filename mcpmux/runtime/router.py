@@ -98,18 +98,31 @@ class Router:
         self.server_info, self.instructions = server_info, instructions
         self._signature = Signature(server_info)
 
-    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Answer one call. Raises RpcError, at once or when it is awaited."""
+    def exchange(self, call: Call, notify: Notify, is_counted: bool = False) -> Awaitable[Fields]:
+        """Answer one call, after unsealing its state and task id and checking the spelling of its members.
+
+        Raises RpcError, at once or when it is awaited. `is_counted`: it is counted, and will be settled.
+        """
         # Plain functions as far as the route: each coroutine would be resumed once more for every answer.
-        settle = None if call.method in m.READ_ONLY else self.settle
-        if settle is not None or self._rates.counts_requests:
-            return self._count_and_settle(call, notify, settle)
-        return self._check(call, notify)
+        if not is_counted:
+            settle = None if call.method in m.READ_ONLY else self.settle
+            if settle is not None or self._rates.counts_requests:
+                return self._count_and_settle(call, notify, settle)
+        # The session of a legacy client keeps its states and asks the questions itself.
+        if not call.legacy and (STATE in call.params or TASK_ID in call.params):
+            call = self.round_trips.taken_back(call)
+        is_open = self.access.is_open
+        # Before anything reads the members: a server may read another spelling than rules or interceptors.
+        if self.interception is not None or not (is_open or self.access.of(call.principal).is_open):
+            check_spelling(call)
+        if not is_open and self.search.is_about(call):
+            return self.search.exchange(call, notify)
+        return self._dispatch(call, notify)
 
     async def _count_and_settle(self, call: Call, notify: Notify, settle: Settle | None) -> Fields:
         await self.count(call)
         try:
-            result = await self._check(call, notify)
+            result = await self.exchange(call, notify, is_counted=True)
         except BaseException as error:  # a call that failed, or was cancelled, may have changed something too
             if settle is not None:
                 await settle()
@@ -122,19 +135,6 @@ class Router:
         """Count a request of a client. Raises Busy when it has too many."""
         if self._rates.counts_requests:
             await self._rates.begin(call)
-
-    def _check(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Answer a call after unsealing its state and task id and checking the spelling of its members."""
-        # The session of a legacy client keeps its states and asks the questions itself.
-        if not call.legacy and (STATE in call.params or TASK_ID in call.params):
-            call = self.round_trips.taken_back(call)
-        is_open = self.access.is_open
-        # Before anything reads the members: a server may read another spelling than rules or interceptors.
-        if self.interception is not None or not (is_open or self.access.of(call.principal).is_open):
-            check_spelling(call)
-        if not is_open and self.search.is_about(call):
-            return self.search.exchange(call, notify)
-        return self._dispatch(call, notify)
 
     def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         # The only upstream may know methods that mcpmux does not, and its lists need no merging.

@@ -175,11 +175,6 @@ class PlainStream:
         self.socket.close()
 
 
-async def connect(host: str, port: int) -> PlainStream:
-    """Open a TCP stream to host:port. Raises as `open_socket`."""
-    return PlainStream(await open_socket(host, port))
-
-
 async def open_socket(host: str, port: int) -> trio.SocketStream:
     """Open a TCP stream to host:port, on which the kernel notices that a quiet peer has vanished.
 

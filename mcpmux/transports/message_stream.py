@@ -30,15 +30,14 @@ LATE = "a large message did not come in time (`limits.body_timeout`)"
 class MessageStream(Protocol):
     """Whole messages in both directions. Any task may send; one task receives.
 
-    `offer` and `receive_nowait` are cheaper where many messages come at once. A stream may leave them out:
-    these here leave everything to `send` and `receive`.
+    `offer` is cheaper than `send`. A stream may leave it out: this one here leaves everything to `send`.
     """
 
     async def send(self, message: bytes) -> None:
         """Queue `message` to be sent, waiting while too much is queued. Raises TransportClosed."""
 
     async def receive(self) -> bytes:
-        """Return the next message.
+        """Return the next message; one that has come already may be returned without a checkpoint.
 
         Raises TransportClosed at the end, in every call from then on, and MessageTooLarge for a message over
         the limit; the next call returns the message after it.
@@ -50,10 +49,6 @@ class MessageStream(Protocol):
     def offer(self, message: bytes) -> bool:
         """Queue a message like `send`; return False, without effect, if that would wait or fail."""
         return False
-
-    def receive_nowait(self) -> bytes | None:
-        """Return a message that has arrived, None if `receive` would wait. Raises MessageTooLarge."""
-        return None
 
 
 Messages = TypeVar("Messages", bound=MessageStream)
@@ -86,21 +81,39 @@ class LineStream(MessageStream):
         return self.queue.offer(encode_line(message))
 
     async def receive(self) -> bytes:
-        while (message := self.receive_nowait()) is None:
-            await self._read_more()
-        return message
-
-    def receive_nowait(self) -> bytes | None:
-        if not self._received:
-            return None
+        holding = self._holding
+        while not self._received:
+            if self._receive_end is not None:
+                raise await self._ended(self._receive_end)
+            try:
+                # When sending breaks, the queue ends `scope` a moment later: last messages still arrive.
+                with self.queue.reading() as scope:
+                    # Only a message that takes room in the budget is hurried.
+                    if holding is None or not holding.size:
+                        chunk = await self._stream.receive_some(RECEIVE_BYTES)
+                    else:
+                        chunk = await receive_held(self._stream, scope, holding)
+                    self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
+                    if not chunk:
+                        self._receive_end = "the stream has ended"
+                    if holding is not None:
+                        self._count(holding)
+            except BROKEN as error:
+                self._receive_end = f"cannot receive: {error.__cause__ or error}"
+            if scope.cancelled_caught:
+                self._receive_end = self.queue.end or LATE
         line = self._received.popleft()
         # From here on the receiver counts the message, if it keeps it.
-        if self._holding is not None and self._holding.size:
-            self._holding.hold(self._kept_bytes())
+        if holding is not None and holding.size:
+            holding.hold(self._kept_bytes())
         if isinstance(line, Oversized):
             limit = f"over the limit of {self._limit} bytes (`limits.max_message_bytes`)"
             raise MessageTooLarge(f"a message of {line.size} bytes is {limit}", line.excerpt)
         return line
+
+    async def _ended(self, reason: str) -> TransportClosed:
+        """Return the error with which `receive` ends."""
+        return TransportClosed(reason)
 
     async def send_eof(self) -> None:
         """Send the queued messages, then close the sending direction; receiving goes on.
@@ -145,28 +158,6 @@ class LineStream(MessageStream):
         self._received.clear()
         self._decoder.close()
         holding.hold(0)
-
-    async def _read_more(self) -> None:
-        if self._receive_end is not None:
-            raise TransportClosed(self._receive_end)
-        holding = self._holding
-        try:
-            # When sending breaks, the queue ends `scope` a moment later: last messages are still received.
-            with self.queue.reading() as scope:
-                # Only a message that takes room in the budget is hurried.
-                if holding is None or not holding.size:
-                    chunk = await self._stream.receive_some(RECEIVE_BYTES)
-                else:
-                    chunk = await receive_held(self._stream, scope, holding)
-                self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
-                if not chunk:
-                    self._receive_end = "the stream has ended"
-                if holding is not None:
-                    self._count(holding)
-        except BROKEN as error:
-            self._receive_end = f"cannot receive: {error.__cause__ or error}"
-        if scope.cancelled_caught:
-            self._receive_end = self.queue.end or LATE
 
 
 async def receive_held(stream: ReceiveStream, scope: trio.CancelScope, holding: Holding) -> bytes | bytearray:

@@ -115,18 +115,15 @@ class ChildProcess(LineStream):
     def returncode(self) -> int | None:
         return self._process.returncode
 
-    async def receive(self) -> bytes:
-        """Return the next message, see MessageStream; the error at the end describes the process's end."""
-        try:
-            return await super().receive()
-        except TransportClosed as error:
-            # The end of the pipe and the exit status come at almost the same time, in either order.
-            with trio.move_on_after(EXIT_SECONDS):
-                await self.wait()
-            if self.returncode is None:
-                raise TransportClosed(f"{error}, while the process is still running") from error
-            kind = PeerFinished if self.returncode == 0 else TransportClosed
-            raise kind(f"the process {_epitaph(self.returncode)}") from error
+    async def _ended(self, reason: str) -> TransportClosed:
+        """Return the error with which `receive` ends: it describes the process's end."""
+        # The end of the pipe and the exit status come at almost the same time, in either order.
+        with trio.move_on_after(EXIT_SECONDS):
+            await self.wait()
+        if self.returncode is None:
+            return TransportClosed(f"{reason}, while the process is still running")
+        kind = PeerFinished if self.returncode == 0 else TransportClosed
+        return kind(f"the process {_epitaph(self.returncode)}")
 
     async def stop(self, ladder: StopLadder) -> None:
         """Go down the stop ladder to its end, even when cancelled. Bounded by the sum of its steps.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import chain
 from time import gmtime, strftime
 from typing import Final, NamedTuple
 
@@ -58,15 +59,10 @@ def _is_name(name: str) -> bool:
     return name.lower() not in _FRAMING and _TOKEN.fullmatch(name) is not None
 
 
-def _is_short(fields: HeaderFields, size: int) -> bool:
-    for name, value in fields:
-        size += len(name) + len(value)
-    return size <= KEPT_CHARS
-
-
 def encode_response_head(status: int, fields: HeaderFields) -> bytes:
     """Return status line and fields, still open: the sender adds the framing and the empty line."""
-    return _kept_response_head(status, fields) if _is_short(fields, 0) else _response_head(status, fields)
+    is_short = sum(map(len, chain.from_iterable(fields))) <= KEPT_CHARS
+    return (_kept_response_head if is_short else _response_head)(status, fields)
 
 
 def _response_head(status: int, fields: HeaderFields) -> bytes:
@@ -87,7 +83,7 @@ def is_target(text: str) -> bool:
 
 def encode_request_head(method: str, target: str, fields: HeaderFields) -> bytes:
     """Return request line and fields, still open. Raises LocalProtocolError for what cannot be sent."""
-    is_short = _is_short(fields, len(method) + len(target))
+    is_short = sum(map(len, (method, target, *chain.from_iterable(fields)))) <= KEPT_CHARS
     return (_kept_request_head if is_short else _request_head)(method, target, fields)
 
 

@@ -22,7 +22,7 @@ import trio
 
 from mcpmux.config import Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
-from mcpmux.transports.byte_stream import PlainStream, connect
+from mcpmux.transports.byte_stream import PlainStream, open_socket
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
 from mcpmux.transports.stream import open_unix
 from mcpmux.transports.tls import ByteStream, CurrentContext, connect_tls
@@ -282,7 +282,7 @@ class Route(msgspec.Struct, frozen=True):
         elif self.unix is not None:
             byte_stream = PlainStream(await open_unix(self.unix))
         else:
-            byte_stream = await connect(self.origin.host, self.origin.port)
+            byte_stream = PlainStream(await open_socket(self.origin.host, self.origin.port))
         if self.tls is None:
             assert not self.origin.secure
             return byte_stream
@@ -292,7 +292,7 @@ class Route(msgspec.Struct, frozen=True):
 
 async def _open_proxy(proxy: Proxy, tls: CurrentContext | None) -> ByteStream:
     try:
-        byte_stream = await connect(proxy.origin.host, proxy.origin.port)
+        byte_stream = PlainStream(await open_socket(proxy.origin.host, proxy.origin.port))
         if tls is None:
             return byte_stream
         return await connect_tls(byte_stream, tls(), proxy.origin.authority, proxy.origin.host)
