@@ -48,7 +48,7 @@ from mcpmux.transports.process import StopLadder
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.upstreams.connection import Eras, SessionOpener
-from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.limiter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
 from mcpmux.upstreams.response_cache import CacheStore
 from mcpmux.upstreams.subscriber import Replicas, Subscriber

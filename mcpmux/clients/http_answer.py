@@ -18,7 +18,6 @@ from mcpmux.errors import RpcError, forget_frames
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Event, encode_notice
 from mcpmux.protocol.codes import (
-    BUSY,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     NOT_READ,
@@ -69,9 +68,7 @@ def is_json(request: HttpRequest) -> bool:
 
 def status_of(error: RpcError) -> int:
     """Return the HTTP status of an error answer."""
-    if isinstance(error, (NoSession, Busy)):
-        return error.status
-    return UNAVAILABLE if error.code == BUSY else http_status(error)
+    return error.status if isinstance(error, NoSession) else http_status(error)
 
 
 def headers_of(error: RpcError) -> HeaderFields:

@@ -104,7 +104,7 @@ class MuxService:
 
         None when the query is known to select some.
         """
-        return self.router.judging(principal)
+        return self.router.resolver.visible.judging(principal)
 
     def leave(self, client: object) -> None:
         """Forget a client that has gone. `client`: the object that identified it in its calls."""

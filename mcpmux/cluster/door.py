@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 import structlog
 import trio
 
-from mcpmux.clients.http_answer import HttpNotify, headers_of, respond, status_of
+from mcpmux.clients.http_answer import HttpNotify, answer_error, respond
 from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere
@@ -230,7 +230,7 @@ class Door(AnswersForOthers):
             await self._refuse(request, reply, error)
 
     async def _refuse(self, request: HttpRequest, reply: HttpReply, error: RpcError) -> None:
-        await reply.send(status_of(error), headers_of(error), encode_error(_id_in(request), error))
+        await answer_error(reply, error, _id_in(request))
 
 
 class HandedCalls(AnswersForOthers):

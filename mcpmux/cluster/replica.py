@@ -50,7 +50,7 @@ from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import CurrentContext, TlsContexts
-from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.limiter import RateCounter
 
 log = structlog.get_logger()
 

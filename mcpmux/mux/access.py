@@ -14,7 +14,7 @@ import msgspec
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.lru import Lru
-from mcpmux.mux.override import KIND_OF, Overrides
+from mcpmux.mux.override import KIND_OF, NO_OVERRIDES, Overrides
 from mcpmux.mux.pattern import Target, is_plain
 from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, SOME, USED_BY, USES, Policy, Rules, names_uri
 from mcpmux.mux.rewrite import Space
@@ -52,13 +52,9 @@ Decisions = Lru[tuple[Principal, str, str, str], str]
 """The rule that refuses a use, "" for none, by principal, upstream, method and target.
 
 A URI with several readings takes a tenth of a millisecond to judge, and so does a name in a view that selects
-a hundred; both come again with each list and each use.
+a hundred; both come again with each list and each use. A change of the rules in force, or of the known tools,
+makes all of them invalid.
 """
-
-
-def new_decisions() -> Decisions:
-    """Return an empty memory of decisions. The rules in force and the known tools must not change."""
-    return Lru(DECISIONS_KEPT, DECISIONS_BYTES)
 
 
 class InForce:
@@ -74,10 +70,10 @@ class InForce:
         self,
         rules: Sequence[Rules],
         selection: Selection | None = None,
-        overrides: Overrides | None = None,
+        overrides: Overrides = NO_OVERRIDES,
     ) -> None:
         self.rules = rules
-        self.is_plain = overrides is None and (selection is None or not selection.goes_by_hints)
+        self.is_plain = not overrides and (selection is None or not selection.goes_by_hints)
         self.is_searched = selection is not None and selection.is_searched
         self.selection = selection
         self.overrides = overrides
@@ -137,10 +133,9 @@ class Judge:
 
     def goes_by_tools(self, upstream: str) -> bool:
         """Return whether an upstream's tools must be known to decide about them, or to check arguments."""
-        selection, overrides = self.selection, self.overrides
-        if selection is not None and selection.asks_hints(upstream):
-            return True
-        return overrides is not None and overrides.has_parameters(upstream)
+        selection = self.selection
+        is_asking = selection is not None and selection.asks_hints(upstream)
+        return is_asking or self.overrides.has_parameters(upstream)
 
     def sees(self, upstream: str) -> bool:
         """Return whether the principal may use an upstream for anything, so that it may know of it."""
@@ -212,8 +207,7 @@ class Judge:
 
         Return None when `shown` is the original name of a renamed one.
         """
-        overrides = self.overrides
-        return shown if overrides is None else overrides.own_name(upstream, KIND_OF[method], shown)
+        return self.overrides.own_name(upstream, KIND_OF[method], shown)
 
     def overridden(
         self, method: str, space: Space, names: Sequence[str | None], items: Sequence[Raw]
@@ -223,7 +217,7 @@ class Judge:
         `names`: the upstream's own. `items`: as clients would see them without overrides.
         """
         overrides, kind = self.overrides, KIND_OF.get(method)
-        if overrides is None or kind is None:
+        if not overrides or kind is None:
             return names, items
         fields = [decode_fields(item) for item in items]
         shown = overrides.apply(space.upstream, kind, names, fields, space.expose_name)
@@ -231,8 +225,7 @@ class Judge:
 
     def shown_name(self, method: str, upstream: str, own: str) -> str:
         """Return the name under which the principal knows an upstream's tool or prompt."""
-        overrides = self.overrides
-        return own if overrides is None else overrides.shown_name(upstream, KIND_OF[method], own)
+        return self.overrides.shown_name(upstream, KIND_OF[method], own)
 
 
 def check_spelling(call: Call) -> None:

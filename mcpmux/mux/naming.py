@@ -29,7 +29,7 @@ from mcpmux.config import Upstream
 from mcpmux.config.report import CANDIDATES_LIMIT, closest
 from mcpmux.config.scalars import derive_prefix
 from mcpmux.config.views import RESOURCES, TEMPLATES, TOOLS, View
-from mcpmux.mux.override import Names, Overrides, overrides_of
+from mcpmux.mux.override import NO_OVERRIDES, Names, Overrides, overrides_of
 from mcpmux.mux.pattern import EVERYTHING, Glob, NameGlob, Target, TargetGlob, matches, rests_of
 from mcpmux.mux.rewrite import JOINT, UI, Namespace
 
@@ -96,8 +96,9 @@ class Naming:
         if kind in OF_URIS:
             owner_and_own = self.namespace.resolve_uri(text) if owner is not None else None
             return [_glob(owner_and_own[1] if owner_and_own is not None else text)]
-        overrides, space = self.overrides.get(view or ""), self.namespace.spaces.get(upstream)
-        if owner is None and (text == "*" or overrides is None or space is None or space.prefix):
+        overrides = self.overrides.get(view or "", NO_OVERRIDES)
+        space = self.namespace.spaces.get(upstream)
+        if owner is None and (text == "*" or not overrides or space is None or space.prefix):
             return [_glob(text)]
         joint = self._joints[upstream][0] if owner is not None else ""
         if text == f"{joint}*":
@@ -192,7 +193,7 @@ class Naming:
     def find_long(self, names: Names) -> Iterator[str]:
         """Yield sentences about names of tools that host apps or models may not accept."""
         for upstream, listed in names.items():
-            space, overrides = self.namespace.spaces[upstream], self.overrides.get("")
+            space, overrides = self.namespace.spaces[upstream], self.overrides.get("", NO_OVERRIDES)
             shown = {
                 name: space.expose_name(name)
                 for own in listed.get(TOOLS, ())
@@ -226,7 +227,7 @@ class Naming:
         owner = next(filter(None, (self.owner_of(text, kind) for kind in kinds)), None)
         # A prefix is long and the same for many names, so it is left out of the comparison.
         full_names: dict[str, list[str]] = {}
-        overrides = self.overrides.get(view)
+        overrides = self.overrides.get(view, NO_OVERRIDES)
         candidates = (
             (upstream, kind, own)
             for upstream, listed in names.items()
@@ -268,9 +269,7 @@ def _rests(text: str, beginning: str, is_settled: bool) -> list[str]:
     return rests_of(text, beginning)
 
 
-def _shown_name(overrides: Overrides | None, upstream: str, kind: str, own: str) -> str | None:
-    if overrides is None:
-        return own
+def _shown_name(overrides: Overrides, upstream: str, kind: str, own: str) -> str | None:
     return overrides.shown_name(upstream, kind, own) if overrides.is_shown(upstream, kind, own) else None
 
 

@@ -67,6 +67,9 @@ class Overrides:
 
     __hash__ = None  # type: ignore[assignment]  # not needed
 
+    def __bool__(self) -> bool:
+        return bool(self._by_own)
+
     def own_name(self, upstream: str, kind: str, shown: str) -> str | None:
         """Return the upstream's own name for a shown one; None for the original name of a renamed thing."""
         place = upstream, kind
@@ -137,6 +140,8 @@ class Overrides:
                 for text in find_bad_values(schema, override.parameters) if schema is not None else ():
                     yield f"an override of {own} of {upstream}: {text}"
 
+
+NO_OVERRIDES: Final = Overrides(())
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Input schemas by upstream and tool."""

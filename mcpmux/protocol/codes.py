@@ -119,6 +119,8 @@ def unknown_state() -> RpcError:
 
 def http_status(error: RpcError) -> int:
     """Return the HTTP status of a modern answer with this error."""
+    if isinstance(error, Busy):
+        return error.status
     if isinstance(error, MalformedRequest) or error.code in _BAD_REQUEST:
         return 400
-    return 404 if error.code == METHOD_NOT_FOUND else 200
+    return {METHOD_NOT_FOUND: 404, BUSY: UNAVAILABLE}.get(error.code, 200)

@@ -20,15 +20,10 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru
-from mcpmux.mux.access import (
-    NOTHING,
-    InForce,
-    Judge,
-    new_decisions,
-)
+from mcpmux.mux.access import DECISIONS_BYTES, DECISIONS_KEPT, NOTHING, Decisions, InForce, Judge
 from mcpmux.mux.listing import Listing
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
-from mcpmux.mux.override import KIND_OF, BadArguments, NotJudged, check_arguments, fill_in
+from mcpmux.mux.override import KIND_OF, NO_OVERRIDES, BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import Policy
@@ -93,8 +88,8 @@ class AccessControl:
         self.is_open = not (policy or common or overrides or self._has_views)
         self.policy, self.views, self._shown = policy, views, shown
         whole = tuple(rules for rules in (policy, common) if rules is not None)
-        self._in_force = {"": InForce(whole, None, overrides.get(""))}
-        self._decisions = new_decisions()
+        self._in_force = {"": InForce(whole, None, overrides.get("", NO_OVERRIDES))}
+        self._decisions: Decisions = Lru(DECISIONS_KEPT, DECISIONS_BYTES)
         self._open_judge = Judge(ANYONE, InForce(()), self._decisions)
         self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, view in views.items() if view.admits(ANYONE)}
@@ -102,7 +97,7 @@ class AccessControl:
         for name, selection in views.items():
             for upstream, hints in learned.items():
                 selection.learn(upstream, hints)
-            self._in_force[name] = InForce((*whole, selection), selection, overrides.get(name))
+            self._in_force[name] = InForce((*whole, selection), selection, overrides.get(name, NO_OVERRIDES))
         return frozenset(name for name in names if is_other or old.views.get(name) != views.get(name))
 
     @property
@@ -141,8 +136,8 @@ class AccessControl:
 
         The tool must have been learned. Raises RpcError for arguments that its shown schema does not allow.
         """
-        overrides, name = judge.overrides, upstream.name
-        parameters = overrides.parameters(name, own) if overrides is not None else {}
+        name = upstream.name
+        parameters = judge.overrides.parameters(name, own)
         if not parameters:
             return None
         try:
@@ -237,7 +232,7 @@ class AccessControl:
         """Return the only upstream's answer (changed in place), without list items that are not shown."""
         judge = self.of(call.principal)
         overrides = judge.overrides
-        if overrides is None and judge.is_open:
+        if judge.is_open and not overrides:
             return result
         kind = m.PAGED.get(call.method)
         if kind is not None:
@@ -247,7 +242,7 @@ class AccessControl:
                 items = []
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
             shown = await self.shown(call, upstream, key, names)
-            if overrides is not None and call.method in KIND_OF:
+            if overrides and call.method in KIND_OF:
                 shown = list(map(and_, shown, overrides.apply(upstream, KIND_OF[call.method], names, items)))
             result[kind.items] = raw(list(compress(items, shown)))
         return self.confined(result)

@@ -460,9 +460,9 @@ class Interception:
         if verdict.params is not None:
             if upstream is not None:
                 schema = upstream.listings[m.TOOLS_LIST].schema(own)
-                overrides = self._access.of(call.principal).overrides
-                if overrides is not None:
-                    schema = override_schema(schema, overrides.parameters(upstream.name, own))
+                parameters = self._access.of(call.principal).overrides.parameters(upstream.name, own)
+                if parameters:
+                    schema = override_schema(schema, parameters)
             return change_call(call, verdict.params, schema)
         if upstream is not None:
             schema = upstream.listings[m.TOOLS_LIST].schema(own, "outputSchema") or None

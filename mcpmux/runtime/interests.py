@@ -23,7 +23,7 @@ from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.sessions import MadeTask
 from mcpmux.transports.inline import in_task
-from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.limiter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
 

@@ -285,7 +285,7 @@ class Merger:
                 items = list(compress(items, shown))
                 names = list(compress(page.texts, shown))
                 judge = self._access.of(call.principal)  # other names may be in force by now
-            if judge.overrides is not None:
+            if judge.overrides:
                 names, items = judge.overridden(call.method, upstream.space, names, items)
             # A page with items of a private session must not be kept for other clients.
             parts.take(cached, for_all=upstream.config.session == "shared")

@@ -39,7 +39,7 @@ from mcpmux.runtime.round_trips import RoundTrips, UrlVisits
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.transports.inline import in_task
-from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.limiter import RateCounter
 from mcpmux.upstreams.registry import UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
 
@@ -265,10 +265,6 @@ class Router:
         """Raise a refusal that names the nearest item that the client sees."""
         raise await self.resolver.visible.with_hint(refusal, named, call, (kind,))
 
-    def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
-        """Return an awaitable that checks whether a query selects anything; see `VisibleNames`."""
-        return self.resolver.visible.judging(principal)
-
     async def introduce(
         self, *, legacy: bool = False, principal: Principal = ANYONE
     ) -> tuple[dict[str, object], str | None]:
@@ -438,7 +434,7 @@ class Router:
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
         # Nothing is judged or renamed: the reference stays as the client spelled it.
-        if only is not None and judge.is_open and judge.overrides is None:
+        if only is not None and judge.is_open and not judge.overrides:
             upstream = self._registry.for_call(only, call)
             if self.interception is None:
                 return await self._ask(upstream, call, notify)

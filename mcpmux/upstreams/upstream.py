@@ -45,8 +45,7 @@ from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock
 from mcpmux.upstreams.connection import Connection, SessionOpener
 from mcpmux.upstreams.health import Health
-from mcpmux.upstreams.limiter import Limiter
-from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.limiter import Limiter, RateCounter
 from mcpmux.upstreams.response_cache import ResponseCache
 from mcpmux.upstreams.status import UpstreamStatus
 from mcpmux.upstreams.subscriber import Subscriber

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
-from mcpmux.mux.access import InForce, Judge, new_decisions
+from mcpmux.lru import Lru
+from mcpmux.mux.access import Decisions, InForce, Judge
 from mcpmux.mux.pattern import (
     BOTH,
     CUTS,
@@ -92,7 +93,7 @@ def fits_simply(rule: AccessRule, principal: Principal, upstream: str, method: s
 
 
 def judge(principal: Principal, *rules: Policy) -> Judge:
-    return Judge(principal, InForce(rules), new_decisions())
+    return Judge(principal, InForce(rules), Lru(100, 100_000))
 
 
 def is_in(patterns: tuple[str, ...] | list[str], text: str) -> bool:
@@ -309,7 +310,7 @@ def test_a_remembered_decision_is_the_one_of_a_first_look(asked):
         AccessRule(effect="allow", principals=("ben",)),
         AccessRule(effect="deny", targets=("file:///secret/*",), name="no"),
     )
-    made, decisions = policy(*rules), new_decisions()
+    made, decisions = policy(*rules), Decisions(100, 100_000)
     for name, start, path in [*asked, *asked]:
         principal, use = Principal(name), ("docs", m.RESOURCES_READ, start + path)
         remembered = Judge(principal, InForce((made,)), decisions).refused_by(*use)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.views import HINTS, KINDS, Selector, View
-from mcpmux.mux.access import InForce, Judge, new_decisions
+from mcpmux.lru import Lru
+from mcpmux.mux.access import InForce, Judge
 from mcpmux.mux.pattern import Target, matches, parse_glob
 from mcpmux.mux.policy import SOME, Rules, policy_of
 from mcpmux.mux.view import Selection, hints_of
@@ -47,7 +48,7 @@ def selection(*include: Selector, exclude: tuple[Selector, ...] = ()) -> Selecti
 
 def judge(*rules: Rules) -> Judge:
     """Return the judge of an unknown client where all these rules are in force."""
-    return Judge(ANYONE, InForce(rules), new_decisions())
+    return Judge(ANYONE, InForce(rules), Lru(100, 100_000))
 
 
 def fits_simply(selector: Selector, upstream: str, kind: str, item: str) -> bool:
