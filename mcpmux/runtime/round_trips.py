@@ -136,11 +136,11 @@ class RoundTrips:
                 continue
             if key == TASK_ID and not knows_extension(call.meta.get(CLIENT_CAPABILITIES)):
                 raise extension_missing()  # first, so that the answer does not reveal the task
-            if key == STATE and text.endswith(NO_STATE):  # any process can continue, if its own has gone
-                del params[key]
-            elif text.startswith(ANYWHERE):
+            if text.startswith(ANYWHERE):
                 own = text[len(ANYWHERE) :]
                 params[key] = raw(own if key == STATE else self._read_task(own, principal))
+            elif key == STATE and text == f"{owner_of(text)}.{NO_STATE}":
+                del params[key]  # any process can continue, if its own has gone
             else:
                 try:
                     params[key] = raw(self._marks.own_part(text))

@@ -9,9 +9,9 @@ import pytest
 from mcpmux.config import Http
 from mcpmux.mux.rewrite import Marks, owner_of
 from tests.peers.revision import LEGACY, MODERN, Json
-from tests.peers.server import RpcFailure
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.task_server import EXTENSION, TaskServer
-from tests.runtime.test_asking import ASKED, Curious, client_of
+from tests.runtime.test_asking import ASKED, TOOL, Curious, client_of
 from tests.runtime.world import open_world
 
 ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
@@ -38,6 +38,24 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
         last = {"name": "x__t", "inputResponses": responses, "requestState": more["requestState"]}
         result = await client.request("tools/call", last)
         assert len(json.loads(result["content"][0]["text"])) == 2
+
+
+async def test_a_servers_state_comes_back_whatever_it_ends_with(autojump_clock):
+    brought: list[Json] = []
+
+    async def handle(_server: ScriptedServer, params: Json, _message: Json) -> Json:
+        brought.append(params)
+        if "requestState" in params:
+            return {"resultType": "complete", "content": []}
+        return {"resultType": "input_required", "inputRequests": {}, "requestState": "half.no-state"}
+
+    server = ScriptedServer(MODERN, tools=[TOOL], handlers={"tools/call": handle})
+    async with open_world({"x": server}, marks=Marks("2")) as world:
+        client = await client_of(world, MODERN)
+        state = (await client.request("tools/call", {"name": "x__t"}))["requestState"]
+        assert state == "2.half.no-state"
+        await client.request("tools/call", {"name": "x__t", "inputResponses": {}, "requestState": state})
+    assert brought[-1]["requestState"] == "half.no-state"
 
 
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
