@@ -236,7 +236,7 @@ class Interception:
             self._chains[place] = Chain(method, by_stage) if by_stage else None
         return self._chains[place]
 
-    def chain_for(self, call: Call, upstream: str) -> Chain | None:
+    def chain_for(self, call: Call, upstream: str | None) -> Chain | None:
         """Return the interceptors for a call, as `chain` does; one without any if it comes with consent.
 
         The interceptor that asked for consent may have gone with its configuration.

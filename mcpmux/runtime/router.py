@@ -146,15 +146,18 @@ class Router:
         return route(call, notify)
 
     def _stepped(
-        self, upstream: str, own: str | None, call: Call, notify: Notify, work: AnswerCall
+        self, upstream: str | None, own: str | None, call: Call, notify: Notify, work: AnswerCall
     ) -> Awaitable[Fields]:
-        """Answer a call by `work`, between the interceptors that it is for. `own`: see `Interception`."""
-        assert self.interception is not None
-        chain = self.interception.chain_for(call, upstream)
-        if chain is None:
+        """Answer a call by `work`, between the interceptors that it is for.
+
+        `upstream`: None for several. `own`: see `Interception`.
+        """
+        interception = self.interception
+        chain = interception.chain_for(call, upstream) if interception is not None else None
+        if interception is None or chain is None:
             return work(call, notify)
-        session = self._registry.for_call(upstream, call)
-        return self.interception.exchange(chain, session, own, call, notify, work)
+        session = self._registry.for_call(upstream, call) if upstream is not None else None
+        return interception.exchange(chain, session, own, call, notify, work)
 
     async def _admit_subscription(self, owner: str, own: str, call: Call) -> None:
         """Have the interceptors judge a subscription to one URI. Raises RpcError when it is refused."""
@@ -164,12 +167,7 @@ class Router:
             await interception.admit(chain, self._registry[owner], own, call)
 
     async def _list(self, call: Call, notify: Notify) -> Fields:
-        interception = self.interception
-        chain = interception.chain(call.method, None) if interception is not None else None
-        if interception is None or chain is None:
-            return self._signature.put_on(await self._merger.page(call, notify))
-        page = await interception.exchange(chain, None, None, call, notify, self._merger.page)
-        return self._signature.put_on(page)
+        return self._signature.put_on(await self._stepped(None, None, call, notify, self._merger.page))
 
     async def _pass_on(self, only: str, call: Call, notify: Notify, *, is_stepped: bool = False) -> Fields:
         """Answer a list, or a call of a method that mcpmux does not know, in the words of the only upstream.
@@ -436,8 +434,6 @@ class Router:
         # Nothing is judged or renamed: the reference stays as the client spelled it.
         if only is not None and judge.is_open and not judge.overrides:
             upstream = self._registry.for_call(only, call)
-            if self.interception is None:
-                return await self._ask(upstream, call, notify)
             own = target_in(call.params)
             return await self._stepped(only, own, call, notify, partial(self._ask, upstream))
         ref, key, named = judge.read_ref(call)
@@ -446,8 +442,6 @@ class Router:
         else:
             owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
         upstream, own_ref = self._registry.for_call(owner, call), raw({**ref, key: raw(own)})
-        if self.interception is None:
-            return await self._ask_about(upstream, own_ref, call, notify)
         return await self._stepped(owner, own, call, notify, partial(self._ask_about, upstream, own_ref))
 
     def _ask_about(self, upstream: Upstream, ref: Raw, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -469,8 +463,6 @@ class Router:
         rule = judge.refused_by(owner, m.TOOLS_CALL, tool)
         if rule is not None:
             raise as_refused(no_task(), rule)
-        if self.interception is None:
-            return await self._ask_about_task(upstream, own, call, notify)
         work = partial(self._ask_about_task, upstream, own)
         return await self._stepped(owner, tool, call, notify, work)
 
