@@ -116,7 +116,7 @@ class Replica:
         self.calls = HandedCalls(members, self._client)
         answers = self._deliver, self.calls.answer, self._hear, self.describe, self.listens.answer
         self.port = ReplicaPort(seal, members, *answers)
-        self._places = StoredPlaces(store, seal, members, self._seconds)
+        self._places = StoredPlaces(store, seal, members, config.limits)
         self._sessions: list[StoredSessions] = []
         self._doors: dict[int, Door] = {}
         self._since = time.time()
@@ -133,7 +133,7 @@ class Replica:
         self.members.on_gone = hub.others_lost
         hub.others_lost()  # one whose clients come here may have gone before
         self._service, self._hub = service, hub
-        service.session_counter.count = self._places
+        service.session_counter = self._places
         rates.take_together = StoredTokens(self._store, self._seal, rates).take
         self.calls.attach(service)
         if self._tells:

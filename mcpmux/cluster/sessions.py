@@ -29,11 +29,12 @@ from mcpmux.clients.service import MuxService
 from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEvent
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.store import ForeignSeal, Place, Seal, Store, StoreAway, StoredSession
+from mcpmux.config import Limits
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.sessions import SessionCount, SessionFacts
+from mcpmux.runtime.sessions import SessionCounter, SessionFacts
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -88,12 +89,13 @@ class Upkeep:
                 self._end.set()
 
 
-class StoredPlaces(SessionCount):
+class StoredPlaces(SessionCounter):
     """The places of the sessions of this process among all others. `run` has to run."""
 
-    def __init__(self, store: Store, seal: Seal, members: Membership, seconds: float) -> None:
-        """Take `seconds`, after which an unused session ends."""
+    def __init__(self, store: Store, seal: Seal, members: Membership, limits: Limits) -> None:
+        super().__init__(limits.max_sessions_per_principal)
         self._store, self._seal, self._members = store, seal, members
+        seconds = limits.session_idle
         self._seconds = seconds * KEPT_LONGER
         self._here: dict[str, Place] = {}
         self._left: set[Place] = set()  # to be reported to the store; bounded by the sessions there were
@@ -111,8 +113,8 @@ class StoredPlaces(SessionCount):
         """Return the place under the id that is in force now, if it depends on an id."""
         return place._replace(owner=self._members.replica) if place.owner else place
 
-    async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
-        """See SessionCount."""
+    async def take(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
+        """See SessionCounter."""
         await in_task()
         members = self._members
         if not await members.inside() and not members.is_left:
@@ -129,12 +131,12 @@ class StoredPlaces(SessionCount):
             self._here[session_id] = place
         return is_taken
 
-    def go_on(self, session_id: str, principal: str) -> None:
-        """See SessionCount."""
+    def keep(self, session_id: str, principal: str) -> None:
+        """See SessionCounter."""
         self._here[session_id] = self._place_of(session_id, principal, lasting=True)
 
     def end(self, session_id: str) -> None:
-        """See SessionCount."""
+        """See SessionCounter."""
         if (place := self._here.pop(session_id, None)) is not None:
             self._free(self._owned(place))
 
@@ -143,7 +145,7 @@ class StoredPlaces(SessionCount):
         self._upkeep.remove_soon()
 
     def lose(self, session_id: str) -> None:
-        """See SessionCount."""
+        """See SessionCounter."""
         self._here.pop(session_id, None)
 
     async def regain(self) -> None:

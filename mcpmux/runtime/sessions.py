@@ -57,29 +57,45 @@ class SessionFacts(msgspec.Struct, array_like=True, frozen=True):
 SETTING: Final = "limits.max_sessions_per_principal"
 
 
-class SessionCount:
-    """Counts the sessions of this process only. A session keeps its id in every process.
+class SessionCounter:
+    """Counts the sessions of this process if `most` limits those of a principal.
 
-    `principal`: a name.
+    A session keeps its id in every process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self._principals: dict[str, str] = {}  # of sessions, by their ids
         self._counts = Counter[str]()
 
-    async def begin(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
-        """Count a session, once. Return False, without counting it, when the principal has `most` others.
+    async def begin(self, session_id: str, principal: Principal, *, lasting: bool = False) -> None:
+        """Count a session that begins, once. `end` must follow, even if it fails.
 
-        `lasting`: other processes may take it over. Raises Busy when the count is unavailable.
+        `lasting`: other processes may take it over. Raises Busy for too many, or when the count is
+        unavailable.
         """
+        most = self._most
+        if most is not None and not await self.take(session_id, principal.name, most, lasting=lasting):
+            sentence = f"this principal has {most} sessions, which is all that it may have; end one"
+            raise Busy(sentence, SETTING, own=True)
+
+    def go_on(self, session_id: str, principal: Principal) -> None:
+        """Take over a session that another process has counted."""
+        if self._most is not None:
+            self.keep(session_id, principal.name)
+
+    # Replaced where several processes count together
+
+    async def take(self, session_id: str, principal: str, most: int, *, lasting: bool) -> bool:
+        """Count a session. Return False, without counting it, when the principal has `most` others."""
         if session_id not in self._principals:
             if self._counts[principal] >= most:
                 return False
-            self.go_on(session_id, principal)
+            self.keep(session_id, principal)
         return True
 
-    def go_on(self, session_id: str, principal: str) -> None:
-        """Take over a session that another process has counted. Never waits."""
+    def keep(self, session_id: str, principal: str) -> None:
+        """Count a session of this process that may be counted already. Never waits."""
         self._principals[session_id] = principal
         self._counts[principal] += 1
 
@@ -93,31 +109,3 @@ class SessionCount:
     def lose(self, session_id: str) -> None:
         """Forget a session that another process has taken over. Never waits."""
         self.end(session_id)
-
-
-class SessionCounter:
-    """Counts sessions if there is a limit. `count` may be replaced before the first session begins."""
-
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        self.count = SessionCount()
-
-    async def begin(self, session_id: str, principal: Principal, *, lasting: bool = False) -> None:
-        """Count a session that begins. `end` must follow, even if it fails. Raises Busy for too many."""
-        most = self._most
-        if most is not None and not await self.count.begin(session_id, principal.name, most, lasting=lasting):
-            sentence = f"this principal has {most} sessions, which is all that it may have; end one"
-            raise Busy(sentence, SETTING, own=True)
-
-    def go_on(self, session_id: str, principal: Principal) -> None:
-        """See SessionCount."""
-        if self._most is not None:
-            self.count.go_on(session_id, principal.name)
-
-    def end(self, session_id: str) -> None:
-        """See SessionCount."""
-        self.count.end(session_id)
-
-    def lose(self, session_id: str) -> None:
-        """See SessionCount."""
-        self.count.lose(session_id)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.sessions import SessionCount, SessionCounter
+from mcpmux.runtime.sessions import SessionCounter
 from tests.clients.test_sse_endpoint import open_site
 from tests.peers.client import QuietClient, ScriptedClient
 from tests.peers.http_client import request
@@ -66,7 +66,7 @@ def test_every_principal_has_as_many_sessions_as_it_may(most: int, acts: list[tu
 def test_without_a_limit_nothing_is_counted():
     counter = SessionCounter()
     assert all(begins(counter, str(number), "ann") for number in range(1000))
-    assert isinstance(counter.count, SessionCount) and not counter.count._counts
+    assert not counter._counts
 
 
 async def test_sessions_over_http_are_counted_until_they_end():
