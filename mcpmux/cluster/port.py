@@ -218,7 +218,7 @@ class ReplicaClient:
 
     async def ask_state(self, to: Neighbour) -> ReplicaState:
         """Return how another replica is. Raises TransportError, RemoteProtocolError."""
-        async with self._asked(to, StateWanted()) as response:
+        async with self._asked(to, StateWanted(), 200) as response:
             return msgspec.json.decode(await response.read(), type=ReplicaState)
 
     async def listen(self, to: Neighbour, wanted: ListenWanted, silence: float, notify: Notify) -> None:
@@ -227,7 +227,7 @@ class ReplicaClient:
         Raises TransportError, also after `silence` seconds without data, and RemoteProtocolError.
         """
         with trio.move_on_after(silence) as patience:
-            async with self._asked(to, wanted) as response:
+            async with self._asked(to, wanted, 200) as response:
                 decoder = SseDecoder(self._limits.body_bytes)
                 while part := await response.receive_some():
                     # Any bytes will do: the owner sends comments for as long as it has nothing to tell.
@@ -237,62 +237,31 @@ class ReplicaClient:
             return
         raise TransportClosed(f"it said nothing for {silence:g} s")
 
-    @asynccontextmanager
-    async def _asked(self, to: Neighbour, content: Content, status: int = 200) -> AsyncIterator[HttpResponse]:
-        """Send a letter, and yield its answer. Raises TransportError, RemoteProtocolError (bad status)."""
-        response = await self._post(to, content)
-        try:
-            if response.status != status:
-                raise RemoteProtocolError(f"it refuses: {(await response.read())[:200].decode()}")
-            yield response
-        except (UnicodeDecodeError, msgspec.DecodeError):
-            raise RemoteProtocolError("it does not answer as a replica does") from None
-        finally:
-            response.release()
-
     async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         """Have another replica answer a request. A reply that was begun is not finished if it is LOST."""
         try:
-            response = await self._post(to, handed)
+            async with self._asked(to, handed) as response:
+                if response.status == MISDIRECTED and NOT_HERE in response.headers:
+                    await response.read()
+                    return Outcome.NOT_THERE
+                self.handed_over += 1
+                await _pass_back(response, reply)
         except (TransportError, RemoteProtocolError) as error:
             log.info("a request was not handed over", replica=to.card.name, reason=str(error))
             return Outcome.UNSENT if was_unsent(error) else Outcome.LOST
-        try:
-            if response.status == MISDIRECTED and NOT_HERE in response.headers:
-                await response.read()
-                return Outcome.NOT_THERE
-            if REFUSED in response.headers:  # such as by another replica, which has its address now
-                reason = (await response.read()).decode()
-                log.warning("a request was not handed over", replica=to.card.name, reason=reason)
-                return Outcome.UNSENT
-            self.handed_over += 1
-            await _pass_back(response, reply)
-        except (TransportError, RemoteProtocolError) as error:
-            log.info("an answer was lost", replica=to.card.name, reason=str(error))
-            return Outcome.LOST
-        finally:
-            response.release()
         return Outcome.ANSWERED
 
     async def ask(self, to: Neighbour, handed: HandedRequest) -> tuple[int, bytes]:
         """Return another replica's answer to a request: status, body. Raises as `ask_state`."""
-        response = await self._post(to, handed)
-        try:
-            if REFUSED in response.headers:
-                raise RemoteProtocolError((await response.read())[:200].decode())
+        async with self._asked(to, handed) as response:
             return response.status, await response.read()
-        finally:
-            response.release()
 
     async def exchange(self, to: Neighbour, call: Call, notify: Notify) -> Fields:
         """Have another replica answer a call.
 
         Raises RpcError, which is its answer, and TransportError or RemoteProtocolError when there is none.
         """
-        response = await self._post(to, HandedCall.of(call))
-        try:
-            if REFUSED in response.headers:
-                raise ConnectFailed((await response.read()).decode())
+        async with self._asked(to, HandedCall.of(call)) as response:
             self.handed_over += 1
             if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
                 return _result_in(await response.read())
@@ -300,6 +269,25 @@ class ReplicaClient:
             while isinstance(message := _message_in((event := await events.next()).data), Notification):
                 await notify(Event(message.method, decode_fields(message.params)))
             return _result_in(event.data)
+
+    @asynccontextmanager
+    async def _asked(
+        self, to: Neighbour, content: Content, status: int | None = None
+    ) -> AsyncIterator[HttpResponse]:
+        """Send a letter, and yield its answer.
+
+        Raises TransportError: ConnectFailed when the letter is refused. Raises RemoteProtocolError, also for
+        another `status`.
+        """
+        response = await self._post(to, content)
+        try:
+            if REFUSED in response.headers:  # such as by another replica, which has its address now
+                raise ConnectFailed(f"it refuses: {(await response.read())[:200].decode()}")
+            if status not in (None, response.status):
+                raise RemoteProtocolError(f"it refuses: {(await response.read())[:200].decode()}")
+            yield response
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            raise RemoteProtocolError("it does not answer as a replica does") from None
         finally:
             response.release()
 

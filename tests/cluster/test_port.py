@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 import trio
-from structlog.testing import capture_logs
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cluster.letter import Card, HandedRequest, ListenWanted, Neighbour
@@ -19,7 +18,7 @@ from mcpmux.cluster.seal import ClusterSeal
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
-from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
@@ -70,12 +69,11 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
             0, HttpRequest("POST", "/mcp", "", {}, b"{}", "127.0.0.1:1", False, True, "")
         )
         neighbour = Neighbour(to or replica.members.replica, Card("a", replica.members.card.url))
-        with capture_logs() as logs:
-            outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
+        outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
+        with pytest.raises(ConnectFailed, match=reason):
+            await client.ask(neighbour, handed)
         client.close()
     assert outcome is Outcome.UNSENT
-    (sentence,) = (log["reason"] for log in logs if log["event"] == "a request was not handed over")
-    assert sentence.startswith(reason)
 
 
 OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

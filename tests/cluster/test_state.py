@@ -12,7 +12,7 @@ import trio
 from mcpmux import __version__
 from mcpmux.cluster import membership, replica
 from mcpmux.cluster.letter import Neighbour, ReplicaState
-from mcpmux.errors import RemoteProtocolError
+from mcpmux.errors import ConnectFailed
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import Replicas, move, open_replicas
 from tests.peers.http_client import request
@@ -133,5 +133,5 @@ async def test_a_state_that_was_refused_is_no_state():
         (other,) = replicas["a"].node.members.others
         client = replicas["a"].node._client
         assert (await client.ask_state(other)).name == "b"
-        with pytest.raises(RemoteProtocolError, match="it refuses: it is for another replica"):
+        with pytest.raises(ConnectFailed, match="it refuses: it is for another replica"):
             await client.ask_state(Neighbour("nobody", other.card))
