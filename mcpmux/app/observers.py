@@ -21,7 +21,7 @@ from mcpmux.app.mux import Mux
 from mcpmux.channels.tap import Tap, Trace
 from mcpmux.clients.service import Service
 from mcpmux.config import Admin, Config, HttpListener, Limits
-from mcpmux.traffic.observer import BatchObserver, ExchangeObserver, MessageObserver
+from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 RUN_BYTES = 4  # of randomness in the name of a run: enough to distinguish the runs of one machine
 
 
-class Observer(BatchObserver, ExchangeObserver, Protocol):
+class Observer(MessageObserver, ExchangeObserver, Protocol):
     """An observer of messages and of exchanges."""
 
 
@@ -205,7 +205,6 @@ async def open_observers(
         enter = stack.enter_async_context
         message_observers: list[MessageObserver] = []
         exchange_observers: list[ExchangeObserver] = [*first]
-        batch_observers: list[BatchObserver] = []
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
@@ -214,7 +213,7 @@ async def open_observers(
             if forwarder is None:
                 forwarder = observers.ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
             exchange_observers += (observers.metrics, forwarder)
-            batch_observers += (observers.metrics, forwarder)
+            message_observers += (observers.metrics, forwarder)
         if config.tracing.enabled:
             observers.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
             message_observers.append(observers.spans)
@@ -223,7 +222,7 @@ async def open_observers(
             from mcpmux.traffic.capture.capture import open_capture
 
             observers.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
-            batch_observers.append(observers.capture)
+            message_observers.append(observers.capture)
             if observers.capture.holds_back:
                 exchange_observers.append(observers.capture)
         if config.audit.directory is not None:
@@ -232,8 +231,8 @@ async def open_observers(
             replica = config.cluster.replica if config.cluster.url is not None else None
             observers.audit = await enter(open_audit(config.audit, run.name, redactor, replica=replica))
             exchange_observers.append(observers.audit)
-        if exchange_observers or batch_observers:
+        if exchange_observers or message_observers:
             from mcpmux.traffic.recorder import Recorder
 
-            observers.tap = Recorder(message_observers, exchange_observers, clock(), batch_observers)
+            observers.tap = Recorder(message_observers, exchange_observers, clock())
         yield observers

@@ -112,16 +112,10 @@ LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that the waiti
 
 
 class MessageObserver(Protocol):
-    """Gets every message when it passes, in the context of the work that it is sent or received for."""
-
-    def take(self, observed: Observation) -> None:
-        """Take a message. Must not wait."""
-
-
-class BatchObserver(Protocol):
     """Gets every message, many at a time.
 
-    `most_waiting`: how many messages of up to LONG_BYTES may be held back from it.
+    `most_waiting`: how many messages of up to LONG_BYTES may be held back from it. With 1 it gets each when
+    it passes, in the context of the work that it is sent or received for.
     """
 
     most_waiting: int

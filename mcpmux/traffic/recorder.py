@@ -20,7 +20,6 @@ from mcpmux.traffic.correlation import exchange_of, observe
 from mcpmux.traffic.observer import (
     BATCH,
     LONG_BYTES,
-    BatchObserver,
     Exchange,
     ExchangeObserver,
     MessageObserver,
@@ -30,26 +29,21 @@ from mcpmux.transports.inline import AT_ONCE, in_task
 
 
 class Recorder:
-    """See `runtime.tap.Tap`. `clock` returns seconds. `batch_observers` get messages last."""
+    """See `runtime.tap.Tap`. `clock` returns seconds."""
 
     def __init__(
         self,
         message_observers: Sequence[MessageObserver],
         exchange_observers: Sequence[ExchangeObserver],
         clock: Callable[[], float],
-        batch_observers: Sequence[BatchObserver] = (),
     ) -> None:
         self._exchange_observers = list(exchange_observers)
         self.keeps = bool(exchange_observers)
         self._clock = clock
         self._exchange_numbers = itertools.count(1)
         self._message_numbers = itertools.count(1)
-        self._takes = [observer.take for observer in message_observers]
-        self._batch_observers = list(batch_observers)
-        self._has_observers = bool(message_observers) or bool(batch_observers)
-        self._most_waiting = 1
-        if not message_observers:
-            self._most_waiting = min([BATCH, *(observer.most_waiting for observer in batch_observers)])
+        self._message_observers = list(message_observers)
+        self._most_waiting = min([BATCH, *(observer.most_waiting for observer in message_observers)])
         self._waiting: list[Observation] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
@@ -80,11 +74,11 @@ class Recorder:
         said: Said | None = None,
     ) -> None:
         """Collect a message, and pass the collected ones on when there are enough or it is long."""
-        if not self._has_observers:
+        if not self._message_observers:
             return
         waiting = self._waiting
         if not waiting:
-            for observer in self._batch_observers:
+            for observer in self._message_observers:
                 observer.expect(self.settle)
         # The context variable holds only now, so the exchange is noted before the message is decoded.
         at, exchange = self._clock(), EXCHANGE.get()
@@ -98,17 +92,14 @@ class Recorder:
             return
         waiting, self._waiting = self._waiting, []
         batch = observe(waiting, self._exchange_numbers, self._message_numbers)
-        for take in self._takes:
-            for observed in batch:
-                take(observed)
-        for observer in self._batch_observers:
+        for observer in self._message_observers:
             observer.take_all(batch)
 
     def exchange_of(
         self, leg: Leg, request_id: Id, message: bytes | None = None, said: Said | None = None
     ) -> int:
         """Return the exchange of a client's request. `message`: its bytes, if it passed just now."""
-        if not self._has_observers:
+        if not self._message_observers:
             return next(self._exchange_numbers)
         # The request is the last message: its exchange can begin without decoding it for the observers.
         if message is not None and self._waiting:

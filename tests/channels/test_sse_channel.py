@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
+from tests.channels.test_tap import Witness
 from tests.peers.http_server import HttpFace
 from tests.peers.revision import LEGACY, Json
 from tests.peers.server import ScriptedServer
@@ -126,9 +127,9 @@ async def test_a_server_known_to_be_so_is_not_tried_otherwise():
 async def test_whoever_watches_sees_over_what_the_messages_go(transport: str):
     over: dict[str | None, str] = {}
 
-    class Tape:
-        def take(self, seen: Observation) -> None:
-            over[seen.method] = seen.leg.transport
+    class Tape(Witness):
+        def take_all(self, batch: Sequence[Observation]) -> None:
+            over.update({seen.method: seen.leg.transport for seen in batch})
 
     recorder = Recorder([Tape()], [], trio.current_time)
     async with open_sse_face(Docs()) as face:

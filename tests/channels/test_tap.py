@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,8 +36,13 @@ class Witness:
     def passes(self) -> bool:
         return False
 
-    def take(self, seen: Observation) -> None:
-        self.seen.append(seen)
+    most_waiting = 1
+
+    def expect(self, settle: Callable[[], None]) -> None:
+        pass
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        self.seen += batch
 
     async def admit(self, exchange: Exchange) -> None:
         if self.refusal is not None:

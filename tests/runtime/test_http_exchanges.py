@@ -211,7 +211,7 @@ async def test_observed_calls_are_answered_without_a_task(server, era, monkeypat
     memory, metrics = Memory(), Metrics()
     spans = make_spans(memory)
     written, audit = make_audit()
-    recorder = Recorder([spans], [metrics, spans, audit], trio.current_time, [metrics])
+    recorder = Recorder([spans, metrics], [metrics, spans, audit], trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
         async with asking(server, era, monkeypatch, {"tap": recorder, "trace": spans.trace}) as session:
@@ -265,7 +265,7 @@ class Comparing:
 
 @ERAS
 async def test_what_is_said_of_messages_is_what_they_say(server, era, monkeypatch):
-    tap = Comparing(Recorder([], [], trio.current_time, [Metrics()]))
+    tap = Comparing(Recorder([Metrics()], [], trio.current_time))
     async with asking(server, era, monkeypatch, {"tap": tap}) as session:
         server.gate.set()
         tap.compared.clear()
@@ -279,7 +279,7 @@ async def test_what_is_said_of_messages_is_what_they_say(server, era, monkeypatc
 async def test_observers_see_a_call_cut_off_by_a_stop_as_cancelled():
     metrics = Metrics()
     written, audit = make_audit()
-    recorder = Recorder([], [metrics, audit], trio.current_time, [metrics])
+    recorder = Recorder([metrics], [metrics, audit], trio.current_time)
     server = Server(MODERN)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)

@@ -980,7 +980,7 @@ async def test_audit_log_and_metrics_have_each_verdict(autojump_clock):
         return {"verdict": "refuse", "reason": "secret"}
 
     seen, metrics = Seen(), Metrics()
-    tap = Recorder([], [metrics, seen], trio.current_time, [metrics])
+    tap = Recorder([metrics], [metrics, seen], trio.current_time)
     async with open_world({"x": disk()}, **intercepted_by(judge), tap=tap) as world:
         client = world.client()
         await client.refusal("tools/call", DELETE)

@@ -59,7 +59,7 @@ class Traffic:
         self.now = 0.0
         self.run = Run("test", 0.0, time.time())
         ring = LiveRing(rows, size)
-        self.recorder = Recorder([], [ring], lambda: self.now, [ring])
+        self.recorder = Recorder([ring], [ring], lambda: self.now)
         self.view = LiveView(ring, Redactor(Redaction()), self.run)
         self.client = self.recorder.client("http")
         self.client.name = "example-client"

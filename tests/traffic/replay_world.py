@@ -155,8 +155,13 @@ class Tape:
         self._redactor = Redactor()
         self._run = Run("5f3a9c01", 0.0, 1_800_000_000.0)
 
-    def take(self, seen: Observation) -> None:
-        self.records.append(to_record(seen, self._run, self._redactor))
+    most_waiting = 1
+
+    def expect(self, settle: Callable[[], None]) -> None:
+        pass
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        self.records += [to_record(seen, self._run, self._redactor) for seen in batch]
 
     def dialogues(self, side: Any = "client", name: str | None = None) -> list[Dialogue]:
         return read_dialogues(self.records, side, name).dialogues()

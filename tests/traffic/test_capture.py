@@ -226,7 +226,7 @@ async def capture(
 
 async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
+        recorder = Recorder([sink], observers_of(sink), lambda: 101.25)
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
         passed: list[tuple[Leg, Direction, dict[str, Any]]] = [
             (client, "in", {"id": "a", "method": "tools/list"}),
@@ -251,7 +251,7 @@ async def test_many_messages_are_captured_in_order_without_their_secrets(tmp_pat
     large = 300
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
+        recorder = Recorder([sink], observers_of(sink), lambda: 101.25)
         client = recorder.client("http")
         for number in range(1000):
             text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
@@ -269,7 +269,7 @@ async def test_many_messages_are_captured_in_order_without_their_secrets(tmp_pat
 
 async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, [sink])
+        recorder = Recorder([sink], (), lambda: 101.25)
         recorder.message_passed(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         await until(lambda: len(files_of(tmp_path)) == 2)
 
@@ -280,7 +280,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
     monkeypatch.setattr(capture_module, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, [sink])
+        recorder = Recorder([sink], (), lambda: 101.25)
         client = recorder.client("http")
         for number in range(BATCH * 2 + 1):
             recorder.message_passed(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
@@ -291,7 +291,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
 
 async def test_messages_of_level_off_are_not_written(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, [sink])
+        recorder = Recorder([sink], (), lambda: 101.25)
         client = recorder.client("http")
         for method in ("ping", "tools/list", "ping", "tools/list"):
             recorder.message_passed(
@@ -327,7 +327,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
     text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
+        recorder = Recorder([sink], observers_of(sink), lambda: 101.25)
         client = recorder.client("http")
         for number in range(300):
             with trio.fail_after(60):

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.traffic.capture import files as capture_files
-from mcpmux.traffic.capture.files import BadLine
-from mcpmux.traffic.reading import following
-from mcpmux.traffic.reading.following import Follower
+from mcpmux.traffic.capture.files import BadLine, Follower
 from mcpmux.traffic.record import encode_record
 from tests.traffic.made import record
 
@@ -137,7 +135,7 @@ def test_two_runs_in_one_folder_are_followed_at_once(world: World):
 
 
 def test_only_the_ends_of_the_newest_files_are_looked_through(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following, "LOOK_BACK_BYTES", 700)
+    monkeypatch.setattr(capture_files, "LOOK_BACK_BYTES", 700)
     world.add(world.file(1), *range(1, 20))
     world.add(world.file(2), *range(20, 40))
     with world.follow() as follower:

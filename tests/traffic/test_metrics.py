@@ -25,7 +25,7 @@ class Play:
     def __init__(self) -> None:
         self._metrics = Metrics()
         self.now = 0.0
-        self.recorder = Recorder([], [self._metrics], lambda: self.now, [self._metrics])
+        self.recorder = Recorder([self._metrics], [self._metrics], lambda: self.now)
         self.client = self.recorder.client("http")
         self.upstream = Leg("upstream", "docs#3", "stdio", "docs")
 

@@ -29,13 +29,12 @@ def pong(request_id: int) -> bytes:
 
 
 class Shelf:
-    """An archive that settles only on demand; and a sink."""
+    """An archive that settles only on demand."""
 
-    def __init__(self) -> None:
-        self.most_waiting = BATCH
+    def __init__(self, most_waiting: int = BATCH) -> None:
+        self.most_waiting = most_waiting
         self.batches: list[list[Observation]] = []
         self.expected = 0
-        self.told: list[Observation] = []
         self.settle: Callable[[], None] = lambda: None
 
     def expect(self, settle: Callable[[], None]) -> None:
@@ -45,13 +44,10 @@ class Shelf:
     def take_all(self, batch: Sequence[Observation]) -> None:
         self.batches.append(list(batch))
 
-    def take(self, seen: Observation) -> None:
-        self.told.append(seen)
-
 
 def watched() -> tuple[Recorder, Shelf, Leg]:
     shelf = Shelf()
-    recorder = Recorder((), (), lambda: 1.0, [shelf])
+    recorder = Recorder([shelf], (), lambda: 1.0)
     return recorder, shelf, recorder.client("http")
 
 
@@ -125,13 +121,13 @@ def test_a_leg_that_is_gone_is_forgotten_after_what_it_said_last():
     assert recorder.exchange_of(client, 1) == 0
 
 
-def test_sinks_are_told_at_once_and_the_archive_with_them():
-    shelf = Shelf()
-    recorder = Recorder([shelf], (), lambda: 1.0, [shelf])
+def test_an_observer_gets_each_message_at_once_and_the_archive_with_it():
+    shelf, other = Shelf(), Shelf(most_waiting=1)
+    recorder = Recorder([shelf, other], (), lambda: 1.0)
     client = recorder.client("http")
     recorder.message_passed(client, "in", ping(1))
-    assert [seen.kind for seen in shelf.told] == ["request"]
-    assert shelf.batches == [shelf.told]
+    assert [seen.kind for seen in other.batches[0]] == ["request"]
+    assert shelf.batches == other.batches
     assert recorder.exchange_of(client, 1) == 1
 
 

@@ -44,7 +44,7 @@ Send: TypeAlias = Callable[[TrafficBatch], Awaitable[None]]
 
 
 class TrafficForwarder:
-    """The end in a worker: a BatchObserver, and an ExchangeObserver that never waits. `run` must run."""
+    """The end in a worker: a MessageObserver, and an ExchangeObserver that never waits. `run` must run."""
 
     most_waiting = BATCH
     passes = False

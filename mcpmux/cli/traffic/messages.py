@@ -36,9 +36,9 @@ from mcpmux.cli.traffic.source import (
 from mcpmux.format import bytes_text, time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.traffic.capture.files import Follower
 from mcpmux.traffic.outcome import statuses_of
 from mcpmux.traffic.reading.filters import Filter, FilterError, body_texts
-from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.summary import (
     ExchangeSummary,
     Passage,

@@ -134,7 +134,7 @@ def weight_of(observed: Observation) -> int:
 
 
 class LiveRing:
-    """See the module. A BatchObserver, and an ExchangeObserver that never waits.
+    """See the module. A MessageObserver, and an ExchangeObserver that never waits.
 
     Call `catch_up` or `settle` before reading.
     """
@@ -163,13 +163,13 @@ class LiveRing:
         self.position = 0  # of the newest message
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """Remember how to settle. See BatchObserver."""
+        """Remember how to settle. See MessageObserver."""
         self._settle = settle
         if self.own is not None:
             self.own._settle = self.settle
 
     def take_all(self, batch: Sequence[Observation]) -> None:
-        """Take messages in order. See BatchObserver."""
+        """Take messages in order. See MessageObserver."""
         if self.own is not None:
             own = [observed for observed in batch if not observed.exchange and observed.own]
             if own:  # they must not be dropped together with those of clients

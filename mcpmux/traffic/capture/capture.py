@@ -126,7 +126,7 @@ class _Batch(msgspec.Struct, gc=False):
 
 
 class CaptureSink:
-    """Takes messages and writes them. See BatchObserver and ExchangeObserver.
+    """Takes messages and writes them. See MessageObserver and ExchangeObserver.
 
     `holds_back`: whether it observes exchanges, too, so that they wait for room in the queue.
     `dropped`: number of messages that found the queue full, or could not be written at the end. `paused`:

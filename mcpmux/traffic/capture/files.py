@@ -1,4 +1,4 @@
-"""Name, read, write and remove the files in a capture folder.
+"""Name, read, follow, write and remove the files in a capture folder.
 
     mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl.gz   compressed while it is written
     mcpmux-20261121T120000Z-5f3a9c01-0001.jsonl      with `compress = false`
@@ -156,6 +156,100 @@ def _read_file(path: Path, on_bad: OnBad) -> Iterator[Record]:
                 on_bad(BadLine(path, number + 1, DAMAGED))
     except OSError as error:
         on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
+
+
+# Files that grow, rotate and disappear. All that are being written are followed at once, so that several
+# mcpmux may write into one folder.
+
+LOOK_BACK_BYTES = 16 * 2**20  # of the newest records; reading more would take long
+GZIP_GROWTH = 8  # ratio of a capture's size to its compressed size
+
+
+class Follower:
+    """Follows files, and new files in folders, as a context. Blocks, never for long: the caller waits."""
+
+    def __init__(self, paths: Sequence[Path], on_bad: OnBad) -> None:
+        """`found_nothing`: there is no file yet. Raises OSError when a path cannot be read."""
+        self._folders = [path for path in paths if path.is_dir()]
+        self._on_bad = on_bad
+        self._start = expand_paths(paths)
+        self.found_nothing = not self._start
+        self.left_out = False
+        self._known = set(self._start)
+        # Other programs than mcpmux do not lock the plain files that they write.
+        growing = (path for path in self._start if path.suffix != GZIP or is_being_written(path))
+        self.growing = {path: LineReader(path) for path in growing}
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self.growing.values():
+            reader.close()
+
+    def recent(self) -> Iterator[Record]:
+        """Yield the ends of the newest files, oldest record first; `read` continues behind them.
+
+        Sets `left_out` if there is more before them.
+        """
+        size, place = 0, len(self._start)
+        while place > 0 and size < LOOK_BACK_BYTES:
+            place -= 1
+            path = self._start[place]
+            size += path.stat().st_size * (GZIP_GROWTH if path.suffix == GZIP else 1)
+        self.left_out = place > 0
+        for number, path in enumerate(self._start):
+            reader = self.growing.get(path)
+            if reader is None:
+                if number >= place:
+                    yield from read_files([path], self._on_bad)
+                continue
+            end: deque[bytes] = deque()
+            size = 0
+            while lines := reader.read():
+                end.extend(lines)
+                size += sum(map(len, lines))
+                while size > LOOK_BACK_BYTES:
+                    self.left_out = True
+                    size -= len(end.popleft())
+            if number >= place:
+                yield from self._records(path, end)
+
+    def skip(self) -> None:
+        """Skip all existing records."""
+        for reader in self.growing.values():
+            while reader.read():
+                pass
+
+    def read(self) -> list[Record]:
+        """Return the records since the last read; [] when there are none."""
+        records: list[Record] = []
+        idle = True
+        for path, reader in list(self.growing.items()):
+            lines = reader.read()
+            records += self._records(path, lines)
+            idle = idle and not lines
+            if reader.is_damaged:
+                self._on_bad(BadLine(path, 0, DAMAGED))
+            if not lines and (reader.is_complete or not path.exists()):
+                self.growing.pop(path).close()
+        if idle:  # else the rest of a complete file must come before the next file
+            for path in (path for folder in self._folders for path in find_files(folder)):
+                if path not in self._known:
+                    self._known.add(path)
+                    self.growing[path] = LineReader(path)
+                    records += self._records(path, self.growing[path].read())
+        return records
+
+    def _records(self, path: Path, lines: Iterable[bytes]) -> Iterator[Record]:
+        for line in filter(bytes.strip, lines):
+            try:
+                yield decode_record(line)
+            except BadRecord as error:
+                self._on_bad(BadLine(path, 0, str(error)))
+
+
+# Files that are removed, and those that may not be.
 
 
 def remove_surplus(directory: Path, config: Capture, now: float) -> None:

@@ -92,7 +92,7 @@ class LabelNames:
 
 
 class Metrics:
-    """A BatchObserver, and an ExchangeObserver that never waits.
+    """A MessageObserver, and an ExchangeObserver that never waits.
 
     Attributes map label values to counts, see `prometheus`; `settle` comes before they are read.
 
@@ -128,11 +128,11 @@ class Metrics:
         return {labels: size for labels, (_, size) in self._messages.items()}
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """Remember how to settle. See BatchObserver."""
+        """Remember how to settle. See MessageObserver."""
         self.settle = settle
 
     def take_all(self, batch: Sequence[Observation]) -> None:
-        """Count messages. See BatchObserver."""
+        """Count messages. See MessageObserver."""
         for observed in batch:
             self._take(observed)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,6 +81,7 @@ class Spans:
     _clock: Callable[[], float]
     propagate: bool = True
 
+    most_waiting = 1
     passes = False
 
     def __post_init__(self) -> None:
@@ -101,8 +102,15 @@ class Spans:
         """Use another set of upstreams."""
         self._servers = servers
 
-    def take(self, observed: Observation) -> None:
-        """Note the id of a request for its span. See MessageObserver."""
+    def expect(self, settle: Callable[[], None]) -> None:
+        """Ignore it, as no message waits. See MessageObserver."""
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        """Note the ids of requests for their spans. See MessageObserver."""
+        for observed in batch:
+            self._take(observed)
+
+    def _take(self, observed: Observation) -> None:
         if observed.kind != "request" or observed.id is None:
             return
         if observed.leg.side == "client" and observed.direction == "in":
