@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from benchmarks.process import Child
 from benchmarks.rates import FRESH
 from benchmarks.report import MEGA, Row, time_row
 from benchmarks.upstream import MODERN
+from mcpmux.cli.process import may_open
 from mcpmux.protocol import method as m
 
 ITEMS = 1000  # of each upstream
@@ -81,7 +81,7 @@ EXACT = at_most(1.05, " × as many")
 
 def many(bench: Bench) -> list[Row]:
     """Measure the processor time of lists, beside what it would be in proportion to a list of FEWEST."""
-    _allow_files(FILES * max(MORE))
+    may_open(FILES * max(MORE))
     fewest = _seconds(bench, FEWEST)
     table_rows = []
     for count in MORE:
@@ -99,7 +99,7 @@ def many(bench: Bench) -> list[Row]:
 
 def many_counted(bench: Bench) -> list[Row]:
     """Count the largest of these lists in instructions, which no cache and no neighbour changes."""
-    _allow_files(FILES * max(MORE))
+    may_open(FILES * max(MORE))
     count = max(MORE)
     times = count / FEWEST
     measure = f"list {count:,} × {FEW} resources, instructions, beside {times:g} × those of {FEWEST}"
@@ -139,11 +139,3 @@ def _seconds(bench: Bench, count: int) -> list[float]:
                 timed_walk(url, FEW * count)
                 seconds.append(mux.cpu_seconds() - start)
     return seconds
-
-
-def _allow_files(needed: int) -> None:
-    """Allow child processes as many open files, too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

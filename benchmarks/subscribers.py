@@ -10,7 +10,6 @@ once all streams are open, then one JSON object; with `--idle` it only keeps the
 
 from __future__ import annotations
 
-import resource
 import select
 import signal
 import time
@@ -24,6 +23,7 @@ from benchmarks.asking import SILENCE_SECONDS, Client
 from benchmarks.notifier import CHANGE_PATH
 from benchmarks.process import MeasurementFailed
 from benchmarks.upstream import LEGACY, MODERN
+from mcpmux.cli.process import may_open
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 
@@ -128,8 +128,7 @@ def measure(subscribers: list[Subscriber], upstream: str, changes: int) -> Deliv
 @click.option("--idle", is_flag=True, help="Cause no change.")
 def main(url: str, upstream: str | None, uri: str, era: str, count: int, changes: int, *, idle: bool) -> None:
     """Subscribe at URL; cause changes at the notifier UPSTREAM and wait for each."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + SPARE_FILES, hard), hard))
+    may_open(count + SPARE_FILES)
     subscribers = [Subscriber(url, uri, era) for _ in range(count)]
     click.echo("ready")
     if idle or upstream is None:

@@ -18,17 +18,15 @@ from typing import NamedTuple
 from attrs import define, field
 
 from mcpmux.bench.operation import SEVERAL, Ask
-from mcpmux.bench.results import OK
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.outcome import INPUT_REQUIRED, TOOL_ERROR
+from mcpmux.traffic.outcome import OK, outcome_of
 
 WRONG = "wrong answer"
 TIMEOUT = "timeout"
 UNFINISHED = "unfinished"
-COMPLETE = b'"complete"'  # the kind of nearly every result, as JSON
 MOST_KNOWN = 100_000  # first answers that are remembered; a template may make any number of subjects
 DIGEST_BYTES = 16  # enough that two different answers never look alike
 
@@ -63,17 +61,6 @@ def describe(error: McpmuxError) -> str:
     return "not reachable" if isinstance(error, ConnectFailed) else "connection lost"
 
 
-def judge(result: Fields) -> str:
-    """Return the outcome that a result states."""
-    failed = result.get("isError")
-    if failed is not None and bytes(failed) == b"true":
-        return TOOL_ERROR
-    kind = result.get("resultType")
-    if kind is None or bytes(kind) == COMPLETE:
-        return OK
-    return INPUT_REQUIRED if text_of(kind) == INPUT_REQUIRED else OK
-
-
 def words_of(result: Fields) -> str:
     """Return a tool's description of its failure: the first text in its content, "" without one."""
     with suppress(KeyError, ValueError):
@@ -90,8 +77,8 @@ class Checker:
     _known: dict[str, int | bytes] = field(factory=dict)
 
     def judge(self, ask: Ask, result: Fields) -> str:
-        """Judge an answer as `judge` does, and as WRONG for contents that differ from the first ones."""
-        outcome = judge(result)
+        """Return the outcome of an answer; WRONG for contents that differ from the first ones."""
+        outcome = outcome_of(ask.call.method, result)
         contents = result.get("contents")
         if outcome != OK or ask.subject is None or self._mode is None:
             return outcome

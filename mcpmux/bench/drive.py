@@ -27,10 +27,10 @@ from attrs import define, field
 from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Follow
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.plan import COUNT, Plan
-from mcpmux.bench.results import OK
 from mcpmux.bench.schedule import Ramp, SleepUntil, arrivals
 from mcpmux.bench.session import Session
 from mcpmux.bench.workload import Turns
+from mcpmux.traffic.outcome import OK
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
 DEAD_COUNT = 5  # of them at least: one refused connection is not an end

@@ -18,11 +18,12 @@ from mcpmux.bench.answer import TIMEOUT, Answer
 from mcpmux.bench.drive import Record, Work
 from mcpmux.bench.operation import bind
 from mcpmux.bench.plan import Plan
-from mcpmux.bench.results import OK, FanOut
+from mcpmux.bench.results import FanOut
 from mcpmux.bench.session import Session
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Notification, members_of, text_of
+from mcpmux.traffic.outcome import OK
 from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription

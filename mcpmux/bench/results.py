@@ -26,7 +26,6 @@ from mcpmux.traffic.reading.histogram import Distribution, merged
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-OK = "ok"
 WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an answer in vain
 BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
 LATE_SHARE = 0.01  # of the requests that may leave late before it is said

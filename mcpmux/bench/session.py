@@ -20,7 +20,6 @@ from mcpmux.bench.answer import Answer, Chain, Follow, Judge, describe, size_of,
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
 from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
-from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
 from mcpmux.channels.channel import Channel, ignore_event
 from mcpmux.channels.http_channel import HttpChannel
@@ -35,7 +34,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.merger import walk_pages
-from mcpmux.traffic.outcome import TOOL_ERROR
+from mcpmux.traffic.outcome import OK, TOOL_ERROR
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.connection import Connection, Eras, SessionOpener
 

@@ -22,7 +22,6 @@ from attrs import define, field
 
 from mcpmux.bench.results import (
     COLUMNS,
-    OK,
     WAITED,
     About,
     Connections,
@@ -32,6 +31,7 @@ from mcpmux.bench.results import (
     Series,
     Step,
 )
+from mcpmux.traffic.outcome import OK
 from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.redaction.redactor import Redactor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mcpmux.cli.console import show_json, tell
 from mcpmux.cli.group import Group
 from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic.source import show_place
+from mcpmux.cli.traffic.source import read_filter
 from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.format import count_text, time_text
@@ -25,7 +24,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in, read_head, read_records, verify
 from mcpmux.traffic.audit.record import MEMBERS
-from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, Sightings, parse_filter
+from mcpmux.traffic.reading.filters import TIME_LENGTH, Key, Sightings
 from mcpmux.transports.byte_stream import reason_of
 
 # The keys of filters for records: their members. A member that is a list fits if one of its items does.
@@ -168,10 +167,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
       mcpmux audit show /var/log/mcpmux/audit 'principal=corp:* method=tools/* ms>200' since=1h
       mcpmux audit show /var/log/mcpmux/audit outcome=tool_error --json
     """
-    try:
-        filter_ = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS)
-    except FilterError as error:
-        raise Mistake(show_place(error)) from None
+    filter_ = read_filter(" ".join(conditions), names=KEYS)
     is_wanted: Callable[[Any], bool] = filter_.matches
     sightings: Any = Sightings(filter_)  # of records of any kind
     unread = shown = 0

@@ -24,7 +24,8 @@ from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, Missing, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
 from mcpmux.config.scalars import Text
-from mcpmux.errors import ConfigError, format_path
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.toml_text import format_table
 from mcpmux.printable import printable
 
 LOGIN_SECONDS = 300.0  # for a person to find a password and to agree
@@ -203,11 +204,9 @@ def new_token(name: str, scopes: tuple[str, ...]) -> None:
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    lines = [f"[{format_path(('auth', 'tokens', name))}]", f'sha256 = "{hash_token(token)}"']
-    if scopes:
-        lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
+    table = {"sha256": hash_token(token), **({"scopes": scopes} if scopes else {})}
     click.echo("# For the configuration. The token itself is shown only once.", err=True)
-    click.echo("\n".join(lines) + "\n", err=True)
+    click.echo(format_table(("auth", "tokens", name), table), err=True)
     click.echo(token)
 
 

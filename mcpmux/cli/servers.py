@@ -25,11 +25,12 @@ from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError, Problem, RemoteProtocolError, TransportError
 from mcpmux.files import read_named_file, read_text, replace_text
 from mcpmux.hosts.configuration import read_mapping
-from mcpmux.hosts.document import get, parse, put, remove
+from mcpmux.hosts.document import parse, put, remove
 from mcpmux.hosts.importing import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.server_json import Described, choose, parse_server_json
+from mcpmux.protocol.envelope import value_at
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
 
 # A document from a file, or from a URL that the user names, bounded in size and time.
@@ -191,7 +192,7 @@ def remove_command(name: str, file: Path) -> None:
     place = find_place(document, format_)
     key = find_key(document, place, name)
     if key is None:
-        hint = hint_at(name, get(document, place) or ())
+        hint = hint_at(name, value_at(document, place) or ())
         raise Mistake(f"{file}: there is no server `{name}`{hint}")
     change(file, old_text, format_, lambda text: remove(text, format_, (*place, key)))
     click.echo(f"{name}: removed from {file}")
@@ -277,12 +278,12 @@ def find_place(document: Mapping[str, Any], format_: str) -> tuple[str, ...]:
     """Return the key path of the servers."""
     if format_ == "toml" or UPSTREAMS in document:
         return (UPSTREAMS,)
-    return next((place for place in SERVER_PLACES if get(document, place) is not None), SERVER_PLACES[0])
+    return next((place for place in SERVER_PLACES if value_at(document, place) is not None), SERVER_PLACES[0])
 
 
 def find_key(document: Mapping[str, Any], place: tuple[str, ...], name: str) -> str | None:
     """Return the key of the server that has the name, or gets it; None if there is none."""
-    servers = get(document, place)
+    servers = value_at(document, place)
     keys = servers if isinstance(servers, Mapping) else ()
     return next((key for key in keys if name in (key, derive_name(key))), None)
 

@@ -12,6 +12,7 @@ from mcpmux.config.reading import read_document, read_entries, read_table
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import derive_names
 from mcpmux.errors import ConfigError, Problem
+from mcpmux.protocol.envelope import value_at
 
 if TYPE_CHECKING:
     from mcpmux.hosts.host import Host
@@ -77,10 +78,9 @@ def _find_forms(
     document: Mapping[str, Any], *, is_json: bool
 ) -> Iterator[tuple[tuple[str, ...], Host, Mapping[str, Any]]]:
     """Yield the key path of servers, the host app that keeps them there, and the table around them."""
-    from mcpmux.hosts.document import get
     from mcpmux.hosts.host import FORMS
 
     for path, host in FORMS:
-        inside = get(document, path[:-1])
+        inside = value_at(document, path[:-1])
         if (host.format == "json") is is_json and isinstance(inside, Mapping) and path[-1] in inside:
             yield path, host, inside

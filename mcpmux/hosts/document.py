@@ -16,6 +16,7 @@ from typing import Any
 from mcpmux.config.reading import TOO_DEEP, SourceDocument, is_bounded
 from mcpmux.errors import ConfigError, Problem
 from mcpmux.hosts import jsonc_text, toml_text
+from mcpmux.protocol.envelope import value_at
 
 Path = tuple[str, ...]
 
@@ -43,14 +44,6 @@ def parse(text: str, format_: str) -> Mapping[str, Any]:
     if not is_bounded(document):
         raise ConfigError([TOO_DEEP])
     return document
-
-
-def get(document: Mapping[str, Any], path: Path) -> Any:
-    """Return the value at `path`; None if there is none."""
-    node: Any = document
-    for key in path:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node
 
 
 def with_lines(error: ConfigError, source: SourceDocument) -> ConfigError:
@@ -84,7 +77,7 @@ def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
 def remove(text: str, format_: str, path: Path) -> str:
     """Return the text without the value at `path`, unchanged otherwise. Raises ConfigError."""
     result = copy.deepcopy(dict(parse(text, format_)))
-    parent = get(result, path[:-1])
+    parent = value_at(result, path[:-1])
     if not isinstance(parent, dict) or path[-1] not in parent:
         return text
     del parent[path[-1]]

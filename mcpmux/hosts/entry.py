@@ -15,9 +15,9 @@ from attrs import evolve, field, frozen
 
 from mcpmux.config.layout import MCPMUX
 from mcpmux.config.report import closest
-from mcpmux.hosts.document import get
 from mcpmux.hosts.host import DOLLAR, OTHER, Machine, Place
 from mcpmux.hosts.reference import NotTakenOver, Surroundings, escape, reference, translate
+from mcpmux.protocol.envelope import value_at
 
 Table = dict[str, Any]
 
@@ -70,7 +70,7 @@ Part = tuple[Mapping[str, Any], Path | None, frozenset[str]]
 
 
 def _find_parts(place: Place, document: Mapping[str, Any]) -> Iterator[Part]:
-    node = _table(get(document, place.host.servers))
+    node = _table(value_at(document, place.host.servers))
     settings = _table(document.get("mcp")) if place.host.name == "gemini" else {}
     disabled = set(_texts(settings.get("excluded")))
     if "allowed" in settings:

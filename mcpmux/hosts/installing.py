@@ -25,8 +25,9 @@ from attrs import frozen
 
 from mcpmux.errors import ConfigError
 from mcpmux.files import PRIVATE, read_text, remove_file, replace_text, short_path
-from mcpmux.hosts.document import get, parse, put, remove
+from mcpmux.hosts.document import parse, put, remove
 from mcpmux.hosts.host import HOSTS, Host, Machine, Place, find_places
+from mcpmux.protocol.envelope import value_at
 
 NAME: Final = "mcpmux"
 BACKUP_SUFFIX: Final = ".before-mcpmux"
@@ -209,7 +210,7 @@ def _find_entry(place: Place, text: str | None) -> Mapping[str, Any] | None:
 
 def _servers_in(place: Place, text: str | None) -> Mapping[str, Any]:
     try:
-        servers = get(parse(text or "", place.host.format), place.host.servers)
+        servers = value_at(parse(text or "", place.host.format), place.host.servers)
     except ConfigError as error:
         raise ConfigError(error.found, str(place.path)) from None
     return servers if isinstance(servers, Mapping) else {}

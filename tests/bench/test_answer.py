@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from mcpmux.bench import answer
-from mcpmux.bench.answer import WRONG, Chain, Checker, describe, judge, size_of
+from mcpmux.bench.answer import WRONG, Chain, Checker, describe, size_of
 from mcpmux.bench.operation import Ask
-from mcpmux.bench.results import OK
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.outcome import INPUT_REQUIRED, TOOL_ERROR
+from mcpmux.traffic.outcome import OK, TOOL_ERROR
 
 
 def fields(**members: Any) -> Fields:
@@ -28,21 +27,6 @@ def ask(uri: str | None = "a:1") -> Ask:
 
 def text(words: str) -> Fields:
     return fields(contents=[{"uri": "a:1", "text": words}])
-
-
-@pytest.mark.parametrize(
-    ("members", "outcome"),
-    [
-        ({}, OK),
-        ({"isError": False}, OK),
-        ({"isError": True}, TOOL_ERROR),
-        ({"resultType": "complete"}, OK),
-        ({"resultType": "input_required"}, INPUT_REQUIRED),
-        ({"resultType": 5}, OK),
-    ],
-)
-def test_a_result_says_itself_whether_it_is_one(members: dict[str, Any], outcome: str) -> None:
-    assert judge(fields(**members)) == outcome
 
 
 @pytest.mark.parametrize("mode", ["hash", "length"])
@@ -64,7 +48,7 @@ def test_a_read_without_contents_is_wrong_and_anything_else_is_not_compared() ->
     checker = Checker("hash")
     assert checker.judge(ask(), fields()) == WRONG
     assert checker.judge(ask(None), fields(content=[])) == OK
-    assert checker.judge(ask(), fields(isError=True)) == TOOL_ERROR
+    assert checker.judge(ask_for("t"), fields(isError=True)) == TOOL_ERROR
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +103,7 @@ def chain(*following: Ask) -> tuple[Chain, list[tuple[int, int]]]:
             counted.append((sent, received))
         return next_ask
 
-    return Chain(ask_for("first"), lambda _ask, result: judge(result), follow), counted
+    return Chain(ask_for("first"), Checker(None).judge, follow), counted
 
 
 def test_a_good_answer_is_counted_and_the_next_ask_sent() -> None:
@@ -145,6 +129,6 @@ def test_what_is_no_single_request_is_pending() -> None:
 
 
 def test_nothing_follows_a_single_ask() -> None:
-    asks = Chain(ask_for("first"), lambda _ask, result: judge(result))
+    asks = Chain(ask_for("first"), Checker(None).judge)
     assert asks.advance(GOOD, 7) is None
     assert not asks.pending

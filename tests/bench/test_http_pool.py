@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.bench.answer import Chain, judge
+from mcpmux.bench.answer import Chain, Checker
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool
 from mcpmux.bench.operation import Ask
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
@@ -99,7 +99,7 @@ def read(uri: str = "memo:1") -> Ask:
 
 def alone(ask: Ask) -> Chain:
     """Return a chain of one."""
-    return Chain(ask, lambda _ask, result: judge(result))
+    return Chain(ask, Checker(None).judge)
 
 
 CALL = Ask("tool t", Call("tools/call", {"name": raw("t"), "arguments": raw({"a": 1})}, {}))
@@ -256,7 +256,7 @@ def following(*asks: Ask) -> tuple[Chain, list[tuple[int, int]]]:
             counted.append((sent, received))
         return next_ask
 
-    return Chain(first, lambda _ask, result: judge(result), follow), counted
+    return Chain(first, Checker(None).judge, follow), counted
 
 
 async def test_known_answers_are_followed_on_the_same_connection() -> None:
@@ -330,7 +330,7 @@ async def test_a_chain_that_is_cut_off_sends_nothing_more() -> None:
                     scope.cancel()
                 return read()
 
-            await pool.exchange(Chain(read(), lambda _ask, result: judge(result), follow))
+            await pool.exchange(Chain(read(), Checker(None).judge, follow))
         assert scope.cancelled_caught
         seen = count
         await pool.exchange(alone(read()))

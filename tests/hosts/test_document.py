@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import mcpmux.hosts
 from mcpmux.config.reading import SourceDocument
 from mcpmux.errors import ConfigError, KeyPath, Problem
-from mcpmux.hosts.document import get, parse, put, remove, with_lines
+from mcpmux.hosts.document import parse, put, remove, with_lines
+from mcpmux.protocol.envelope import value_at
 
 PLACES = {"json": ("mcpServers",), "toml": ("mcp_servers",), "yaml": ("extensions",)}
 ENTRY = {"command": "/opt/mcpmux", "args": ["serve", "a b", 'q"\\'], "env": {}}
@@ -170,9 +171,9 @@ def test_what_is_put_in_is_there_and_all_other_text_stays(made: tuple[str, str])
     original = parse(text, format_)
     after = put(text, format_, path, ENTRY)
     document = parse(after, format_)
-    assert get(document, path) == ENTRY
-    others = {key: value for key, value in (get(original, path[:-1]) or {}).items() if key != NEW}
-    assert {key: value for key, value in get(document, path[:-1]).items() if key != NEW} == others
+    assert value_at(document, path) == ENTRY
+    others = {key: value for key, value in (value_at(original, path[:-1]) or {}).items() if key != NEW}
+    assert {key: value for key, value in value_at(document, path[:-1]).items() if key != NEW} == others
     assert is_part_of(text.replace(": {}", ":"), after)
     assert after.count("\n") == after.count("\r\n") or "\r\n" not in text
 
@@ -182,7 +183,7 @@ def test_what_is_taken_out_again_leaves_the_text_as_it_was(made: tuple[str, str]
     format_, text = made
     path = (*PLACES[format_], NEW)
     after = remove(put(text, format_, path, ENTRY), format_, path)
-    if get(parse(text, format_), path[:-1]):
+    if value_at(parse(text, format_), path[:-1]):
         assert after == text
     else:  # an empty table stays, where the format has one
         assert is_part_of(text.replace(": {}", ":"), after)
@@ -202,10 +203,10 @@ def test_what_is_put_in_twice_is_there_once(made: tuple[str, str]) -> None:
 def test_any_entry_can_be_taken_out(made: tuple[str, str], data: st.DataObject) -> None:
     format_, text = made
     place = PLACES[format_]
-    keys = list(get(parse(text, format_), place) or ())
+    keys = list(value_at(parse(text, format_), place) or ())
     for key in data.draw(st.permutations(keys)) if keys else ():
         text = remove(text, format_, (*place, key))
-    assert not get(parse(text, format_), place)
+    assert not value_at(parse(text, format_), place)
 
 
 def test_nothing_is_removed_where_nothing_is() -> None:

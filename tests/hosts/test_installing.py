@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.errors import ConfigError
-from mcpmux.hosts.document import get, parse
+from mcpmux.hosts.document import parse
 from mcpmux.hosts.entry import find_servers
 from mcpmux.hosts.host import HOSTS, Machine, Place
 from mcpmux.hosts.installing import (
@@ -24,6 +24,7 @@ from mcpmux.hosts.installing import (
     plan_install,
     plan_uninstall,
 )
+from mcpmux.protocol.envelope import value_at
 from tests.hosts.machines import USER_FILES, machine_of, write_files
 from tests.hosts.test_document import jsonc_texts, toml_texts, yaml_texts
 
@@ -74,7 +75,7 @@ def test_a_file_that_was_not_there_is_made_and_removed(tmp_path: Path, host: str
     make(plan_install(place, COMMAND))
     text = place.path.read_text()
     assert stat.S_IMODE(place.path.stat().st_mode) == 0o600
-    entry = get(parse(text, place.host.format), (*place.host.servers, NAME))
+    entry = value_at(parse(text, place.host.format), (*place.host.servers, NAME))
     assert entry == WRITTEN.get(host, WRITTEN["claude-desktop"])
     assert plan_install(place, COMMAND).is_none
     make(plan_install(place, OTHER))
@@ -149,7 +150,7 @@ def test_moved_servers_come_back_with_the_same_bytes(tmp_path: Path, host: str) 
     assert "- the server `x`, which mcpmux has" in lines(change)
     assert "geheim" not in "".join(describe(change))
     make(change)
-    servers = get(parse(place.path.read_text(), place.host.format), place.host.servers)
+    servers = value_at(parse(place.path.read_text(), place.host.format), place.host.servers)
     assert set(servers) == {"y", NAME}
     change = plan_uninstall(place)
     assert lines(change)[-1] == "+ the server `x`, as it was"
