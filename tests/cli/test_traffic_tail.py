@@ -16,7 +16,7 @@ from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic.messages import Lines
 from mcpmux.cli.traffic.source import read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.traffic.reading import following
+from mcpmux.traffic.capture import files
 from mcpmux.traffic.record import Record, encode_record
 from tests.cli.invoking import Invoke
 from tests.process.running import COMMAND, WAIT_SECONDS, Running
@@ -49,7 +49,7 @@ def test_the_last_lines_are_shown(invoke: Invoke, tmp_path: Path):
 def test_a_filter_searches_all_files_for_the_last_lines(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(following, "LOOK_BACK_BYTES", 700)
+    monkeypatch.setattr(files, "LOOK_BACK_BYTES", 700)
     play = Play()
     play.read("file:///first.md")
     for _ in range(20):

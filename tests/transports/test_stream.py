@@ -15,7 +15,7 @@ from trio.testing import MemoryReceiveStream, MemorySendStream
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportError
-from mcpmux.transports.byte_stream import KEEP_ALIVE, connect
+from mcpmux.transports.byte_stream import KEEP_ALIVE, open_socket
 from mcpmux.transports.stream import (
     REFUSED_CONNECTIONS,
     PatientStream,
@@ -255,10 +255,10 @@ async def test_the_kernel_watches_every_connection_to_a_server():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     async with listeners[0]:
-        byte_stream = await connect("127.0.0.1", port)
+        byte_stream = await open_socket("127.0.0.1", port)
         stream = await open_tcp("127.0.0.1", port, None)
         assert isinstance(stream, trio.SocketStream)
         async with stream:
             assert options_of(byte_stream.socket) == KEEP_ALIVE
             assert options_of(stream.socket) == KEEP_ALIVE
-        byte_stream.close()
+        byte_stream.socket.close()
