@@ -26,7 +26,8 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.printable import excerpt
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Hear, Notify, encode_call
-from mcpmux.protocol.envelope import BadMessage, ErrorReply, Notification, Reply
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import BadMessage, ErrorReply, Notification, Reply, Request
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import in_task, woken
@@ -226,6 +227,13 @@ async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
         await notify(event)
     elif (token := call.meta.get(PROGRESS_TOKEN)) is not None:
         await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
+
+
+async def answer_server(request: Request, _notify: Notify) -> Fields:
+    """Answer a server's request for mcpmux itself: only `ping` is supported. Raises RpcError for others."""
+    if request.method == m.PING:
+        return {}
+    raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
 
 
 async def ignore_event(_event: Event) -> None:

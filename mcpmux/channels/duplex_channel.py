@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from mcpmux.channels.channel import Channel
+from mcpmux.channels.channel import Channel, answer_server
 from mcpmux.channels.pending import PendingRequest
 from mcpmux.errors import (
     MessageTooLarge,
@@ -121,7 +121,8 @@ class InlineExchange:
 class DuplexChannel(Channel):
     """One duplex stream carrying exchanges. Made by `open_duplex_channel`."""
 
-    def __init__(self, messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool) -> None:
+    def __init__(self, messages: MessageStream, hear: Hear, answer: Answer | None) -> None:
+        """`answer` answers a client; None if the peer is a server."""
         super().__init__(messages.send, hear, trio.Event())
         self._messages = messages
         self._close_reason: TransportError = TransportClosed("the stream has ended")
@@ -129,12 +130,13 @@ class DuplexChannel(Channel):
         self.large: LargeRequests | None = None  # counts the peer's large requests in a budget
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
-        self._objects = objects
+        # A client gets an error for a message that cannot be taken, a server does not.
+        self._objects = answer is not None
         # Clients mostly send requests, servers mostly answers: the fast decoder is for these.
-        self._decode: Callable[[bytes], Message | None] = decode_request if objects else decode_reply
+        self._decode: Callable[[bytes], Message | None] = decode_request if answer else decode_reply
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
-        self._answer = answer
+        self._answer = answer or answer_server
         self._incoming: dict[Id, InlineExchange] = {}  # the peer's exchanges in progress
         self._context = copy_context()  # each of them has its own copy
         self._reading = trio.CancelScope()

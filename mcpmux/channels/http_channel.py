@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.channel import Channel, ignore_event
+from mcpmux.channels.channel import Channel, answer_server, ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.http_peer import (
     FAREWELL_SECONDS,
@@ -136,7 +136,6 @@ class HttpChannel(Channel):
         self.hearing = False  # whether the server's own stream is open
         self.questions.may_ask = _MAY_ASK
         self._learning: list[Call] = []  # calls that are repeated with other headers
-        self._answer = place.answer
 
     @property
     def close_reason(self) -> TransportError:
@@ -441,7 +440,7 @@ class HttpChannel(Channel):
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
         if request.method not in ASKS:  # mcpmux answers such a request, in a separate POST
             try:
-                data = encode_reply(request.id, await self._answer(request, ignore_event))
+                data = encode_reply(request.id, await answer_server(request, ignore_event))
             except RpcError as error:
                 data = encode_error(request.id, error)
             await self.peer.tell(data)

@@ -35,7 +35,6 @@ import trio
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.channels.duplex_channel import Answer
 from mcpmux.channels.pending import PendingRequest, own_id
 from mcpmux.channels.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.config.expansion import Hide, make_hide
@@ -352,7 +351,6 @@ class HttpPlace(NamedTuple):
     url: str
     headers: Headers
     message_limit: int
-    answer: Answer
     hear: Hear
     patience: float
     watch: Watch | None = None

@@ -21,7 +21,7 @@ from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.channels.channel import Channel
-from mcpmux.channels.duplex_channel import Answer, DuplexChannel
+from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.http_channel import HttpChannel, OpenOlder
 from mcpmux.channels.http_peer import HttpPlace
 from mcpmux.channels.opening import open_duplex_channel
@@ -29,13 +29,9 @@ from mcpmux.channels.tap import EXCHANGE, Watch, tapped
 from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.config.model import secrets_of
-from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
-from mcpmux.protocol.call import Hear, Notify
-from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Request
+from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, TransportClosed, TransportError
+from mcpmux.protocol.call import Hear
 from mcpmux.protocol.headers import Headers
-from mcpmux.protocol.method import PING
-from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
@@ -49,13 +45,6 @@ log = structlog.get_logger()
 
 STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
 DETECT_SECONDS = 5.0  # for the first event, where the server may not speak HTTP+SSE
-
-
-async def answer_server(request: Request, _notify: Notify) -> Fields:
-    """Answer a server's request for mcpmux itself: only `ping` is supported. Raises RpcError for others."""
-    if request.method == PING:
-        return {}
-    raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
 
 
 @asynccontextmanager
@@ -81,7 +70,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
 @asynccontextmanager
 async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     """Open a channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
-    pool, url, headers, limit, answer, hear, patience, watch, credential, hide = place
+    pool, url, headers, limit, hear, patience, watch, credential, hide = place
     async with AsyncExitStack() as stack:
         show = credential.header if credential is not None else None
         try:
@@ -94,9 +83,7 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
             raise
         if watch is not None:
             watch.leg.transport = "sse"
-        channel = await stack.enter_async_context(
-            open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
-        )
+        channel = await stack.enter_async_context(open_duplex_channel(tapped(messages, watch), hear))
         channel.legacy_only = True
         channel.session = messages.target
         yield channel
@@ -160,7 +147,6 @@ async def open_stream_channel(
     target: WebSocket | Tcp | Unix,
     message_limit: int,
     patience: float,
-    answer: Answer,
     hear: Hear,
     watch: Watch | None,
     credential: Credential | None = None,
@@ -192,9 +178,7 @@ async def open_stream_channel(
             messages = await stack.enter_async_context(
                 open_line_stream(await _connect(target, patience), message_limit)
             )
-        yield await stack.enter_async_context(
-            open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
-        )
+        yield await stack.enter_async_context(open_duplex_channel(tapped(messages, watch), hear))
 
 
 async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
@@ -242,7 +226,7 @@ class ChannelOpener:
         if isinstance(target, Http):
             return self._open_http(upstream, target, hear, watch, credential, hide)
         limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
-        return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential, hide)
+        return open_stream_channel(target, limit, patience, hear, watch, credential, hide)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
         """Return the credential of the upstream, shared by all its sessions; None if it needs no token."""
@@ -283,7 +267,7 @@ class ChannelOpener:
                 inherited=target.inherited,
                 guard=self._guard,
             ) as process,
-            open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
+            open_duplex_channel(tapped(process, watch), hear) as channel,
         ):
             channel.source, channel.hide, channel.output = "standard output", hide, last_words.output
             try:
@@ -319,9 +303,7 @@ class ChannelOpener:
         route = await self._find_route(upstream.name, target)
         with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
             limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
-            place = HttpPlace(
-                pool, target.url, headers, limit, answer_server, hear, patience, watch, credential, hide
-            )
+            place = HttpPlace(pool, target.url, headers, limit, hear, patience, watch, credential, hide)
             if target.transport == "auto":
                 opening: AbstractAsyncContextManager[Channel] = open_either(place, self._sse_urls)
             else:

@@ -14,16 +14,16 @@ from mcpmux.transports.message_stream import MessageStream
 
 @asynccontextmanager
 async def open_duplex_channel(
-    messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool, linger: float = 0
+    messages: MessageStream, hear: Hear, answer: Answer | None = None, *, linger: float = 0
 ) -> AsyncIterator[DuplexChannel]:
     """Open a channel over `messages` that reads in the background. The caller closes the stream.
 
-    `answer` runs inline, see `transports/inline`. `objects`: whether the peer gets an error for a message
-    that cannot be taken (clients do, servers do not). `linger`: seconds for which the peer's exchanges may go
-    on after the end of the stream, which sets `closed`; the block goes on. Leaving cancels them.
+    `answer` answers a client, inline (see `transports/inline`); None if the peer is a server. `linger`:
+    seconds for which the peer's exchanges may go on after the end of the stream, which sets `closed`; the
+    block goes on. Leaving cancels them.
     """
     async with trio.open_nursery() as nursery:
-        channel = DuplexChannel(messages, answer, hear, objects=objects)
+        channel = DuplexChannel(messages, hear, answer)
         nursery.start_soon(channel.run, linger, name="channel reader")
         nursery.start_soon(channel.deadlines.run, name="channel deadlines")
         yield channel

@@ -228,9 +228,7 @@ async def serve_messages(
     try:
         async with (
             trio.open_nursery() as client.nursery,
-            open_duplex_channel(
-                messages, client.answer, client.hear, objects=True, linger=linger
-            ) as client.channel,
+            open_duplex_channel(messages, client.hear, client.answer, linger=linger) as client.channel,
         ):
             client.channel.incoming_limit = limits.max_in_flight
             client.channel.large = LargeRequests(bodies, holder) if bodies is not None else None

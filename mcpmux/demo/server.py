@@ -91,7 +91,7 @@ class DemoServer:
     async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
         async with open_duplex_channel(
-            messages, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS
+            messages, lambda _: None, self.answer, linger=LINGER_SECONDS
         ) as channel:
             await channel.ended.wait()
 

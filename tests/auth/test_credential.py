@@ -422,7 +422,7 @@ async def test_a_websocket_server_gets_the_token_and_its_renewal(world: World) -
         credential = world.credential(target)
         for expected in ("418", "401", "418"):
             with pytest.raises(ConnectFailed, match=expected):
-                async with open_stream_channel(target, 1024, 5, nobody, unheard, None, credential):
+                async with open_stream_channel(target, 1024, 5, unheard, None, credential):
                     raise AssertionError("nobody lets us in")
             if expected == "418":
                 world.good.clear()
@@ -435,7 +435,7 @@ async def test_an_http_sse_server_gets_the_token_and_its_renewal(world: World) -
     target = world.own_target()
     credential = world.credential(target)
     with HttpPool(HttpOrigin.from_url(world.url)) as pool:
-        place = HttpPlace(pool, world.url, (), 1024, nobody, unheard, 5, None, credential)
+        place = HttpPlace(pool, world.url, (), 1024, unheard, 5, None, credential)
         for expected in ("405", "401", "405"):  # the last thing that is to be seen of the scripted server
             with pytest.raises(NoEventStream, match=expected):
                 async with open_sse(place):
@@ -448,10 +448,6 @@ async def test_an_http_sse_server_gets_the_token_and_its_renewal(world: World) -
             async with open_sse(place):
                 raise AssertionError("nobody lets us in")
     assert world.shown == [f"Bearer SECRET-access-{number}" for number in (1, 1, 2, 2)]
-
-
-async def nobody(_request: Any, _notify: Any) -> Any:
-    raise AssertionError("nothing is asked")
 
 
 def unheard(_notification: Any) -> None:

@@ -14,7 +14,6 @@ from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import Results
 from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
-from mcpmux.channels.opener import answer_server
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
@@ -51,7 +50,7 @@ class Place:
         self._pipes.append(theirs)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, hear) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()

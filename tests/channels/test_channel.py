@@ -20,7 +20,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
-from tests.channels.test_link_deadlines import LIMIT, Peer, open_world, refuse, unheard
+from tests.channels.test_link_deadlines import LIMIT, Peer, open_world, unheard
 from tests.inline import run_inline
 from tests.peers.pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
 
@@ -266,7 +266,7 @@ async def test_where_sending_may_have_to_wait_an_exchange_wants_a_task(autojump_
 async def test_a_message_without_room_in_the_pipe_is_sent_in_a_task(autojump_clock):
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
     async with (
-        open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
+        open_duplex_channel(ours, lambda _: None) as link,
         trio.open_nursery() as nursery,
     ):
         peer = Peer(theirs)
@@ -285,7 +285,7 @@ async def test_a_message_without_room_in_the_pipe_is_sent_in_a_task(autojump_clo
 
 async def test_an_exchange_that_cannot_be_sent_in_time_is_overdue(autojump_clock):
     ours, _theirs = open_memory_pipes(kind=PromptMemoryPipe)  # without a reader
-    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, lambda _: None) as link:
         exchanges = [Begun(link.exchange(CALL, unheard, Deadline(5, 0, 60))) for _ in range(CAPACITY + 1)]
         began = trio.current_time()
         for exchange in reversed(exchanges):
@@ -311,7 +311,7 @@ async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autoju
         results.append(await run_inline(link.exchange(CALL, unheard)))
 
     async with (
-        open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
+        open_duplex_channel(ours, lambda _: None) as link,
         trio.open_nursery() as nursery,
     ):
         peer = Peer(theirs)
@@ -339,7 +339,7 @@ async def failing_exchange(link: DuplexChannel) -> None:
 @pytest.mark.parametrize("kind", [PromptMemoryPipe, None], ids=["prompt", "waiting"])
 async def test_a_call_on_a_closed_stream_ends_the_link(autojump_clock, kind):
     ours, theirs = open_memory_pipes(**({} if kind is None else {"kind": kind}))
-    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, lambda _: None) as link:
         await quiet()
         await theirs.aclose()
         assert not link.closed.is_set()

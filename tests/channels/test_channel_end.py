@@ -7,7 +7,7 @@ import trio
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.http_peer import HttpPlace, HttpStatusError
-from mcpmux.channels.opener import answer_server, open_streamable
+from mcpmux.channels.opener import open_streamable
 from mcpmux.errors import McpmuxError, MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.handshake import ServerFacts
@@ -22,7 +22,7 @@ from mcpmux.transports.http.sse_streams import MessageRefused
 async def test_who_comes_too_late_hears_that_the_connection_is_lost(revision: str, method: str):
     """A tool call of a legacy server is carried by a task, which an ended channel cannot have any more."""
     with trio.fail_after(60), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
-        place = HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1024, answer_server, lambda _: None, 1.0)
+        place = HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1024, lambda _: None, 1.0)
         async with open_streamable(place) as channel:
             channel.settle(ServerFacts(revision, {}))
             channel.peer.lose(TransportClosed("gone"))

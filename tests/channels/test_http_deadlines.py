@@ -23,7 +23,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
-from tests.channels.test_link_deadlines import refuse, unheard
+from tests.channels.test_link_deadlines import unheard
 from tests.inline import run_inline
 from tests.peers.revision import LEGACY
 from tests.peers.web import event
@@ -104,7 +104,7 @@ class World:
     async def run(self, task_status) -> None:
         """Open the channel, until it is to be closed."""
         url = f"http://{self.pool.origin.authority}/mcp"
-        place = HttpPlace(self.pool, url, (), LIMIT, refuse, lambda _: None, 1.0)
+        place = HttpPlace(self.pool, url, (), LIMIT, lambda _: None, 1.0)
         async with open_streamable(place) as self.channel:
             task_status.started()
             await self._closing.wait()

@@ -22,7 +22,6 @@ from mcpmux.channels.http_peer import (
     pause_before_stream,
     retry_seconds,
 )
-from mcpmux.channels.opener import answer_server
 from mcpmux.errors import ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import STABLE_SECONDS, Comeback
 from mcpmux.protocol.call import Call
@@ -33,7 +32,7 @@ from mcpmux.transports.sse import SseDecoder
 
 
 def place_of(pool: HttpPool) -> HttpPlace:
-    return HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1000, answer_server, lambda _: None, 1.0)
+    return HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1000, lambda _: None, 1.0)
 
 
 @pytest.mark.parametrize(

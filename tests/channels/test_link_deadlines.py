@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from mcpmux.channels.opening import open_duplex_channel
-from mcpmux.errors import Overdue, RpcError
+from mcpmux.errors import Overdue
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.transports.message_stream import open_line_stream
@@ -26,10 +26,6 @@ CALL = Call("tools/call", {"name": raw("slow")}, {})
 
 async def unheard(_event: object) -> None:
     pass
-
-
-async def refuse(_request: object, _notify: object):
-    raise RpcError(-32601, "Method not found")
 
 
 class Peer:
@@ -54,14 +50,14 @@ async def open_world(kind: str):
     with trio.fail_after(VIRTUAL_SECONDS):
         if kind == "memory":
             pipe, end = open_memory_pipes()
-            async with open_duplex_channel(pipe, refuse, lambda _: None, objects=False) as link:
+            async with open_duplex_channel(pipe, lambda _: None) as link:
                 yield link, Peer(end)
             return
         left, right = trio.testing.memory_stream_pair()
         async with (
             open_line_stream(left, LIMIT) as ours,
             open_line_stream(right, LIMIT) as theirs,
-            open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
+            open_duplex_channel(ours, lambda _: None) as link,
         ):
             yield link, Peer(theirs)
 
@@ -108,7 +104,7 @@ async def test_a_peer_that_does_not_read_holds_nobody_past_the_deadline(autojump
     large = Call("tools/call", {"text": raw("x" * QUEUE_BYTES)}, {})
     with trio.fail_after(VIRTUAL_SECONDS):
         pipes = open_line_stream(stuck.stream, LIMIT)
-        async with pipes as pipe, open_duplex_channel(pipe, refuse, lambda _: None, objects=False) as link:
+        async with pipes as pipe, open_duplex_channel(pipe, lambda _: None) as link:
             took: list[float] = []
 
             async def ask() -> None:

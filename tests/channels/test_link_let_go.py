@@ -10,7 +10,6 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.channels.opening import open_duplex_channel
-from tests.channels.test_link_deadlines import refuse
 from tests.peers.pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question
@@ -28,7 +27,7 @@ def _without_collector() -> Iterator[None]:
 async def test_what_was_read_is_not_kept_until_the_next_message(kind, said):
     ours, theirs = open_memory_pipes(kind=kind)
     message = said.encode()
-    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, lambda _: None) as link:
         await theirs.send(message)
         await wait_all_tasks_blocked()
         assert sys.getrefcount(message) == HELD_HERE

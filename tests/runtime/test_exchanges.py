@@ -340,7 +340,7 @@ async def test_an_immediate_failure_is_answered_once_and_the_next_call_served(au
         raise failure
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-    async with open_duplex_channel(ours, answer, lambda _: None, objects=True):
+    async with open_duplex_channel(ours, lambda _: None, answer):
         count = tasks()
         for number in (1, 2):
             await theirs.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call"}).encode())
@@ -359,7 +359,7 @@ async def test_an_answer_that_waits_without_a_task_is_an_error(autojump_clock):
         raise AssertionError
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-    async with open_duplex_channel(ours, answer, lambda _: None, objects=True) as link:
+    async with open_duplex_channel(ours, lambda _: None, answer) as link:
         await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
         with trio.fail_after(5):
             assert json.loads(await theirs.receive())["error"]["code"] == -32603

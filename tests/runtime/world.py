@@ -12,7 +12,6 @@ import trio
 
 from mcpmux import app
 from mcpmux.channels.channel import Channel
-from mcpmux.channels.opener import answer_server
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import tapped
 from mcpmux.clients.stdio_client import serve_messages
@@ -47,7 +46,7 @@ class World:
         self._pipes[upstream.name] = theirs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_duplex_channel(tapped(ours, watch), answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(tapped(ours, watch), hear) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()

@@ -15,7 +15,6 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.channels.opener import answer_server
 from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Merging
@@ -262,7 +261,7 @@ def to_server(server: ScriptedServer) -> Open:
         ours, theirs = open_memory_pipes()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, hear) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()
@@ -279,7 +278,7 @@ def to_service(service: Any) -> Open:
         principal = service.enter(ANYONE, *view.split("?", 1)) if view else ANYONE
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(serve_messages, theirs, service, principal=principal))
-            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, hear) as link:
                 yield link
             await ours.aclose()
 
