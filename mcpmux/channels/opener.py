@@ -57,6 +57,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
         place.watch.leg.transport = "http"  # another one than last time, if the server has changed
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(place, nursery, older)
+        place.pool.deadlines = channel.deadlines
         nursery.start_soon(channel.deadlines.run, name="http deadlines")
         try:
             yield channel

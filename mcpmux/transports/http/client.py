@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
+import trio
 from trio.lowlevel import ParkingLot
 
 from mcpmux.errors import (
@@ -27,7 +28,7 @@ from mcpmux.transports.http.message import JOIN_BYTES, HeaderFields, encode_fiel
 from mcpmux.transports.http.response_parser import ResponseParser
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
 from mcpmux.transports.tls import ByteStream
-from mcpmux.transports.waiting import ReadinessPoller, stopwatch
+from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, stopwatch
 
 ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
@@ -46,11 +47,15 @@ class HttpConnection:
     again during that call, and only then, it is called again when there is more.
     """
 
-    def __init__(self, byte_stream: ByteStream, limits: PoolLimits) -> None:
+    def __init__(
+        self, byte_stream: ByteStream, limits: PoolLimits, deadlines: DeadlineSweeper | None
+    ) -> None:
         self.byte_stream = byte_stream
+        self._deadlines = deadlines
         self.parser = ResponseParser(limits.head_bytes, limits.head_fields)
         self.idle_since = 0.0
         self.is_left = False  # by the reader of a response that has not ended
+        self.until = 0.0  # when such a response has to end, in trio's time
         self._poller: ReadinessPoller | None = None  # that watches the stream
         self.hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
@@ -188,6 +193,20 @@ class HttpConnection:
             return False
         self.is_left = not self.parser.complete
         return True
+
+    def leave(self) -> None:
+        """Wait ENDING_SECONDS for the end of a response, then close: the server may wait for that."""
+        self.is_left = True
+        if self._deadlines is not None:  # otherwise the next request looks
+            self.until = trio.current_time() + ENDING_SECONDS
+            self._deadlines.watch(self)
+
+    def cut_off(self) -> None:
+        """Close the connection if a response has still not ended. Called by the sweeper of deadlines."""
+        assert self._deadlines is not None
+        self._deadlines.forget(self)
+        if self.is_left and (not self.receive_end() or self.is_left):
+            self.close()
 
 
 class HttpResponse:
@@ -349,6 +368,7 @@ class HttpPool:
         self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
         self._clock = stopwatch()
+        self.deadlines: DeadlineSweeper | None = None  # of the owner, if it runs any
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
@@ -469,7 +489,7 @@ class HttpPool:
             self._idle.pop(0).close()
         with not_sent_yet():
             byte_stream = await self.route.open()
-        connection = HttpConnection(byte_stream, self.limits)
+        connection = HttpConnection(byte_stream, self.limits, self.deadlines)
         await connection.exchange(head, body)
         return connection
 
@@ -538,7 +558,9 @@ class HttpPool:
         if self._closed or not stays:
             connection.close()
             return
-        connection.idle_since, connection.is_left = self._clock(), not parser.complete
+        connection.idle_since = self._clock()
+        if not parser.complete:
+            connection.leave()
         self._idle.append(connection)
         if len(self._idle) > self.limits.idle:
             self._idle.pop(0).close()
