@@ -521,7 +521,8 @@ class OwnStream:
             last, notice = _last
             if last is not event:
                 notice = _say(event)
-            return _EVENT % (self._buffer.say_again(notice, self._clock.current_time()).number, notice[1])
+            kept = self._buffer.add(*notice, self._clock.current_time(), notice)
+            return _EVENT % (kept.number, notice[1])
         if event is not _QUESTION:
             data = encode_event(encode_notice(event))
             kept = self._buffer.add(OWN_STREAM, data, self._clock.current_time())

@@ -247,8 +247,6 @@ class InterceptorRule:
 
     def fits(self, call: Call, upstream: str | None, own: str | None, hints: Mapping[str, bool]) -> bool:
         """Return whether it is for a call of those of which `stages` has some. `own`: None for unknown."""
-        if self.is_broad:
-            return True
         principal, settings = call.principal, self.settings
         if self._principals and not (principal and is_among(self._principals, principal.name)):
             return False

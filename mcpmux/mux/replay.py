@@ -101,30 +101,21 @@ class ReplayBuffer:
         """Continue a stream behind `number`; the skipped events were replaced by later ones."""
         self._last[stream] = max(self._last.get(stream, 0), number)
 
-    def add(self, stream: int, data: bytes, now: float) -> KeptEvent:
-        """Keep the next event of a stream. Return it with its number."""
-        number = self._last.get(stream, 0) + 1
-        self._last[stream] = number
-        event = self._kept[stream, number] = KeptEvent(stream, number, data, now)
-        self._bytes += len(data)
-        self.trim(now)
-        return event
+    def add(self, stream: int, data: bytes, now: float, said: SameEvent | None = None) -> KeptEvent:
+        """Keep the next event of a stream. Return it with its number.
 
-    def say_again(self, said: SameEvent, now: float) -> KeptEvent:
-        """Keep the next event of a stream, and drop an older one with the same data.
-
-        It costs least when `said` is the same object each time.
+        `said`: the stream and the data, to drop an older event with the same data. It costs least when it is
+        the same object each time.
         """
-        stream, data = said
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
-        event = KeptEvent(stream, number, data, now)
-        kept = self._kept
-        if said in kept:
-            kept[said] = event
-            kept.move_to_end(said)  # where the newest is; the size stays
+        event, kept = KeptEvent(stream, number, data, now), self._kept
+        key = said or (stream, number)
+        if key in kept:
+            kept[key] = event
+            kept.move_to_end(key)  # where the newest is; the size stays
         else:
-            kept[said] = event
+            kept[key] = event
             self._bytes += len(data)
             self.trim(now)
         return event

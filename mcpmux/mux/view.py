@@ -38,7 +38,7 @@ from mcpmux.config import Upstream
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.views import ITEM, KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
 from mcpmux.errors import McpmuxError
-from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Naming, is_among
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Fits, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import (
     EVERYTHING,
@@ -180,7 +180,8 @@ class Selection:
         target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
         for number, selector in enumerate(self._view.include):
             if _is_about(selector, upstream, kind):
-                globs = self._included(selector, upstream, kind, self.hints.get(upstream, {}))
+                hints = self.hints.get(upstream, {})
+                globs = self._globs(self._naming.certain, selector, upstream, kind, hints)
                 if any(target.is_in(glob) for glob in globs):
                     return f"{self._rule}.include[{number}]"
         return ""
@@ -195,8 +196,9 @@ class Selection:
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
         including = [selector for selector in self._view.include if _is_about(selector, upstream, TEMPLATES)]
+        certain = self._naming.certain
         templates = [
-            glob for selector in including for glob in self._included(selector, upstream, TEMPLATES, {})
+            glob for each in including for glob in self._globs(certain, each, upstream, TEMPLATES, {})
         ]
         texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
         return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
@@ -207,7 +209,7 @@ class Selection:
         return selected
 
     def _select(self, upstream: str, kind: str) -> _Selected:
-        known_hints = self.hints.get(upstream)
+        known_hints, certain = self.hints.get(upstream), self._naming.certain
         included, excluded = (
             [selector for selector in selectors if _is_about(selector, upstream, kind)]
             for selectors in (self._view.include, self._view.exclude)
@@ -215,23 +217,18 @@ class Selection:
         if known_hints is None and any(selector.hints for selector in (*included, *excluded)):
             included = [selector for selector in included if not selector.hints]
             # The hints are unknown: no tool is certain, and all may be excluded, but later some may fit.
-            certain = [glob for selector in included for glob in self._included(selector, upstream, kind, {})]
-            return _Selected(certain, [EVERYTHING], is_unknown=True)
-        hints = known_hints or {}
-        includes = [glob for selector in included for glob in self._included(selector, upstream, kind, hints)]
-        excludes = [glob for selector in excluded for glob in self._excluded(selector, upstream, kind, hints)]
+            globs = [glob for each in included for glob in self._globs(certain, each, upstream, kind, {})]
+            return _Selected(globs, [EVERYTHING], is_unknown=True)
+        hints, possible = known_hints or {}, self._naming.possible
+        includes = [glob for each in included for glob in self._globs(certain, each, upstream, kind, hints)]
+        excludes = [glob for each in excluded for glob in self._globs(possible, each, upstream, kind, hints)]
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
-    def _included(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
-        """Return the globs for what a selector surely fits, given the known tools."""
-        text = selector.name or "*"
-        globs = self._naming.certain(text, upstream, kind, _among(selector), self._name)
-        return _by_hints(selector, globs, known)
-
-    def _excluded(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
-        """Return the globs for what a selector may fit, given the known tools."""
-        text = selector.name or "*"
-        globs = self._naming.possible(text, upstream, kind, _among(selector), self._name)
+    def _globs(
+        self, fits: Fits, selector: Selector, upstream: str, kind: str, known: Hints
+    ) -> list[TargetGlob]:
+        """Return the globs for what a selector fits for sure, or perhaps, given the known tools."""
+        globs = fits(selector.name or "*", upstream, kind, _among(selector), self._name)
         return _by_hints(selector, globs, known)
 
 

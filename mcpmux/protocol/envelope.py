@@ -232,34 +232,31 @@ def _decode_message(data: bytes) -> Message:
 
 def decode_request(data: bytes) -> Request | None:
     """Decode a request together with its parameters' members; None for any other message."""
-    try:
-        check_utf8(data)
-        # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
-        if len(data) > CROWD_BYTES and is_crowded(data):
-            return None
-        wire = _wire_request_decoder.decode(data)
-    except UNREADABLE:
-        return None
-    if wire.jsonrpc != "2.0":
+    wire = _decode_at_once(_wire_request_decoder, data)
+    if wire is None or wire.jsonrpc != "2.0":
         return None
     return Request(wire.id, wire.method, EMPTY_OBJECT, wire.params or {})
 
 
 def decode_reply(data: Body) -> Reply | None:
     """Decode a successful answer together with its result's members; None for any other message."""
-    try:
-        check_utf8(data)
-        if len(data) > CROWD_BYTES and is_crowded(data):
-            return None
-        wire = _wire_reply_decoder.decode(data)
-    except UNREADABLE:
-        return None
-    if wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
+    wire = _decode_at_once(_wire_reply_decoder, data)
+    if wire is None or wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
         return None
     members = wire.result
     if len(data) > LARGE_BYTES:  # a small value must not keep the whole message in memory
         members = {key: value if is_large(value) else value.copy() for key, value in members.items()}
     return Reply(wire.id, EMPTY_OBJECT, members)
+
+
+def _decode_at_once(decoder: msgspec.json.Decoder[T], data: Body) -> T | None:
+    """Return a message with the members of its payload; None if it is another one, or has very many."""
+    try:
+        check_utf8(data)
+        # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
+        return None if len(data) > CROWD_BYTES and is_crowded(data) else decoder.decode(data)
+    except UNREADABLE:
+        return None
 
 
 def bad_message(data: bytes, code: int, reason: str) -> BadMessage:

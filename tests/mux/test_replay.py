@@ -44,7 +44,7 @@ class Replay(RuleBasedStateMachine):
             return
         replaced = self.repeating.get((stream, data))
         self.kept = [event for event in self.kept if event is not replaced]
-        self.expect(stream, data, self.buffer.say_again((stream, data), self.now))
+        self.expect(stream, data, self.buffer.add(stream, data, self.now, (stream, data)))
         self.repeating[stream, data] = self.kept[-1]
 
     def expect(self, stream: int, data: bytes, event: KeptEvent) -> None:
