@@ -165,8 +165,8 @@ OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[Client[bytes]]]
 
 
 @asynccontextmanager
-async def open_redis_store(config: Cluster, pause: float = PAUSE) -> AsyncIterator[RedisStore]:
-    """Yield the store of a configuration that has its `url`. `pause`: seconds between attempts to reach it.
+async def open_redis_store(config: Cluster) -> AsyncIterator[RedisStore]:
+    """Yield the store of a configuration that has its `url`.
 
     Raises ConfigError for settings that are wrong, such as files of TLS. Leaving it or cancelling it closes
     all connections.
@@ -177,7 +177,7 @@ async def open_redis_store(config: Cluster, pause: float = PAUSE) -> AsyncIterat
     logging.getLogger("coredis").setLevel(logging.CRITICAL + 1)  # it logs what it raises, too
     store = RedisStore(config, url, partial(_open_client, config, url, context))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, pause, name="store")
+        nursery.start_soon(store.run, name="store")
         try:
             yield store
         finally:
@@ -302,7 +302,7 @@ class RedisStore:
     def __repr__(self) -> str:
         return f"RedisStore({self._where}, away={self.away!r}, {self._calls} calls)"
 
-    async def run(self, pause: float) -> None:
+    async def run(self) -> None:
         """Keep a client open. Raises no error; when it is cancelled, all connections are closed."""
         async with trio.open_nursery() as nursery:
             while True:
@@ -314,11 +314,11 @@ class RedisStore:
                 self._opened, self._trouble = opened, trio.Event()
                 self._tried.set()
                 if opened is None:
-                    await trio.sleep(pause)
+                    await trio.sleep(PAUSE)
                 else:
                     self.away = None
                     # The one before takes that long to end, so there are never more than two.
-                    earliest = trio.current_time() + max(pause, self._timeout)
+                    earliest = trio.current_time() + max(PAUSE, self._timeout)
                     await self._trouble.wait()
                     await trio.sleep_until(earliest)
 

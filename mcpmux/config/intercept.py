@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from mcpmux.config.auth import PRINCIPALS, RULE_NAME, TARGETS, UPSTREAMS
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import InvalidValue, hint_at
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
     HEADER_NAME,
     HEADER_VALUE,
@@ -182,13 +182,3 @@ def find_clashing_names(intercepts: Sequence[Intercept | None]) -> Iterator[tupl
             if intercept.name in names:
                 yield number, "another interceptor has this name"
             names.add(intercept.name)
-
-
-def find_lost_servers(
-    intercepts: Sequence[Intercept | None], upstreams: Sequence[str]
-) -> Iterator[tuple[int, str]]:
-    """Yield (number, sentence) for each interceptor at an upstream that is not configured."""
-    for number, intercept in enumerate(intercepts):
-        if intercept is not None and intercept.server is not None and intercept.server not in upstreams:
-            hint = hint_at(intercept.server, upstreams)
-            yield number, f"no upstream has the name `{intercept.server}`{hint}"

@@ -21,7 +21,7 @@ from attrs import Factory, field, frozen
 from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth, OAuth
 from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
-from mcpmux.config.intercept import Intercept, find_clashing_names, find_lost_servers
+from mcpmux.config.intercept import Intercept, find_clashing_names
 from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
@@ -495,8 +495,6 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
             close = prefixes.get(name) or closest(name, names)
             hint = "" if close is None else f"; did you mean `{close}`?"
             yield Problem(place, f"no upstream has the name `{name}`{hint}")
-    for number, text in find_lost_servers(settings.intercept, names):
-        yield Problem(("intercept", number, "server"), text)
     for number, text in find_clashing_names(settings.intercept):
         yield Problem(("intercept", number, "name"), text)
     yield from find_mistakes(settings.views, names, settings.listeners)
@@ -524,6 +522,8 @@ def _upstreams_named(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
                     yield (*place, number, "upstream"), rule.upstream
             elif rule is not None:
                 yield from (((*place, number, "upstreams"), glob) for glob in rule.upstreams)
+            if isinstance(rule, Intercept) and rule.server is not None:
+                yield (*place, number, "server"), rule.server
 
 
 _OF_URIS: Final = frozenset({"read", "subscribe", "resources/read", "resources/subscribe"})

@@ -163,15 +163,14 @@ PROXY_URL = Text(
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One of several words. `expected` names them if some spellings need not be known."""
+    """One of several words."""
 
     words: tuple[str, ...]
-    expected: str = ""
 
     def read(self, value: object) -> str:
         if value not in self.words:
-            words = self.expected or "one of " + ", ".join(f'"{word}"' for word in self.words)
-            raise InvalidValue(f"expected {words}")
+            words = ", ".join(f'"{word}"' for word in self.words)
+            raise InvalidValue(f"expected one of {words}")
         return str(value)
 
     def schema(self) -> dict[str, Any]:

@@ -399,7 +399,7 @@ def test_no_answer_of_a_store_raises_anything_but_that_it_is_away(answer, questi
         config = Cluster(url=Secret("redis://127.0.0.1:1"), timeout=MOST_SECONDS)
         store = RedisStore(config, parse_store_url(Secret("redis://127.0.0.1:1")), opened)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run, 1.0)
+            nursery.start_soon(store.run)
             with suppress(StoreAway):
                 await question(store)
             nursery.cancel_scope.cancel()

@@ -198,7 +198,7 @@ async def open_replica() -> AsyncIterator[Replica]:
     limits = Limits(rate=(RATE,), session_idle=IDLE, max_sessions_per_principal=MOST_SESSIONS)
     async with open_world({"x": ScriptedServer()}, limits=limits) as world, trio.open_nursery() as nursery:
         store = RedisStore(Cluster(url=URL, timeout=1.0), parse_store_url(URL), opened)
-        nursery.start_soon(store.run, 1.0)
+        nursery.start_soon(store.run)
         seal = ClusterSeal(b"key")
         members = Membership(store, seal, "own", "http://own", LEASE, is_told_of=False)
         node = RealReplica(world.mux.config, store, seal, members, TlsContexts(), nursery)

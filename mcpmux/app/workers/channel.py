@@ -11,6 +11,7 @@ A worker's cached answers of an upstream are outdated as soon as any worker coun
 from __future__ import annotations
 
 import copyreg
+import math
 import mmap
 import os
 import pickle
@@ -60,8 +61,8 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
-        self._posted: list[ControlMessage] = []
-        self._arrival = trio.Event()
+        # Unbounded, as `post` never waits: actions of people are few, and each question has a task that waits.
+        self._posted, self._waiting = trio.open_memory_channel[ControlMessage](math.inf)
         self._numbers = count(1)
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self.gone = False
@@ -94,25 +95,18 @@ class ControlChannel:
 
     def post(self, name: str, *arguments: Any) -> None:
         """Queue a call for `run` to send. Never waits."""
-        self._post((0, name, arguments))
-
-    def _post(self, message: ControlMessage) -> None:
-        self._posted.append(message)
-        self._arrival.set()
+        self._posted.send_nowait((0, name, arguments))
 
     async def _send_posted(self) -> None:
-        while True:
-            await self._arrival.wait()
-            posted, self._posted, self._arrival = self._posted, [], trio.Event()
-            for message in posted:
-                await self._send(message)
+        async for message in self._waiting:
+            await self._send(message)
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> Any:
         """Return the answer to a call, None for an unknown name. Raises TransportClosed if it is late."""
         number = next(self._numbers)
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
-        self._post((number, name, arguments))
+        self._posted.send_nowait((number, name, arguments))
         try:
             with trio.move_on_after(0 if self.gone else seconds), suppress(trio.EndOfChannel):
                 return await answer.receive()
