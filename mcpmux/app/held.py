@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
+from msgspec import structs
 
 from mcpmux.app.mux import Mux
 from mcpmux.config import Intercept
@@ -28,8 +30,8 @@ from mcpmux.protocol.envelope import encode, error_body
 from mcpmux.runtime.holding import Held
 from mcpmux.runtime.interception import Interceptor, Step
 from mcpmux.traffic.admin.calls import RowOf
-from mcpmux.traffic.admin.held import PATH, HeldState, HoldDecision, HoldOrder, held_routes
-from mcpmux.traffic.admin.route import HttpExchange
+from mcpmux.traffic.admin.held import PATH, HeldState, HoldDecision, HoldOrder
+from mcpmux.traffic.admin.route import HttpExchange, Route
 from mcpmux.traffic.reading.filters import NAMES, parse_filter
 from mcpmux.traffic.record import VERSION, Record
 from mcpmux.transports.http.message import HttpRequest
@@ -38,7 +40,10 @@ from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
-    from mcpmux.cluster.replica import Replica
+    from mcpmux.cluster.letter import Neighbour
+
+    AskInspectors = Callable[..., Awaitable[dict[Neighbour, tuple[int, bytes]]]]
+    """See Replica.ask_inspectors."""
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -97,45 +102,50 @@ class MuxDesk:
         )
 
 
-class ClusterDesk:
-    """The desks of all replicas. See Desk. An order is for those that are there when it comes."""
+class SharedDesk:
+    """The desks of several processes. See Desk. An order is for those that are there when it comes.
 
-    def __init__(self, own: MuxDesk, replica: Replica) -> None:
-        self._own, self._replica = own, replica
+    `ask` has the inspectors of the others answer. `own`: the desk of this process, if it has one.
+    """
+
+    def __init__(self, ask: AskInspectors, own: MuxDesk | None = None) -> None:
+        self._ask, self._own = ask, own
+        self._order = HoldOrder()
 
     @property
     def order(self) -> HoldOrder:
-        return self._own.order
+        return self._order if self._own is None else self._own.order  # which others may have changed
 
     async def follow(self, order: HoldOrder) -> list[HeldState]:
         """See Desk."""
-        own = await self._own.follow(order)
+        self._order = order
+        own = await self._own.follow(order) if self._own is not None else []
         return own + await self._others("POST", msgspec.json.encode(order))
 
     async def read(self) -> list[HeldState]:
         """See Desk."""
+        if self._own is None:  # workers that were started again need the order
+            return await self.follow(self.order)
         return await self._own.read() + await self._others("GET", b"")
 
     async def _others(self, method: str, body: bytes) -> list[HeldState]:
-        """Return what the others hold, with their ids in the keys. Its rows are not of the list here."""
+        """Return what the others hold, with their ids in the keys."""
         states: list[HeldState] = []
-        for other, (status, answer) in (await self._replica.ask_inspectors(method, PATH, body)).items():
+        for other, (status, answer) in (await self._ask(method, PATH, body)).items():
             if status == OK:
-                states += [
-                    msgspec.structs.replace(
-                        state, key=f"{other.replica}-{state.key}", row=None, replica=other.card.name
-                    )
-                    for state in msgspec.json.decode(answer, type=_Held).held
-                ]
+                for state in msgspec.json.decode(answer, type=_Held).held:
+                    # The list of exchanges has those of workers, and none of other replicas.
+                    row = state.row if self._own is None else None
+                    key = f"{other.replica}-{state.key}"
+                    states.append(structs.replace(state, key=key, row=row, replica=other.card.name))
         return states
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
         there, _, own = key.rpartition("-")
-        if not there:
+        if not there and self._own is not None:
             return await self._own.decide(own, verdict)
-        body = msgspec.json.encode(verdict)
-        answers = await self._replica.ask_inspectors("POST", f"{PATH}/{own}", body, only=there)
+        answers = await self._ask("POST", f"{PATH}/{own}", msgspec.json.encode(verdict), there)
         for status, answer in answers.values():
             if status == OK:
                 return HoldDecision()
@@ -152,9 +162,8 @@ class _Problem(msgspec.Struct):
     error: str = ""
 
 
-def answer_replicas(desk: MuxDesk) -> Handler:
-    """Return the function that answers the requests of other replicas about a desk."""
-    routes = held_routes(desk)
+def answer_others(routes: Sequence[Route]) -> Handler:
+    """Return the function that answers requests of inspectors in other processes."""
 
     async def answer(request: HttpRequest, reply: HttpReply) -> None:
         await in_task()

@@ -139,20 +139,21 @@ class Observers:
         `replica`: this one of a cluster, of whose others some is shown as well. `row_of`: see Calls; None if
         the ring is here.
         """
-        from mcpmux.app.held import ClusterDesk, MuxDesk, answer_replicas
+        from mcpmux.app.held import MuxDesk, SharedDesk, answer_others
         from mcpmux.app.view_contents import MuxViews
         from mcpmux.traffic.admin.calls import OFF, Calls
+        from mcpmux.traffic.admin.held import held_routes
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
         row_of = row_of or self._row_of
         desk = MuxDesk(mux, row_of)
         if replica is not None:
-            replica.inspector = answer_replicas(desk)
+            replica.inspector = answer_others(held_routes(desk))
         return Shown(
             UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams),
             MuxViews(mux, self.redactor),
             Calls(mux.service, row_of).answer if self.admin.may_call else OFF,
-            desk if replica is None else ClusterDesk(desk, replica),
+            desk if replica is None else SharedDesk(replica.ask_inspectors, desk),
             partial(self._read_metrics, mux, replica),
         )
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from typing import Final
 
@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from mcpmux.cluster.letter import (
+    INSPECTOR,
     Content,
     HandedCall,
     HandedRequest,
@@ -66,6 +67,7 @@ NOT_HERE: Final = "mcpmux-not-here"  # a field of an answer: the session is anot
 REFUSED: Final = "mcpmux-refused"  # a field of an answer to a letter that was refused
 MISDIRECTED: Final = 421  # RFC 9110 section 15.5.20
 FRESH_SECONDS: Final = 30.0  # that clocks may differ, and a letter may be under way
+ASK_SECONDS: Final = 2.0  # for another replica to describe itself; a person waits for it
 NONCES_KEPT: Final = 200_000  # of that time; who gets more forgets some of them too early
 OLD: Final = f"it is old: clocks differ by more than {FRESH_SECONDS:g} s"
 LETTER_BYTES: Final = 2**20  # of a letter besides the body of a request
@@ -251,10 +253,27 @@ class ReplicaClient:
             return Outcome.UNSENT if was_unsent(error) else Outcome.LOST
         return Outcome.ANSWERED
 
-    async def ask(self, to: Neighbour, handed: HandedRequest) -> tuple[int, bytes]:
-        """Return another replica's answer to a request: status, body. Raises as `ask_state`."""
-        async with self._asked(to, handed) as response:
-            return response.status, await response.read()
+    async def ask_inspectors(
+        self, others: Sequence[Neighbour], method: str, path: str, body: bytes
+    ) -> dict[Neighbour, tuple[int, bytes]]:
+        """Have the inspectors of other replicas answer a request: (status, body) of each that does.
+
+        Takes no longer than ASK_SECONDS.
+        """
+        json = {"content-type": "application/json"}
+        handed = HandedRequest(INSPECTOR, method, path, "", json, body, "", "")
+        answers: dict[Neighbour, tuple[int, bytes]] = {}
+
+        async def ask(other: Neighbour) -> None:
+            with trio.move_on_after(ASK_SECONDS), suppress(TransportError, RemoteProtocolError):
+                async with self._asked(other, handed) as response:
+                    answers[other] = response.status, await response.read()
+
+        async with trio.open_nursery() as nursery:
+            for other in others:
+                nursery.start_soon(ask, other)
+        # In the order of names, not in that of the answers.
+        return dict(sorted(answers.items(), key=lambda answer: (answer[0].card.name, answer[0].replica)))
 
     async def exchange(self, to: Neighbour, call: Call, notify: Notify) -> Fields:
         """Have another replica answer a call.

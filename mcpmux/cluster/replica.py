@@ -35,7 +35,7 @@ from mcpmux.cluster.letter import (
 )
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
+from mcpmux.cluster.port import ASK_SECONDS, ReplicaClient, ReplicaPort, port_limits
 from mcpmux.cluster.sessions import StoredPlaces, StoredSessions
 from mcpmux.cluster.store import Bucket, Seal, Store, StoreAway
 from mcpmux.config import Config
@@ -55,7 +55,6 @@ from mcpmux.upstreams.limiter import RateCounter
 log = structlog.get_logger()
 
 LEAVE_SECONDS = 2.0  # to tell the store that we go
-ASK_SECONDS = 2.0  # for another replica to describe itself; a person waits for it
 NAME_BYTES = 2  # of randomness in a name that is made up
 
 
@@ -237,23 +236,12 @@ class Replica:
     async def ask_inspectors(
         self, method: str, path: str, body: bytes, only: str | None = None
     ) -> dict[Neighbour, tuple[int, bytes]]:
-        """Have the inspectors of the other replicas answer a request: (status, body) of each that does.
+        """Have the inspectors of the other replicas answer a request, see ReplicaClient.
 
-        `only`: the id of the only one to ask. Takes no longer than ASK_SECONDS.
+        `only`: the id of the only one to ask.
         """
-        json = {"content-type": "application/json"}
-        handed = HandedRequest(INSPECTOR, method, path, "", json, body, "", "")
-        answers: dict[Neighbour, tuple[int, bytes]] = {}
-
-        async def ask(other: Neighbour) -> None:
-            with trio.move_on_after(ASK_SECONDS), suppress(TransportError, RemoteProtocolError):
-                answers[other] = await self._client.ask(other, handed)
-
-        async with trio.open_nursery() as nursery:
-            for other in sorted(self.members.others, key=lambda each: (each.card.name, each.replica)):
-                if only in (None, other.replica):
-                    nursery.start_soon(ask, other)
-        return answers
+        others = [other for other in self.members.others if only in (None, other.replica)]
+        return await self._client.ask_inspectors(others, method, path, body)
 
     async def _keep_pools(self) -> None:
         try:

@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
-from mcpmux.app.held import ClusterDesk, MuxDesk, answer_replicas
-from mcpmux.traffic.admin.held import HeldState, HoldOrder
+from mcpmux.app.held import MuxDesk, SharedDesk, answer_others
+from mcpmux.traffic.admin.held import HeldState, HoldOrder, held_routes
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.peers.server import ScriptedServer
 
@@ -16,14 +16,14 @@ async def find_no_row(_exchange: int) -> None:
     return None
 
 
-def desk_at(replicas: Replicas, name: str) -> ClusterDesk:
+def desk_at(replicas: Replicas, name: str) -> SharedDesk:
     """Return the desk of a replica, which answers the others from now on."""
     own = MuxDesk(replicas[name].mux, find_no_row)
-    replicas[name].node.inspector = answer_replicas(own)
-    return ClusterDesk(own, replicas[name].node)
+    replicas[name].node.inspector = answer_others(held_routes(own))
+    return SharedDesk(replicas[name].node.ask_inspectors, own)
 
 
-async def held_at(desk: ClusterDesk, count: int) -> list[HeldState]:
+async def held_at(desk: SharedDesk, count: int) -> list[HeldState]:
     while len(held := await desk.read()) < count:
         await trio.lowlevel.checkpoint()
     return held

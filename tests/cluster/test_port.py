@@ -71,7 +71,7 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
         neighbour = Neighbour(to or replica.members.replica, Card("a", replica.members.card.url))
         outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
         with pytest.raises(ConnectFailed, match=reason):
-            await client.ask(neighbour, handed)
+            await client.ask_state(neighbour)
         client.close()
     assert outcome is Outcome.UNSENT
 

@@ -517,7 +517,7 @@ def test_calls_that_any_worker_holds_are_let_go_at_one_admin_listener(tmp_path: 
         ]
         wait_until(lambda: len(ask("GET", "/api/held")["held"]) == 4, "not all calls are held")
         held = ask("GET", "/api/held")["held"]
-        assert {one_held["key"].partition("-")[0] for one_held in held} == {"1", "2"}
+        assert {one_held["replica"] for one_held in held} == {"worker 1", "worker 2"}
         for one_held in held:
             assert ask("POST", f"/api/held/{one_held['key']}", {"verdict": "pass"}) == {
                 "held": one_held["key"]

@@ -61,7 +61,7 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
-        # Unbounded, as `post` never waits: actions of people are few, and each question has a task that waits.
+        # Unbounded, as `post` never waits: people act seldom, and each question has a task that waits.
         self._posted, self._waiting = trio.open_memory_channel[ControlMessage](math.inf)
         self._numbers = count(1)
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}

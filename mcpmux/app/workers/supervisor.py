@@ -17,13 +17,14 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
+from mcpmux.app.held import SharedDesk
 from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
@@ -34,7 +35,7 @@ from mcpmux.app.workers.config_split import is_shared, shared_config, worker_con
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstream
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
-from mcpmux.cluster.letter import INSPECTOR, HandedRequest
+from mcpmux.cluster.letter import INSPECTOR, HandedRequest, Neighbour
 from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.store import OpenSeal
 from mcpmux.config import Config, Secret
@@ -42,7 +43,6 @@ from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
-from mcpmux.traffic.admin.held import HeldState, HoldDecision, HoldOrder
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest, HttpExchange
 from mcpmux.traffic.admin.upstreams import (
@@ -134,7 +134,7 @@ async def serve_workers(
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         call = supervisor.call if config.admin.may_call else OFF
-                        shown = Shown(supervisor, supervisor, call, supervisor, supervisor.read_metrics)
+                        shown = Shown(supervisor, supervisor, call, supervisor.desk, supervisor.read_metrics)
                         serve_admin = supervisor.observers.serve_admin
                         more = supervisor.certificates, control, stopping, announce
                         await serving.start(serve_admin, shown, *more)
@@ -168,7 +168,7 @@ class Supervisor:
         self._followers = followers
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-        self.order = HoldOrder()
+        self.desk = SharedDesk(self.ask_inspectors)
 
     def _config_of(self, worker: int) -> Config:
         sockets = {name: str(shared.path) for name, shared in self._shared.items()}
@@ -272,26 +272,13 @@ class Supervisor:
                     return
         raise BadRequest(NO_WORKER, 503)
 
-    async def read(self) -> list[HeldState]:
-        """See Desk. Each reading has the order with it, for workers that were started again."""
-        return await self.follow(self.order)
-
-    async def follow(self, order: HoldOrder) -> list[HeldState]:
-        """See Desk."""
-        self.order = order
-        answers = await self.pool.ask("held", None, order)
-        return [
-            msgspec.structs.replace(state, key=f"{worker}-{state.key}")
-            for worker, states in answers.items()
-            for state in states
-        ]
-
-    async def decide(self, key: str, verdict: Any) -> HoldDecision:
-        """See Desk."""
-        number, _, own = key.partition("-")
-        workers = [worker for worker in self.pool.serving if str(worker.number) == number]
-        answers = await self.pool.ask("decide", workers, own, verdict)
-        return next(iter(answers.values()), HoldDecision(NO_WORKER, is_gone=True))
+    async def ask_inspectors(
+        self, method: str, path: str, body: bytes, only: str | None = None
+    ) -> dict[Neighbour, tuple[int, bytes]]:
+        """See Replica: have the workers answer a request."""
+        members = [worker.store.member for worker in self.pool.serving]
+        others = [member for member in members if member is not None and only in (None, member.replica)]
+        return await self.letters.ask_inspectors(others, method, path, body)
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts

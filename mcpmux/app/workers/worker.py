@@ -19,6 +19,7 @@ from typing import cast
 import structlog
 import trio
 
+from mcpmux.app.held import answer_others
 from mcpmux.app.mux import Mux
 from mcpmux.app.observers import Observers
 from mcpmux.app.serving import DRAIN_SECONDS, serve_until, settle
@@ -33,12 +34,10 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.traffic.admin.route import Handle, HttpExchange
+from mcpmux.traffic.admin.calls import call_routes
+from mcpmux.traffic.admin.held import held_routes
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.handing import ConnectionChannel, HandedListener
-from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.inline import in_task
 from mcpmux.transports.stream import open_unix_listener
 from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.supervision import OpenChannel
@@ -219,15 +218,12 @@ class Worker:
         }
         if mux.config.admin.port is not None:
             shown = observers.shown_of(mux, row_of=self._row_of)
-            if not isinstance(shown.call, str):
-                self.replica.inspector = partial(_answer_inspector, shown.call)
+            self.replica.inspector = answer_others([*call_routes(shown.call), *held_routes(shown.desk)])
             handlers |= {
                 "upstreams": shown.upstreams.read_all,
                 "subscriptions": shown.upstreams.read_subscriptions,
                 "metrics": shown.read_metrics,
                 "views": shown.views.count_views,
-                "held": shown.desk.follow,
-                "decide": shown.desk.decide,
             }
         return handlers
 
@@ -244,8 +240,3 @@ class Worker:
         with trio.move_on_after(DRAIN_SECONDS):
             await trio.to_thread.run_sync(partial(shutil.rmtree, self._folder, ignore_errors=True))
         self._everything.cancel_scope.cancel(reason="the supervisor has gone")
-
-
-async def _answer_inspector(call: Handle, request: HttpRequest, reply: HttpReply) -> None:
-    await in_task()
-    await HttpExchange(request, reply, {}, {}).answer(call)
