@@ -40,11 +40,11 @@ class ConfigFile:
     """A configuration file. `read` is called in a thread; it raises ConfigError.
 
     The file counts as changed once two looks in a row are alike, so that a half-written or missing file is
-    not read. `known`: the look when the file was last read.
+    not read. `known`: the look when the file was last read. `is_watched`: whether its changes are followed.
     """
 
-    def __init__(self, path: str, read: Callable[[], Config]) -> None:
-        self.path = path
+    def __init__(self, path: str, read: Callable[[], Config], *, is_watched: bool = True) -> None:
+        self.path, self.is_watched = path, is_watched
         self.known: Look | None = None
         self._last: Look | None = None
         self._read = read

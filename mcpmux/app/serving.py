@@ -55,15 +55,13 @@ async def serve(
     announce: Announce,
     file: ConfigFile | None = None,
     *,
-    watch: bool = True,
     followers: Sequence[Follower] = (),
     shared: SharedMux | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until the client on standard input has gone.
 
-    `announce` gets each listener's URL when it is ready. `file`: the source of the configuration; with
-    `watch` its changes are followed. `followers` get each new configuration. `shared`: for host apps that
-    share this process.
+    `announce` gets each listener's URL when it is ready. `file`: the source of the configuration. `followers`
+    get each new configuration. `shared`: for host apps that share this process.
 
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would admit
     strangers without an explicit setting. With a client on standard input, an address in use is left out.
@@ -71,7 +69,7 @@ async def serve(
     stopping = trio.Event()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
-        await serve_until(stopping, config, announce, file, watch=watch, followers=followers, shared=shared)
+        await serve_until(stopping, config, announce, file, followers=followers, shared=shared)
         signals.cancel_scope.cancel()
 
 
@@ -95,7 +93,6 @@ async def serve_until(
     announce: Announce,
     file: ConfigFile | None = None,
     *,
-    watch: bool = True,
     followers: Sequence[Follower] = (),
     shared: SharedMux | None = None,
     worker: Workplace | None = None,
@@ -149,7 +146,7 @@ async def serve_until(
             replica.listens.attach(mux.hub, mux.upstreams)
             await replica.join()
         if file is not None:
-            await clients.start(keep_reloading, control, file if watch else None, stopping)
+            await clients.start(keep_reloading, control, file, stopping)
         for number, listener in enumerate(config.listeners.bound):
             door = worker.doors[number] if worker is not None else None
             await listen(serve_listener, listener, serving, door, number)
@@ -264,16 +261,16 @@ async def watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> N
 
 async def keep_reloading(
     control: Control,
-    watched: ConfigFile | None,
+    file: ConfigFile,
     stopping: trio.Event,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Reload on SIGHUP and when `watched` changes, until we stop."""
+    """Reload on SIGHUP, and when a watched file changes, until we stop."""
     async with trio.open_nursery() as nursery:
         if sys.platform != "win32":
             await nursery.start(reload_on_hangup, control, stopping, name="hangup")
-        if watched is not None:
-            nursery.start_soon(reload_on_change, control, watched, name="configuration file")
+        if file.is_watched:
+            nursery.start_soon(reload_on_change, control, file, name="configuration file")
         task_status.started()
         await stopping.wait()
         nursery.cancel_scope.cancel(reason="stopping")

@@ -128,7 +128,8 @@ def serve(
                 listeners = attrs.evolve(listeners, stdio_view=view)
         return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **logging))
 
-    file = ConfigFile(config, load) if config is not None and is_file(config) else None
+    open_file = partial(ConfigFile, read=load, is_watched=not no_watch)
+    file = open_file(config) if config is not None and is_file(config) else None
     loaded = load() if file is None else file.load()
     has_own = upstreams or http or listen or workers > 1
     if file is not None and not has_own and is_to_share(loaded.listeners, share):
@@ -139,9 +140,9 @@ def serve(
         if place is not None:  # this is the new process
             shared = SharedMux(place, place.fingerprints())
             config = str(place.file)
-            file = ConfigFile(config, load)
+            file = open_file(config)
             loaded = file.load()
-    run_server(loaded, file, watch=not no_watch, workers=workers, shared=shared)
+    run_server(loaded, file, workers=workers, shared=shared)
 
 
 def is_to_share(listeners: Listeners, share: bool | None) -> bool:
@@ -197,7 +198,6 @@ def run_server(
     config: Config,
     file: ConfigFile | None = None,
     *,
-    watch: bool = True,
     workers: int = 1,
     shared: SharedMux | None = None,
 ) -> None:
@@ -212,7 +212,7 @@ def run_server(
         from mcpmux.app.workers.supervisor import serve_workers
 
         serving = partial(serve_workers, workers=workers)
-    trio.run(partial(serving, config, announce, file, watch=watch, followers=followers))
+    trio.run(partial(serving, config, announce, file, followers=followers))
 
 
 SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`

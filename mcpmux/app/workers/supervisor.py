@@ -84,7 +84,6 @@ async def serve_workers(
     file: ConfigFile | None = None,
     *,
     workers: int,
-    watch: bool = True,
     followers: Sequence[Follower] = (),
 ) -> None:
     """Serve like `app.serve`, from `workers` processes. Raises the same errors, and those of workers."""
@@ -127,7 +126,7 @@ async def serve_workers(
                     control = Control(supervisor, file)
                     serving = await stack.enter_async_context(trio.open_nursery())
                     if file is not None:
-                        await serving.start(keep_reloading, control, file if watch else None, stopping)
+                        await serving.start(keep_reloading, control, file, stopping)
                     for number, (url, sockets) in enumerate(addresses):
                         for socket in sockets:
                             serving.start_soon(_accept, socket, partial(supervisor.pool.give, number))
