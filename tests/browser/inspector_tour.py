@@ -1,12 +1,13 @@
 """Every page of the inspector with something on it, for checks of all of them and for pictures.
 
-`python -m tests.browser.inspector_tour` makes the pictures of mcpmux/traffic/README.md, with `pngquant`.
+`python -m tests.browser.inspector_tour` makes the pictures of the READMEs, with `pngquant`.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,7 +53,19 @@ class Two:
 
     def describe(self) -> ReplicaState:
         return ReplicaState(
-            name="alpha", id="alpha-1", url="http://10.0.0.1:7946", version="1.0", state="inside"
+            name="alpha",
+            id="alpha-1",
+            url="http://10.0.0.1:7946",
+            version="1.0",
+            state="inside",
+            since=time.time() - 3600,
+            others=1,
+            owned=2,
+            sessions=3,
+            handed_in=12,
+            commands=740,
+            lag_ms=0.4,
+            lease_seconds=9.2,
         )
 
     async def describe_all(self) -> list[ReplicaState]:
@@ -69,8 +82,8 @@ class Two:
 
 
 def busy() -> Traffic:
-    """Make some seconds of traffic of several clients; the last exchange is one with a report."""
-    traffic, chance = Traffic(), random.Random(7)
+    """Make half a minute of traffic of several clients; the last exchange is one with a report."""
+    traffic, chance = Traffic(ago=30), random.Random(7)
     clients = []
     for name, transport in (("claude-code", "stdio"), ("cursor", "http"), ("support-bot", "http")):
         leg = traffic.recorder.client(transport)
@@ -84,8 +97,8 @@ def busy() -> Traffic:
         target = {"uri": f"{upstream}+file:///{path}.md"} if method == "resources/read" else None
         failed = {"answer": refused} if number % 19 == 5 else {}
         view = "coding" if traffic.client.name == "cursor" else ""
-        traffic.exchange(method, target, upstream, ms=chance.expovariate(1 / 60), view=view, **failed)
-        traffic.now += chance.choice((-0.03, -0.01, 0.02, 0.3 if number % 23 == 0 else 0))
+        traffic.exchange(method, target, upstream, ms=chance.expovariate(1 / 200), view=view, **failed)
+        traffic.now += chance.choice((-0.1, -0.03, 0.06, 1.0 if number % 23 == 0 else 0))
     content = [{"type": "text", "text": REPORT}, {"type": "text", "text": '{"rows": 2, "complete": true}'}]
     arguments = {"query": "quarterly report", "limit": 5}
     params = {"name": "docs__search", "arguments": arguments}
@@ -144,7 +157,7 @@ async def visit(page: Page) -> AsyncIterator[str]:
             await settle(page)
             yield "timeline"
             await page.run("document.getElementById('timeline').click()")
-            await page.run(f"{row_with('docs__search')}.click()")
+            await page.run(f"{row_with('#161')}.click()")
             for part in ("request", "timing", "legs"):
                 await open_part(page, part)
                 await settle(page)
@@ -160,17 +173,31 @@ async def visit(page: Page) -> AsyncIterator[str]:
             await page.run("document.querySelector('.close').click()")
 
 
+SIZES = {"": (1360, 850), "-narrow": (420, 850)}
+"""What is in the name of a picture -> the size of its window."""
+IN_BOTH = {("exchange", ""), ("upstreams", "-narrow"), ("exchanges", "-narrow"), ("exchange", "-narrow")}
+"""The pictures that the READMEs show in both colour schemes."""
+
+
 async def make_pictures(browser: Browser) -> None:
+    for old in FOLDER.glob("screenshot-*.png"):
+        old.unlink()
     async with open_tour(browser) as page:
-        await page.resize(1360, 850)
-        for scheme, ending in (("light", ""), ("dark", "-dark")):
-            await page.prefer(scheme)
-            async for name in visit(page):
-                if name.startswith("exchange-") or name == "held":  # no exchange is held here
-                    continue
-                path = FOLDER / f"screenshot-{name}{ending}.png"
-                await page.picture(path)
-                await trio.run_process([program("pngquant"), "--force", "--ext", ".png", "64", str(path)])
+        for kind, size in SIZES.items():
+            await page.resize(*size)
+            for scheme, ending in (("light", ""), ("dark", "-dark")):
+                await page.prefer(scheme)
+                async for name in visit(page):
+                    is_shown = (name, kind) in IN_BOTH or (scheme == "light" and not kind)
+                    if not is_shown or name.startswith("exchange-") or name == "held":  # none is held here
+                        continue
+                    if name == "latency":  # in the time that has traffic
+                        choose = "(of => { of.value = 60; of.dispatchEvent(new Event('change')) })"
+                        await page.run(f"{choose}(document.getElementById('window'))")
+                        await page.wait("document.querySelectorAll('.chart .fine').length > 20")
+                    path = FOLDER / f"screenshot-{name}{kind}{ending}.png"
+                    await page.picture(path)
+                    await trio.run_process([program("pngquant"), "--force", "--ext", ".png", "64", str(path)])
 
 
 if __name__ == "__main__":

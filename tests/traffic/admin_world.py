@@ -53,11 +53,14 @@ WAIT_SECONDS = 60
 
 
 class Traffic:
-    """A recorder and the ring behind it, with messages made by hand. `now` is the recorder's clock."""
+    """A recorder and the ring behind it, with messages made by hand.
 
-    def __init__(self, rows: int = 100_000, size: int = 64 * 2**20) -> None:
+    `now` is the recorder's clock; `ago`: seconds since it was 0.
+    """
+
+    def __init__(self, rows: int = 100_000, size: int = 64 * 2**20, ago: float = 0) -> None:
         self.now = 0.0
-        self.run = Run("test", 0.0, time.time())
+        self.run = Run("test", 0.0, time.time() - ago)
         ring = LiveRing(rows, size)
         self.recorder = Recorder([ring], [ring], lambda: self.now)
         self.view = LiveView(ring, Redactor(Redaction()), self.run)

@@ -8,7 +8,7 @@ const TYPED_MS = 250; // after the last key the filter is applied
 const WRONG_MS = 1500; // after the last key it is said what is wrong with it
 const KEPT = "mcpmux filters"; // in the storage of the browser
 const RECENT = 8;
-const EXAMPLE = "Search, or filter: failed method=tools/call upstream=docs duration>200ms";
+const EXAMPLE = "Search, or filter: failed upstream=docs duration>200ms";
 
 /**
  * `problem`: what is wrong with the filter, in words. `rows()`: the rows that are known. `onTyped()`: it will be
@@ -20,7 +20,9 @@ export class Filter extends Widget {
   state = { keys: [], found: [], picked: -1, isTyping: false };
 
   async componentDidMount() {
-    this.setState(await get("/api/filter").catch(() => ({})));
+    const known = await get("/api/filter").catch(() => ({}));
+    const isAwaited = () => this.text && document.activeElement === this.input.current; // somebody typed meanwhile
+    this.setState(known, () => isAwaited() && this.look());
   }
 
   get text() {

@@ -131,8 +131,9 @@ function answers(slots, wide) {
   const most = Math.max(1, ...slots.map((slot) => slot.count));
   const bottom = COUNTS - BOTTOM;
   const width = Math.max(1, (wide - LEFT) / slots.length - 1);
+  const rise = (number) => Math.sqrt(number / most) * (bottom - TOP); // else one burst would flatten all others
   const bar = (place, name, number, title) => {
-    const height = (number / most) * (bottom - TOP);
+    const height = rise(number);
     const left = x(place, slots.length, wide) + 0.5;
     return html`
       <rect class=${name} x=${left} width=${width} y=${bottom - height} height=${height}>
@@ -140,7 +141,8 @@ function answers(slots, wide) {
       </rect>`;
   };
   return chart(COUNTS, wide, "Answers",
-    rule(bottom, wide), tick(TOP + 6, format.count(most)), tick(bottom + 3, "0"),
+    [0, ...(most < 4 ? [] : [most / 4]), most].map((number) => [
+      rule(bottom - rise(number), wide), tick(bottom - rise(number) + 4, format.count(Math.round(number)))]),
     slots.map(({ at, count, errors }, place) => count > 0 && [
       bar(place, "fine", count, `${format.shortTime(at)}: ${count}, ${errors} failed`), bar(place, "failed", errors),
     ]),
