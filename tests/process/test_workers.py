@@ -543,6 +543,30 @@ def test_a_change_of_the_file_reaches_all_workers(tmp_path: Path) -> None:
         assert mux.stop() == 0, mux.stderr
 
 
+@pytest.mark.parametrize("change", ['env = { CHANGED = "1" }', "enabled = false"])
+def test_calls_are_finished_when_their_server_is_replaced_or_removed(tmp_path: Path, change: str) -> None:
+    """Calls that come while it is replaced wait for the next process."""
+    path = tmp_path / "mcpmux.toml"
+    table = '[listeners]\nhttp = ["127.0.0.1:0"]\n'
+    for name in ("clock", "library"):
+        args = json.dumps(["-m", f"mcpmux.demo.{name}"])
+        table += f"[upstreams.{name}]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
+    path.write_text(table)
+    with Running("serve", str(path), "--workers", "2") as mux, ThreadPoolExecutor() as threads:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        calls = [build_index(served.connect(), 2) for _ in range(4)]
+        path.write_text(table + change)
+        mux.line("stderr", containing="configuration reloaded")
+        if change.startswith("env"):
+            name = "library__find_chapters"
+            params = {"name": name, "arguments": {"word": "the"}}
+            found = [threads.submit(modern, served.connect(), "tools/call", params, name) for _ in range(4)]
+            assert all("result" in each.result(WAIT_SECONDS) for each in found)
+        assert all("result" in answer_in(response) for response in calls)
+        assert mux.stop() == 0, mux.stderr
+        assert "crash loop" not in mux.stderr and "cut off" not in mux.stderr
+
+
 def test_what_workers_cannot_do_is_said(tmp_path: Path) -> None:
     with Running("serve", str(write_config(tmp_path)), "--workers", "2", "--stdio") as mux:
         assert mux.wait() == 2

@@ -1,8 +1,9 @@
 """Serve one server to all workers: a mux in the supervisor passes its messages on at a Unix socket.
 
-Workers are connected exactly as long as the server is, so they notice a new one. A worker that connects while
-the server is down gets the reason as an error. The calls of one worker may come from many clients. So a
-question of a legacy server during several calls is refused, as with stateless clients.
+Workers are connected exactly as long as the server is, so they notice a new one. After a replacement or
+removal by the configuration they leave themselves, once they have their answers. A worker that
+connects while the server is down gets the reason as an error. The calls of one worker may come from many
+clients. So a question of a legacy server during several calls is refused, as with stateless clients.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.sessions import SessionCounter
 from mcpmux.transports.stream import open_unix_listener, serve_streams
+from mcpmux.upstreams.registry import RETIRE_SECONDS
 from mcpmux.upstreams.upstream import Upstream as Server
 
 log = structlog.get_logger()
@@ -37,21 +39,26 @@ log = structlog.get_logger()
 CHECK_SECONDS = 0.1  # between two checks whether a lost server is back
 CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for its legacy clients
 SOCKET_MODE = 0o600
+LEAVE_SECONDS = 5.0  # for workers to follow a configuration, after which their exchanges have RETIRE_SECONDS
 
 
 @dataclass(eq=False)
 class SharedUpstream:
     """One shared server, while `run` runs. `path`: of the socket for workers.
 
-    `on_ready` gets the upstream's name each time that the server is connected. `mux`: set by `run`.
+    `on_ready` gets the upstream's name each time that the server is connected. `before`: the one that was
+    shared under that name before, whose process must end first. `mux`: set by `run`. `ended`: set at its end.
     """
 
     name: str
     path: Path
     config: Config
     on_ready: Callable[[str], None]
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    before: SharedUpstream | None = None
     mux: Mux | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _leaving: trio.Event = field(default_factory=trio.Event)
 
     def apply(self, config: Config) -> None:
         self.config = config
@@ -63,20 +70,27 @@ class SharedUpstream:
         if self.mux is not None:
             self.mux.restart(self.name)
 
+    def leave(self) -> None:
+        """End once all workers have left, which do so when none of their exchanges is in flight."""
+        self._scope.deadline = trio.current_time() + LEAVE_SECONDS + RETIRE_SECONDS
+        self._leaving.set()
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
-        with self.scope:
-            async with (
-                open_unix_listener(str(self.path), SOCKET_MODE) as listener,
-                open_mux(self.config) as mux,
-                trio.open_nursery() as nursery,
-            ):
-                self.mux = mux
-                nursery.start_soon(self._tell_when_ready, mux, name=f"shared upstream {self.name}")
-                serve_one = partial(self._serve, mux)
-                serve = partial(serve_streams, [listener], serve_one, trio.Event(), CONNECTIONS, CONNECTIONS)
-                await nursery.start(serve, name=f"unix {self.path}")
-                task_status.started()
+        """Serve until `leave`. Raises TransportError when the socket cannot be made."""
+        try:
+            with self._scope:
+                async with open_unix_listener(str(self.path), SOCKET_MODE) as listener:
+                    task_status.started()  # workers can connect, and wait
+                    if self.before is not None:
+                        await self.before.ended.wait()
+                        self.before = None
+                    async with open_mux(self.config) as self.mux, trio.open_nursery() as nursery:
+                        nursery.start_soon(self._tell_when_ready, self.mux)
+                        serve_one = partial(self._serve, self.mux)
+                        await serve_streams([listener], serve_one, self._leaving, CONNECTIONS, CONNECTIONS)
+                        nursery.cancel_scope.cancel(reason="it is not shared any more")
+        finally:
+            self.ended.set()
 
     async def _tell_when_ready(self, mux: Mux) -> None:
         announced = None
@@ -97,7 +111,8 @@ class SharedUpstream:
                 # A worker that loses its connection connects again, and so learns the new server's facts.
                 async def end_with_server() -> None:
                     await connection.closed.wait()
-                    nursery.cancel_scope.cancel(reason="the server was lost")
+                    if mux.upstreams[self.name] is server:  # else it was replaced, and the worker knows
+                        nursery.cancel_scope.cancel(reason="the server was lost")
 
                 nursery.start_soon(end_with_server)
             clients = StreamClients(_Service(mux, server), self.config.limits, trio.Event(), None)
@@ -115,11 +130,13 @@ class _Service:
     elsewhere: Elsewhere | None = None
 
     def __init__(self, mux: Mux, server: Server) -> None:
-        self._service = mux.service
+        self._service, self._upstreams = mux.service, mux.upstreams
         self._server = server
 
     def _require_server(self) -> None:
-        if self._server.connection is None:
+        # A call for one that was replaced goes to the next one, and waits until that is connected.
+        is_replaced = self._upstreams[self._server.name] is not self._server
+        if self._server.connection is None and not is_replaced:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.status.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:

@@ -160,6 +160,7 @@ class Supervisor:
         self.pool = WorkerPool(workers, self._start_for, self._handlers_for)
         self.letters = ReplicaClient(OpenSeal(), TlsContexts(), config.cluster.peers, config.limits)
         self._shared: dict[str, SharedUpstream] = {}
+        self._leaving: dict[str, SharedUpstream] = {}  # not shared any more, but perhaps not at their end
         self._sharing = sharing
         self._sockets = count(1)
         self.certificates = TlsContexts()
@@ -186,8 +187,10 @@ class Supervisor:
     def share(self) -> list[SharedUpstream]:
         """Follow the shared upstreams of the configuration. Return the new ones, to be started."""
         upstreams = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
+        self._leaving = {name: each for name, each in self._leaving.items() if not each.ended.is_set()}
         for name in self._shared.keys() - upstreams.keys():
-            self._shared.pop(name).scope.cancel(reason="it is not shared any more")
+            self._leaving[name] = shared = self._shared.pop(name)
+            shared.leave()
         added = []
         for name, upstream in upstreams.items():
             config = shared_config(self.config, upstream)
@@ -196,7 +199,8 @@ class Supervisor:
             else:
                 path = self._folder / f"{next(self._sockets)}.sock"
                 on_ready = partial(self.pool.tell, "act", "reconnect")
-                self._shared[name] = SharedUpstream(name, path, config, on_ready)
+                before = self._leaving.pop(name, None)
+                self._shared[name] = SharedUpstream(name, path, config, on_ready, before)
                 added.append(self._shared[name])
         return added
 
@@ -206,10 +210,14 @@ class Supervisor:
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
             # Shared upstreams first: a worker's new configuration names their sockets.
-            for shared in self.share():
+            added = self.share()
+            for shared in added:
                 self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
                 worker.control.post("apply", self._config_of(worker.number))
+            for name, shared in self._shared.items():
+                if name in plan.restarted and shared not in added:  # the workers' own settings are the same
+                    self.pool.tell("act", "restart", name)
             for follower in (self.observers.follow, *self._followers):
                 follower(config)
         return plan
