@@ -159,10 +159,12 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         """Run a session until it is cancelled. `before`: the session that had its key, or itself."""
         name, key, reason = upstream.name, upstream.key, "its session was closed; ask again"
         try:
+            # Two processes of one server at a time might disturb each other, as by a lock on a file. Not in
+            # the scope: the one that replaces this one waits for this one's end, and so for that of `before`.
+            if before is not upstream and isinstance(before.config.target, Stdio):
+                await before.supervision.ended.wait()
             with upstream.supervision.scope:
-                # Two processes of one server at a time might disturb each other, as by a lock on a file.
-                if before is not upstream and isinstance(before.config.target, Stdio):
-                    await before.supervision.ended.wait()
+                await trio.lowlevel.checkpoint()  # it may be cancelled already
                 if key != era_session_key(name):
                     await upstream.supervision.run()
                 else:

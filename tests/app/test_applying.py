@@ -178,6 +178,8 @@ async def test_a_program_comes_up_again_only_when_the_one_before_has_ended(autoj
         connects = world.connects["slow"]
         other = Gate()
         world.servers["slow"] = gated(other)
+        become(world, attrs.evolve(program, target=Stdio(command="no time to start")))
+        await trio.sleep(1)
         become(world, attrs.evolve(program, target=Stdio(command="second")))
         second = world.client()
         waiting = await second.start("tools/call", {"name": "slow__wait"})
