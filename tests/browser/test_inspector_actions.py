@@ -144,7 +144,7 @@ async def test_an_exchange_is_sent_again_and_compared_with_what_it_was(browser: 
         await client.request(ASKED[0][0], client.params(ASKED[0][1]))
         await open_row(page, 1)
         await page.run(f"{button('Resend')}.click()")
-        await page.wait("document.getElementById('raw-params')?.value.includes('12345678901234567890')")
+        await page.wait("document.getElementById('request-1')?.value.includes('12345678901234567890')")
         assert await page.run("document.querySelector('#view-client [aria-label=View]').value") == "coding"
         await page.run("document.querySelector('#view-client .primary').click()")
         await page.wait("document.querySelector('#view-client .answer')")

@@ -5,14 +5,17 @@ import { isEqual } from "./compare.js";
 import { command } from "./copying.js";
 import { Form } from "./form.js";
 import * as format from "./format.js";
-import { Copyable, createRef, html, Widget } from "./html.js";
+import { Copyable, createRef, html, stepByKey, Widget } from "./html.js";
 import { isObject, parse } from "./json.js";
 import { Run } from "./run.js";
-import { readJson } from "./schema.js";
 import { expand, variables } from "./template.js";
 
 const PAGES = 200; // of one list
 const SHOWN = 300; // items; the search finds the others
+/** Any request, as JSON. */
+const RAW = {
+  properties: { Method: { type: "string", format: "text" }, Params: { type: "object" } }, required: ["Params"],
+};
 const ANY = { method: "tools/list", params: {} };
 const METHOD_NOT_FOUND = -32601;
 const KEPT = "mcpmux sent"; // in the storage of this tab of the browser
@@ -55,8 +58,6 @@ const KINDS = {
 export class Client extends Widget {
   send = createRef();
   form = createRef();
-  method = createRef();
-  params = createRef();
   values = createRef();
   json = createRef();
   run = createRef();
@@ -68,7 +69,7 @@ export class Client extends Widget {
   /** @type {any} */
   state = {
     views: [], upstreams: [], view: "", upstream: "", kind: "tools", there: {}, words: {}, problem: null,
-    item: null, of: KINDS.tools, request: ANY, asJson: true, round: 0, wrong: "", subscribed: [], isRunning: false,
+    item: null, of: KINDS.tools, request: ANY, asJson: true, round: 0, subscribed: [], isRunning: false,
     command: null, sent: parse(sessionStorage.getItem(KEPT) ?? "[]"),
   };
 
@@ -159,7 +160,7 @@ export class Client extends Widget {
       <p class="problem" role="alert" hidden=${!problem}>${problem?.message}</p>
       <div class="split">
         <div class="listing">
-          <div class="items" role="listbox" aria-label="What mcpmux has" onkeydown=${step}>
+          <div class="items" role="listbox" aria-label="What mcpmux has" onkeydown=${stepByKey}>
             ${this.items(found ?? [])}
           </div>
         </div>
@@ -234,28 +235,15 @@ export class Client extends Widget {
 
   /** Return the fields, which are new ones whenever something is filled in. */
   fields() {
-    const { item, of, request, asJson, round, wrong } = this.state;
-    if (!asJson) {
-      const complete = of.reference && ((...typed) => this.complete(of.reference(item), ...typed));
-      const values = request && (of.values(request.params) ?? {});
-      return html`
-        <${Form} key=${round} ref=${this.values} id="request" schema=${of.schema(item)}
-          values=${isObject(values) ? values : null} complete=${complete} />`;
+    const { item, of, request, asJson, round } = this.state;
+    const form = (content) => html`<${Form} key=${round} ref=${this.values} id="request" ...${content} />`;
+    if (asJson) {
+      const { method, params } = request ?? { method: of.method, params: of.params(item, {}) };
+      return form({ schema: RAW, values: { Method: method, Params: params } });
     }
-    const { method, params } = request ?? { method: of.method, params: of.params(item, {}) };
-    return html`
-      <div key=${round} class="fields">
-        <div class="field">
-          <label for="raw-method">Method</label>
-          <input ref=${this.method} id="raw-method" defaultValue=${method} autocomplete="off" spellcheck=${false} />
-        </div>
-        <div class="field">
-          <label for="raw-params">Params</label>
-          <textarea ref=${this.params} id="raw-params" class="json" rows="8" spellcheck=${false}
-            aria-describedby="raw-problem" defaultValue=${JSON.stringify(params, null, 2)} />
-          <span id="raw-problem" class="wrong" role="alert">${wrong}</span>
-        </div>
-      </div>`;
+    const complete = of.reference && ((...typed) => this.complete(of.reference(item), ...typed));
+    const values = request && (of.values(request.params) ?? {});
+    return form({ schema: of.schema(item), values: isObject(values) ? values : null, complete });
   }
 
   /**
@@ -297,7 +285,7 @@ export class Client extends Widget {
 
   /** Make the fields anew. `request`: what is in them at first. */
   fill(request, asJson, more = {}) {
-    return this.change(({ round }) => ({ ...more, request, asJson, round: round + 1, wrong: "", command: null }));
+    return this.change(({ round }) => ({ ...more, request, asJson, round: round + 1, command: null }));
   }
 
   async turn(asJson) {
@@ -312,25 +300,15 @@ export class Client extends Widget {
   async keep(request) {
     if (isEqual(this.written(false), request)) return;
     await this.fill(request, true);
-    this.setState({ wrong: "The form cannot hold all of this." });
+    this.values.current.blame("Params", "The form cannot hold all of this.");
   }
 
   /** Return the request in the fields; null when it is wrong, with the reason there. `strict`: see `Form.read`. */
   written(strict = true) {
     const { item, of, asJson } = this.state;
-    if (!asJson) {
-      const values = this.values.current.read(strict);
-      return values && { method: of.method, params: of.params(item, values) };
-    }
-    try {
-      const params = readJson(this.params.current.value.trim() || "{}");
-      if (!isObject(params)) throw new Error("This must be an object.");
-      this.setState({ wrong: "" });
-      return { method: this.method.current.value.trim(), params };
-    } catch (problem) {
-      this.setState({ wrong: /** @type {Error} */ (problem).message });
-      return null;
-    }
+    const values = this.values.current.read(strict);
+    if (!asJson) return values && { method: of.method, params: of.params(item, values) };
+    return values?.Params ? { method: (values.Method ?? "").trim(), params: values.Params } : null;
   }
 
   submit(event) {
@@ -408,12 +386,4 @@ function hintOf(annotations) {
   if (readOnlyHint === true) return "reads only";
   if (destructiveHint === false) return "destroys nothing";
   return readOnlyHint === false || destructiveHint === true ? "may destroy" : "";
-}
-
-/** Move through the items by the keyboard. */
-function step(event) {
-  const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-  if (!next) return;
-  event.preventDefault();
-  document.activeElement?.[next]?.focus?.();
 }

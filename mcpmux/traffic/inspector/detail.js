@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { compare } from "./compare.js";
 import * as format from "./format.js";
-import { createRef, facts, html, tabs, Widget } from "./html.js";
+import { createRef, facts, html, stepByKey, tabs, Widget } from "./html.js";
 import { answerOf, counterpart, partsOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { spans, timeline } from "./timeline.js";
@@ -12,7 +12,6 @@ import { tree } from "./tree.js";
 
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
-const MOVES = { ArrowDown: 1, ArrowUp: -1 };
 const TABS = { request: "Request", answer: "Response", legs: "Both legs", timing: "Timing" };
 const FAILED = ["error", "tool_error", "invalid"]; // an exchange that ended so opens at its answer
 
@@ -178,24 +177,15 @@ function wordOf({ kind, method, failed, code = "" }) {
 
 /** The list of messages. */
 class Steps extends Widget {
-  box = createRef();
-
   render({ messages, picked, onPick }) {
     const begin = messages[0]?.at;
     const left = messages.length - STEPS;
-    const move = (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey || !(event.key in MOVES)) return;
-      event.preventDefault();
-      const next = Math.min(messages.length - 1, STEPS - 1, Math.max(0, picked + MOVES[event.key]));
-      onPick(next);
-      this.box.current.children[next]?.focus();
-    };
     return html`
-      <div ref=${this.box} class="steps" role="listbox" aria-label="Messages" onkeydown=${move}>
+      <div class="steps" role="listbox" aria-label="Messages" onkeydown=${stepByKey}>
         ${messages.slice(0, STEPS).map(({ at, record }, index) => html`
           <button key=${record.seq} class="step ${record.leg}" role="option" aria-selected=${index === picked}
             tabindex=${index === picked ? 0 : -1} data-step=${index} data-kind=${record.failed ? "error" : record.kind}
-            onclick=${() => onPick(index)}>
+            onclick=${() => onPick(index)} onfocus=${() => index !== picked && onPick(index)}>
             <span class="offset">${at > begin ? `+${format.duration(at - begin)}` : "0"}</span>
             <span class="way">${way(record)}</span>
             <span class="what">${wordOf(record)}${record.id !== undefined && html`<small> #${record.id}</small>`}</span>

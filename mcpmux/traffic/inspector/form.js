@@ -3,7 +3,7 @@
 import { createRef, html, Widget } from "./html.js";
 import { fieldsOf, kindOf, readText } from "./schema.js";
 
-const INPUTS = { date: "date", email: "email", uri: "url" }; // by the format of a text
+const INPUTS = { date: "date", email: "email", uri: "url", text: "text" }; // by the format of a text
 const TYPED_MS = 200; // after the last key suggestions are asked for
 
 /**
@@ -47,6 +47,11 @@ export class Form extends Widget {
     if (!strict || wrong === undefined) return values;
     this.input(wrong).focus();
     return null;
+  }
+
+  /** Show a problem at a field. */
+  blame(name, problem) {
+    this.setState({ problems: { [this.fields.findIndex((field) => field.name === name)]: problem } });
   }
 
   input(place) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { isEqual } from "./compare.js";
 import * as format from "./format.js";
 import { Form } from "./form.js";
-import { createRef, facts, html, Polled, Widget } from "./html.js";
+import { createRef, facts, hasModifier, html, Polled, Widget } from "./html.js";
 
 const MOMENTS = { request: ["request"], result: ["result"], both: ["request", "result"] };
 const AFTER = { pass: "it goes on", refuse: "it is refused" };
@@ -136,7 +136,7 @@ class Card extends Widget {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (hasModifier(event)) return;
     if (event.target.closest("input, select, textarea, button")) return;
     const act = {
       a: () => this.release(), r: () => this.reason.current.focus(),

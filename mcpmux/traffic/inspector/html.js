@@ -46,6 +46,17 @@ export const facts = (pairs) => html`
 /** Return what a colour stands for. `name`: the class that has it. */
 export const key = (name, text) => html`<span class="legend ${name}"><i />${text}</span>`;
 
+/** Move to the next or the previous element of a list by an arrow key. */
+export function stepByKey(event) {
+  const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+  if (!next || hasModifier(event)) return;
+  event.preventDefault();
+  document.activeElement?.[next]?.focus?.();
+}
+
+/** Return whether a key means something else, as another one is held down. */
+export const hasModifier = ({ altKey, ctrlKey, metaKey }) => altKey || ctrlKey || metaKey;
+
 /** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
 export class Widget extends Component {
   constructor(props) {

@@ -1,7 +1,7 @@
 // The list on the screen: only the rows that are in sight have elements, however many there are.
 
 import { classOf, COLUMNS, styleOf } from "./columns.js";
-import { createRef, html, Widget } from "./html.js";
+import { createRef, hasModifier, html, Widget } from "./html.js";
 
 export const ROW_PIXELS = 28;
 const SPARE = 6; // rows above and below those in sight
@@ -101,7 +101,7 @@ export class List extends Widget {
   key(event) {
     const { rows, selected, busy, onSelect, onOpen } = this.props;
     const last = rows.length - 1;
-    if (busy || last < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (busy || last < 0 || hasModifier(event)) return;
     const now = selected === null ? -1 : rows.indexOf(selected);
     const page = Math.max(1, Math.floor(this.box.current.clientHeight / ROW_PIXELS) - 1);
     const goals = {

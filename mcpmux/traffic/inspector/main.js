@@ -5,7 +5,7 @@ import { Client } from "./client.js";
 import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
 import { Held } from "./held.js";
-import { createRef, html, tabs, Widget } from "./html.js";
+import { createRef, hasModifier, html, tabs, Widget } from "./html.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -105,7 +105,7 @@ class App extends Widget {
 
   key(event) {
     const isTaken = event.defaultPrevented || document.querySelector("dialog[open], :popover-open");
-    if (isTaken || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (isTaken || hasModifier(event)) return;
     const { page } = this.state;
     if (event.key === "Escape") {
       this.exchanges.current.escape();

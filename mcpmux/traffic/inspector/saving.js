@@ -1,6 +1,7 @@
 // Exchanges as a capture file, or as a server that answers from them: what the filter finds, or what is marked.
 
 import { get } from "./api.js";
+import * as format from "./format.js";
 import { Copyable, html, Widget } from "./html.js";
 
 /** `filter`, `own`: of the exchanges that are shown. `admin`: see api.js. */
@@ -38,7 +39,7 @@ export class Saving extends Widget {
   }
 
   mock({ number, url, requests, filter, not_served: notServed }) {
-    const answers = `answers ${requests} request${requests === 1 ? "" : "s"} of ${filter || "all exchanges"}`;
+    const answers = `answers ${format.plural(requests, "request")} of ${filter || "all exchanges"}`;
     return html`
       <li key=${number}>
         <${Copyable} text=${url} />

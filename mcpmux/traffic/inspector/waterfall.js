@@ -2,7 +2,7 @@
 // A picture of the newest rows of the list, which stands below it and says the same in words.
 
 import * as format from "./format.js";
-import { createRef, html, key, Widget } from "./html.js";
+import { createRef, hasModifier, html, key, Widget } from "./html.js";
 
 const BARS = 2000; // the newest; more would be one black area
 const LANES = 12; // of one client; what does not fit any more shares the last one
@@ -205,7 +205,7 @@ export class Waterfall extends Widget {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (hasModifier(event)) return;
     const act = {
       "+": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null),
       ArrowLeft: () => this.zoom(1, -0.25), ArrowRight: () => this.zoom(1, 0.25),
