@@ -13,7 +13,7 @@ from mcpmux.channels.tap import EXCHANGE, Said
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.traffic.admin.ring import RECENT, ROW_MESSAGES, SHARE, weight_of
+from mcpmux.traffic.admin.ring import RECENT, ROW_BYTES, ROW_MESSAGES, SHARE, weight_of
 from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
@@ -182,7 +182,7 @@ def check(ring, most_rows, most_bytes):
     assert weight <= most_bytes or len(kept) == 1
     assert ring.row(ring.first - 1) is None
     for row in kept:
-        assert row.weight == 600 + sum(weight_of(message.observed) for message in row.messages)
+        assert row.weight == ROW_BYTES + sum(weight_of(message.observed) for message in row.messages)
         assert [message.position for message in row.messages] == sorted(
             message.position for message in row.messages
         )

@@ -31,7 +31,7 @@ from mcpmux.traffic.record import ANSWERS
 from mcpmux.transports.inline import AT_ONCE
 
 MESSAGE_BYTES: Final = 350  # of a message besides its texts
-ROW_BYTES: Final = 600  # of a row besides its messages
+ROW_BYTES: Final = 1000  # of a row besides its messages, with the short texts of `brief`
 SHORT: Final = 2048  # characters of the target and the method of a message whose text is not kept
 OWN_SHARE: Final = 8  # the ring of mcpmux's own requests has this part of the limits, in addition
 SHARE: Final = 8  # one row may take this part of the memory, one message half of that
@@ -63,6 +63,7 @@ class StoredMessage:
 class Row:
     """One line of the list, begun by `first`. `shown`: its redacted texts, after the first reading.
 
+    `brief`: its status at the last reading, and what `LiveView` made of its messages then.
     `status`: a word of `outcome`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
     `redacted`: whether its first message holds a secret. `view`: of its exchange's client.
@@ -81,6 +82,7 @@ class Row:
         self.weight = ROW_BYTES  # bytes that it takes here
         self.left_out = 0  # dropped messages
         self.shown: tuple[str | None, str | None] | None = None
+        self.brief: tuple[str, str, str] = "", "", ""
         self.redacted = False
         self.view = ""
         self.marked = False

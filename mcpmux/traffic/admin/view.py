@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 import trio
 
-from mcpmux.lru import Lru
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import NARROWED
 from mcpmux.traffic.admin.ring import NOTE, LiveRing, Row, StoredMessage
@@ -40,8 +39,6 @@ DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; later ones are cut to
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
 SHORT = 160  # characters of the arguments of a row, and of the words of its failure
 SHORT_VALUE = 60  # characters of one of these arguments
-REMEMBERED = 5000  # rows whose arguments and words are remembered
-REMEMBERED_BYTES = 2 * 2**20
 NO_ARGUMENTS = frozenset({"_meta", "name", "uri"})  # members of a request's parameters that say no more
 
 
@@ -96,9 +93,6 @@ class LiveView:
     _ring: LiveRing
     redactor: Redactor
     _run: Run
-    _briefs: Lru[tuple[int, str], tuple[str, str]] = field(
-        default_factory=lambda: Lru(REMEMBERED, REMEMBERED_BYTES)
-    )
 
     def __post_init__(self) -> None:
         self.own = LiveView(self._ring.own, self.redactor, self._run) if self._ring.own is not None else self
@@ -125,21 +119,15 @@ class LiveView:
 
     def summary(self, row: Row) -> ShownRow:
         """Return the row as in the list, redacted."""
-        shown = self._summary(row)
-        shown.arguments, shown.words = self._brief(row)
-        return shown
-
-    def _brief(self, row: Row) -> tuple[str, str]:
-        """Return the arguments of the request and the words of the failure, each as at most one line."""
-        key = row.number, row.status
-        brief = self._briefs.get(key)
-        if brief is None:
+        if row.brief[0] != row.status:
             has_failed = row.first.kind == "request" and row.status not in (OPEN, OK, NOTE, CANCELLED)
             # Neither is there when the ring has dropped the row in the meantime.
             arguments = self._read_short(next(iter(row.messages), None), arguments_text)
-            brief = arguments, self._read_short(row.answer if has_failed else None, failure_text)
-            self._briefs[key] = brief
-        return brief
+            words = self._read_short(row.answer if has_failed else None, failure_text)
+            row.brief = row.status, arguments, words
+        shown = self._summary(row)
+        _, shown.arguments, shown.words = row.brief
+        return shown
 
     def _read_short(self, stored: StoredMessage | None, read: Callable[[Any], str]) -> str:
         """Return what `read` makes of a message, on one line and cut; "" without one, or of a large one."""
