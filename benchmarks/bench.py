@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import NamedTuple, Protocol
 
@@ -92,9 +92,9 @@ class Bench:
         """Run one process that serves `count` upstreams and prints their URLs. `server`: its module."""
         return Child([server, *["--port=0"] * count, *more], self.load_core)
 
-    def mux(self, config: str, places: int | Iterable[int] | None = None, *more: str) -> Child:
+    def mux(self, config: str, core: int | None = None, *more: str) -> Child:
         """Start mcpmux with this configuration, on its own core by default."""
-        return Child(mux_command(*more), self.mux_core if places is None else places, config)
+        return Child(mux_command(*more), self.mux_core if core is None else core, config)
 
     def load(
         self,

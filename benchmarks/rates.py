@@ -1,4 +1,9 @@
-"""Rows: exchanges a second through mcpmux, beside those of its upstreams asked directly."""
+"""Rows: exchanges a second through mcpmux, and the time of a single one, beside its upstreams asked directly.
+
+With one connection one process is busy at a time, so both placements mean something. With all processes on
+one core, it is the time that mcpmux computes. With mcpmux on its own core, it includes waking another core
+twice; a relay of bytes in mcpmux's place shows the time of that on this machine (`proxies.latency`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.bench import Bench
-from benchmarks.goal import Goal, at_least
+from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.naming import CALL, READ, Load
-from benchmarks.report import Row, bystanders, rate_row
+from benchmarks.report import Row, bystanders, latency_row, rate_row
 from benchmarks.upstream import LARGE_BYTES, LARGE_URI, LEGACY, MODERN
 from mcpmux.protocol import method as m
 
@@ -53,3 +58,22 @@ def read_slow(bench: Bench) -> list[Row]:
     bench.note(measure)
     pairs = bench.pairs(READ._replace(subjects=READ.subjects[:SLOW_ITEMS]), FRESH, SLOW_READ)
     return [rate_row(measure, pairs, at_least(1))._replace(ratio=None, bound=None)]  # far off the picture
+
+
+P50, P99 = at_most(120, " µs", absolute=True), at_most(400, " µs", absolute=True)
+
+
+def _latencies(place: str, is_apart: bool, p50: Goal | None, p99: Goal | None, bench: Bench) -> list[Row]:
+    """Measure with mcpmux on its own core, or with all on one, without the machine's time to wake a core."""
+    measure = f"latency of a 1 KB read, 1 connection, {place}"
+    bench.note(measure)
+    core = bench.mux_core if is_apart else bench.load_core
+    pairs = bench.pairs(READ._replace(connections=1), core=core)
+    return [
+        latency_row(f"{measure}, p50", pairs, lambda tally: tally.p50, p50),
+        latency_row(f"{measure}, p99", pairs, lambda tally: tally.p99, p99),
+    ]
+
+
+own_core = partial(_latencies, "mcpmux on its own core", True, P50, P99)  # as in all other rows
+one_core = partial(_latencies, "all on one core", False, None, None)

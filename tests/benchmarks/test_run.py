@@ -49,8 +49,6 @@ QUICK = (
 )
 SLOW = (
     "call a tool, 64 connections, modern",
-    "latency of a 1 KB read, 1 connection, a relay of bytes in place of mcpmux, p50",
-    "latency of a 1 KB read, 1 connection, a relay of bytes in place of mcpmux, p99",
     "latency of a 1 KB read, 1 connection, all on one core, p50",
     "latency of a 1 KB read, 1 connection, all on one core, p99",
     "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern",
@@ -67,7 +65,7 @@ SLOW = (
     "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
 )
 SLOW_NAMES = (
-    *("call", "latency-relay", "latency-one-core", "stdio-client"),
+    *("call", "latency-one-core", "stdio-client"),
     *("capture", "capture-metadata", "audit", "admin", "watched", "watched-both"),
     *("tls-clients", "tls-servers", "token", "jwt", "large-memory"),
 )
