@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
 from heapq import nlargest
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import click
@@ -100,34 +100,30 @@ class Lines:
         self._targets = Targets()
         self._summarizer = Summarizer(self._wanted.body_tests)
 
-    def of(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines for the next messages."""
-        for record in map(self._targets.fill, records):
-            if self._by == "exchange":
-                yield from self._exchanges(self._summarizer.add(record))
-            elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
-                yield json_line(record) if self._as_json else message_line(record) + excerpt(self._hit)
+    def of(self, records: Iterable[Record], *, to_end: bool = False) -> Iterator[str]:
+        """Yield the lines for the next messages. `to_end`: also for exchanges without a response."""
+        return map(self._line, self._find(records, to_end))
 
     def last(self, records: Iterable[Record], count: int) -> list[str]:
         """Return the last lines for all messages. The last exchanges are those that began last."""
+        found = self._find(records, to_end=True)
         if self._by == "message":
-            return list(deque(self.of(records), maxlen=count))
-        batches = (self._summarizer.add(record) for record in map(self._targets.fill, records))
-        ended = chain(chain.from_iterable(batches), self._open())
-        newest = nlargest(count, filter(self._wanted.matches, ended), key=lambda exchange: exchange.time)
-        return list(map(summary_line, reversed(newest)))
+            return list(map(self._line, deque(found, maxlen=count)))
+        return list(map(self._line, reversed(nlargest(count, found, key=lambda exchange: exchange.time))))
 
-    def of_all(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines for messages and, after them, for exchanges without a response."""
-        yield from self.of(records)
-        yield from self._exchanges(self._summarizer.rest())
+    def _find(self, records: Iterable[Record], to_end: bool) -> Iterator[Record | ExchangeSummary]:
+        for record in map(self._targets.fill, records):
+            if self._by == "exchange":
+                yield from filter(self._wanted.matches, self._summarizer.add(record))
+            elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
+                yield record
+        if to_end:
+            yield from filter(self._wanted.matches, self._summarizer.rest())
 
-    def _open(self) -> Iterator[ExchangeSummary]:
-        """Yield the exchanges without a response. Looks for them when the first one is asked for."""
-        yield from self._summarizer.rest()
-
-    def _exchanges(self, ended: Iterable[ExchangeSummary]) -> Iterator[str]:
-        return map(summary_line, filter(self._wanted.matches, ended))
+    def _line(self, found: Record | ExchangeSummary) -> str:
+        if isinstance(found, ExchangeSummary):
+            return summary_line(found)
+        return json_line(found) if self._as_json else message_line(found) + excerpt(self._hit)
 
     def _is_hit(self, expression: re.Pattern[str], record: Record) -> bool:
         texts = filter(None, (*body_texts(record), record.method, record.target))
@@ -326,7 +322,7 @@ def grep(
     except re.error as error:
         problem, place = f"{error.msg}; -F looks for the text as it is", error.pos or 0
         raise Mistake(show_place(FilterError(problem, pattern, place, place))) from None
-    lines = Lines(source.filter, find=expression, **how).of_all(source.records())
+    lines = Lines(source.filter, find=expression, **how).of(source.records(), to_end=True)
     number = sum(1 for _ in lines) if count else stream_lines(lines)
     if count:
         click.echo(number)
