@@ -240,3 +240,8 @@ def test_a_token_must_fit_in_a_header(token: str):
 def test_a_token_in_the_url_counts():
     assert AdminClient.at("http://h:1/?token=a%2Bb", "other").token == "a+b"
     assert AdminClient.at("http://h:1", "other").token == "other"
+
+
+def test_the_authorities_of_a_running_mcpmux_are_read_from_a_file(invoke: Invoke):
+    done = invoke("traffic", "tail", "--url", "https://127.0.0.1:9", "--token", "x", "--ca", "nowhere.pem")
+    assert (done.exit_code, "tls.ca: nowhere.pem: cannot read the file" in done.stderr) == (2, True)

@@ -14,7 +14,7 @@ import trio
 
 from mcpmux.cli.completion import Items, complete_file, offer, run_shortly
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import ANYWHERE, choose_config, load_config, quiet_option
+from mcpmux.cli.options import ANYWHERE, Decorator, choose_config, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
@@ -219,6 +219,13 @@ def complete_upstream(context: click.Context, _parameter: click.Parameter, incom
 
 Command = Callable[..., None]
 
+token_option: Decorator = click.option(
+    "--token",
+    envvar="MCPMUX_ADMIN_TOKEN",
+    help="Token of the admin listener. Default: MCPMUX_ADMIN_TOKEN.",
+)
+ca_option: Decorator = click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
+
 
 def admin_options(command: Command) -> Command:
     """Add the options that name a running mcpmux. The command gets its admin listener as `admin`."""
@@ -236,12 +243,8 @@ def admin_options(command: Command) -> Command:
         metavar="URL",
         help="URL of the admin listener. Default: MCPMUX_ADMIN_URL.",
     )
-    @click.option(
-        "--token",
-        envvar="MCPMUX_ADMIN_TOKEN",
-        help="Token of the admin listener. Default: MCPMUX_ADMIN_TOKEN.",
-    )
-    @click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
+    @token_option
+    @ca_option
     @quiet_option
     @wraps(command)
     def act(config: str | None, url: str | None, token: str | None, ca: str | None, **more: Any) -> None:

@@ -19,7 +19,7 @@ import click
 import msgspec
 import trio
 
-from mcpmux.cli.admin.client import AdminClient
+from mcpmux.cli.admin.client import AdminClient, ca_option, token_option
 from mcpmux.cli.console import is_screen, paint, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
@@ -206,10 +206,18 @@ LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 @click.option("--own", is_flag=True, help="Also show requests of mcpmux itself: to connect, health checks.")
 @messages_json_option
 @click.option("--url", metavar="URL", help="Watch the admin listener of a running mcpmux in place of files.")
-@click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
+@token_option
+@ca_option
 @quiet_option
 def tail(
-    where: tuple[str, ...], lines: int, once: bool, own: bool, url: str | None, token: str | None, **how: Any
+    where: tuple[str, ...],
+    lines: int,
+    once: bool,
+    own: bool,
+    url: str | None,
+    token: str | None,
+    ca: str | None,
+    **how: Any,
 ) -> None:
     """Show messages as they pass, until Ctrl-C.
 
@@ -228,7 +236,7 @@ def tail(
     with until_interrupted() if not once else nullcontext():
         if url is not None:
             shown = Lines(read_filter(" ".join(where)), own=own, **how)
-            run(_follow, AdminClient.at(url, token).watch(own=own), shown)
+            run(_follow, AdminClient.at(url, token, ca).watch(own=own), shown)
         else:
             files = CaptureFiles(where)
             _tail_files(files, Lines(files.filter, own=own, **how), lines, once)
