@@ -11,7 +11,6 @@ A worker's cached answers of an upstream are outdated as soon as any worker coun
 from __future__ import annotations
 
 import copyreg
-import math
 import mmap
 import os
 import pickle
@@ -37,6 +36,7 @@ _LENGTH = struct.Struct("!Q")
 RECEIVE_BYTES = 64 * 1024
 SEND_SECONDS = 10.0  # for the other side to take a message; one that does not read for so long hangs
 ANSWER_SECONDS = 10.0
+POSTED = 10_000  # messages that wait, in SEND_SECONDS at most; each has one change, or one person's question
 ANSWER = ""  # instead of a name
 
 ControlMessage = tuple[int, str, tuple[Any, ...]]
@@ -61,8 +61,7 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
-        # Unbounded, as `post` never waits: people act seldom, and each question has a task that waits.
-        self._posted, self._waiting = trio.open_memory_channel[ControlMessage](math.inf)
+        self._posted, self._waiting = trio.open_memory_channel[ControlMessage](POSTED)
         self._numbers = count(1)
         self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
         self.gone = False
@@ -95,7 +94,14 @@ class ControlChannel:
 
     def post(self, name: str, *arguments: Any) -> None:
         """Queue a call for `run` to send. Never waits."""
-        self._posted.send_nowait((0, name, arguments))
+        self._post((0, name, arguments))
+
+    def _post(self, message: ControlMessage) -> None:
+        try:
+            self._posted.send_nowait(message)
+        except trio.WouldBlock:
+            log.debug("message to another process lost", reason="the other process does not read")
+            self.close()
 
     async def _send_posted(self) -> None:
         async for message in self._waiting:
@@ -106,7 +112,7 @@ class ControlChannel:
         number = next(self._numbers)
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
-        self._posted.send_nowait((number, name, arguments))
+        self._post((number, name, arguments))
         try:
             with trio.move_on_after(0 if self.gone else seconds), suppress(trio.EndOfChannel):
                 return await answer.receive()

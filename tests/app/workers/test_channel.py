@@ -8,6 +8,7 @@ import socket
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from mcpmux.app.workers import channel
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters, open_counters
 from tests.runtime.world import open_world
 from tests.upstreams.test_caching import Library, read, ready
@@ -51,6 +52,17 @@ async def test_a_question_is_answered_after_what_was_posted_before_it():
         assert await sender.ask("nothing of that name") is None
         nursery.cancel_scope.cancel()
     sender.close()
+    other.close()
+
+
+async def test_a_process_that_takes_no_messages_counts_as_gone(monkeypatch):
+    monkeypatch.setattr(channel, "POSTED", 3)
+    sender, other = map(ControlChannel, socket.socketpair())
+    for _ in range(3):
+        sender.post("act", "drain", "docs")
+        assert not sender.gone
+    sender.post("act", "drain", "docs")
+    assert sender.gone
     other.close()
 
 
