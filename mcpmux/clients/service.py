@@ -72,17 +72,19 @@ class MuxService:
         self.router = router
         self.hub = hub
 
-    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Answer one modern call. Raises RpcError, at once or when it is awaited."""
-        if self.tap is not None:
+    def answer(
+        self, request_id: Id, call: Call, notify: Notify, is_watched: bool = False
+    ) -> Awaitable[Fields]:
+        """Answer one modern call. Raises RpcError, at once or when it is awaited.
+
+        `is_watched`: the tap has seen the call, and keeps its outcome.
+        """
+        if self.tap is not None and not is_watched:
             identify(call)
             if not self.tap.passes:
                 # A call through the search tool is recorded as the call of the tool that it runs.
-                shown_call = self.router.search.meant(call)
-                return watched(self.tap, shown_call, partial(self._answer, request_id, call, notify))
-        return self._answer(request_id, call, notify)
-
-    def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+                work = partial(self.answer, request_id, call, notify, is_watched=True)
+                return watched(self.tap, self.router.search.meant(call), work)
         if call.method == m.LISTEN:
             return serve_listen(request_id, call, notify, self.router, self.hub)
         if call.method in m.REMOVED_IN_MODERN:

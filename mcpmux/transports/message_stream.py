@@ -129,20 +129,12 @@ class LineStream(MessageStream):
         try:
             await self.queue.close()
             if self._is_refused:
-                await self._linger()
+                with trio.move_on_after(LINGER_SECONDS), suppress(*BROKEN):
+                    await linger_on(self._stream, LINGER_RECEIVES)
         finally:
             if self._holding is not None:
                 self._holding.hold(0)
             await trio.aclose_forcefully(self._stream)
-
-    async def _linger(self) -> None:
-        """Receive and discard a bounded rest of what the peer sends."""
-        # Closing a socket with unread bytes resets it, and the peer would lose our refusal.
-        with trio.move_on_after(LINGER_SECONDS), suppress(*BROKEN):
-            await self._stream.send_eof()
-            for _ in range(LINGER_RECEIVES):
-                if not await self._stream.receive_some(RECEIVE_BYTES):
-                    return
 
     def _kept_bytes(self) -> int:
         """Return the number of bytes that have arrived and were not received."""
@@ -158,6 +150,15 @@ class LineStream(MessageStream):
         self._received.clear()
         self._decoder.close()
         holding.hold(0)
+
+
+async def linger_on(stream: HalfCloseableStream, receives: int) -> None:
+    """End sending, then receive and discard a bounded rest. Raises trio.BrokenResourceError."""
+    # Closing a socket with unread bytes resets it, and the peer would lose our refusal.
+    await stream.send_eof()
+    for _ in range(receives):
+        if not await stream.receive_some(RECEIVE_BYTES):
+            return
 
 
 async def receive_held(stream: ReceiveStream, scope: trio.CancelScope, holding: Holding) -> bytes | bytearray:

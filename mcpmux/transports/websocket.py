@@ -45,7 +45,7 @@ from mcpmux.transports.body_budget import BodyBudget, Holding
 from mcpmux.transports.http.message import HeaderFields, encode_response_head
 from mcpmux.transports.http.response_parser import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.message_stream import LATE, RECEIVE_BYTES, MessageStream, receive_held
+from mcpmux.transports.message_stream import LATE, RECEIVE_BYTES, MessageStream, linger_on, receive_held
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream, open_tcp
 
@@ -503,14 +503,11 @@ async def _admit(
 
 
 async def _reject(stream: PatientStream, status: int, sentence: str, fields: HeaderFields) -> None:
-    """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
+    """Answer, and give the client time to read it."""
     log.debug("websocket refused", status=status, reason=sentence)
     body = sentence.encode()
     head = encode_response_head(status, (("Content-Type", "text/plain; charset=utf-8"), *fields))
     answer = b"%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
     with trio.move_on_after(CLOSE_SECONDS):
         await stream.send_all(answer)
-        await stream.send_eof()
-        for _ in range(LINGER_RECEIVES):
-            if not await stream.receive_some(RECEIVE_BYTES):
-                return
+        await linger_on(stream, LINGER_RECEIVES)

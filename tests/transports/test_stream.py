@@ -261,4 +261,4 @@ async def test_the_kernel_watches_every_connection_to_a_server():
         async with stream:
             assert options_of(byte_stream.socket) == KEEP_ALIVE
             assert options_of(stream.socket) == KEEP_ALIVE
-        byte_stream.socket.close()
+        await byte_stream.aclose()
