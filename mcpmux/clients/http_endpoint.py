@@ -204,7 +204,7 @@ class HttpEndpoint:
             return refuse_with(reply, 403, refusal)
         refusal = self._policy.refuses(host, request.headers.get("origin"))
         if refusal is not None:
-            if self._service.tap is not None:
+            if gate is None and self._service.tap is not None:
                 self._watch(self._service.tap, request, reply)
             return refuse_with(reply, 403, refusal)
         if gate is None or WELL_KNOWN not in request.path or self._is_resource(self._place_of(request.path)):
