@@ -319,7 +319,8 @@ class Mux:
         stay = [name for name in settings if name in former and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:
-                cached, session.config = session.config.caching, settings[session.name]
+                cached = session.config.caching
+                session.adopt(settings[session.name])
                 if session.config.caching is not cached:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]

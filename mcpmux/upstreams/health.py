@@ -56,7 +56,7 @@ class Health:
         self.has_answered = False
         self.speaks_up = False
         self._silences = 0  # health checks in a row without an answer
-        self._alarm = trio.Event()  # set when the breaker's state has changed
+        self._alarm = trio.Event()  # set when the breaker's state, or the configuration, has changed
 
     def begin(self, *, speaks_up: bool) -> None:
         """Note a new connection. `speaks_up`: the server has answered a request like a health check."""
@@ -102,6 +102,10 @@ class Health:
             log.warning("upstream failed a request", reason=error.in_full)
         status.last_error = error.in_full
         return status.error(code, f"{what}: {error.told}" + when_again(wish), wish, error.quoted)
+
+    def look_again(self) -> None:
+        """Note that health checks may be due at other times."""
+        self._alarm.set()
 
     async def check(self, connection: Connection, renew: Renew) -> None:
         """Send health checks when they are due, until cancelled or until the connection is given up."""

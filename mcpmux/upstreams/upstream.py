@@ -331,6 +331,11 @@ class Upstream:
         self.status.turn()
         self.forget()
 
+    def adopt(self, config: UpstreamConfig) -> None:
+        """Go by a changed configuration, in which only settings differ that are looked up at each use."""
+        self.config = self.status.config = config
+        self.health.look_again()
+
     def remember(self, memory: ResponseCache | None) -> None:
         """Cache answers in `memory` from now on, None: nowhere, and drop the cached ones."""
         self.forget()

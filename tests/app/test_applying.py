@@ -213,6 +213,29 @@ async def test_prefix_and_timeouts_change_without_a_new_session(autojump_clock):
         assert world.connects == {"docs": 1, "slow": 1}
 
 
+async def test_settings_that_are_looked_up_at_each_use_change_at_once(autojump_clock):
+    gate, checks = Gate(), list[str]()
+
+    class Counting(ScriptedServer):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            checks.append(method)
+            return await super().handle(method, params, message)
+
+    off = {"health_interval": 0.0, "list_timeout": 20.0}
+    resources = [{"uri": "memo:1", "name": "one"}]
+    server = Counting(LEGACY, resources=resources, handlers={"resources/list": gate.handle})
+    async with open_world({"docs": server}, settings={"docs": off}) as world:
+        await world.mux.upstreams["docs"].supervision.settled()
+        await trio.sleep(1000)
+        assert "ping" not in checks
+        become(world, upstream("docs", health_interval=30.0, list_timeout=3.0))
+        await trio.sleep(100)
+        assert checks.count("ping") == 3
+        result = await world.client().request("resources/list")
+        reason = result["_meta"][LEFT_OUT]["docs"]["reason"]
+        assert "within 3 s; to allow more, raise `upstreams.docs.list_timeout`" in reason
+
+
 async def test_the_order_of_lists_follows_the_order_of_the_file(autojump_clock):
     async with open_world({"a": docs(), "b": docs()}) as world:
         assert become(world, upstream("b"), upstream("a")) == {}
