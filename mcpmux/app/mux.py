@@ -7,7 +7,7 @@ changed. Clients get `list_changed` for upstreams that came, went or have a new 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -22,7 +22,6 @@ from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
 from mcpmux.clients.service import MuxService
 from mcpmux.config import Config, Http, Identity, Stdio, Unix
-from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -290,8 +289,8 @@ class Mux:
                 self._adjust_memory(session)
             else:  # cached replies contain names for clients of the old configuration
                 session.forget()
-        if plan.touches_upstreams:
-            self._change_upstreams(former.enabled, plan)
+        if plan.touches_upstreams or merging.name_limit != former.merging.name_limit:
+            self._change_upstreams(former, plan)
         goes_by_names = any(rule.targets for rule in config.access)
         is_same = config.access == former.access and (not goes_by_names or shown.naming == old.naming)
         if not is_same or shown != old:
@@ -303,8 +302,9 @@ class Mux:
             follower(config)
         return plan
 
-    def _change_upstreams(self, old: Mapping[str, UpstreamConfig], plan: Plan) -> None:
+    def _change_upstreams(self, before: Config, plan: Plan) -> None:
         registry, former, settings = self.upstreams, dict(self.upstreams), self.config.enabled
+        old, is_other_limit = before.enabled, before.merging.name_limit != self.config.merging.name_limit
         self._adopt(self.config)
         self.router.resolver.namespace = self._namespace
         renamed = [
@@ -325,7 +325,8 @@ class Mux:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]
         registry.become({name: former[name] if name in stay else self.make_shared(name) for name in settings})
-        self._tell([former[name] for name in former if name not in stay or name in renamed])
+        changed = [name for name in former if is_other_limit or name not in stay or name in renamed]
+        self._tell([former[name] for name in changed])
 
     def _tell(self, upstreams: list[Upstream]) -> None:
         for upstream in upstreams:

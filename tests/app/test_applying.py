@@ -213,6 +213,21 @@ async def test_prefix_and_timeouts_change_without_a_new_session(autojump_clock):
         assert world.connects == {"docs": 1, "slow": 1}
 
 
+async def test_another_limit_of_names_holds_at_once(autojump_clock):
+    tool = {"name": "a_name_that_is_rather_long_for_a_tool", "inputSchema": {"type": "object"}}
+    async with open_world({"docs": ScriptedServer(LEGACY, tools=[tool])}) as world:
+        client = await legacy_client(world)
+        (whole,) = await client.walk("tools/list", "tools")
+        merging = attrs.evolve(world.mux.config.merging, name_limit=44)
+        prefix = "docs-of-servers"
+        become(world, upstream("docs", prefix=prefix))
+        await client.drain()
+        become(world, upstream("docs", prefix=prefix), merging=merging)
+        assert "notifications/tools/list_changed" in {told["method"] for told in await client.drain()}
+        (short,) = await client.walk("tools/list", "tools")
+        assert (len(whole["name"]), len(short["name"])) == (43, 44)
+
+
 async def test_settings_that_are_looked_up_at_each_use_change_at_once(autojump_clock):
     gate, checks = Gate(), list[str]()
 
