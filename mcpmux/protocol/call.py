@@ -21,6 +21,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
+    UNREADABLE,
     Notification,
     Value,
     decode_fields,
@@ -29,6 +30,7 @@ from mcpmux.protocol.envelope import (
     first_byte,
     id_of,
     raw,
+    text_decoder,
     text_of,
     value_of,
 )
@@ -176,7 +178,11 @@ class Call(Value):
 
     def text(self, key: str) -> str | None:
         """Return the parameter `key` when it is a string, else None."""
-        return text_of(self.params.get(key))
+        value = self.params.get(key)
+        try:
+            return None if value is None else text_decoder.decode(value)
+        except UNREADABLE:
+            return None
 
     def required(self, key: str) -> str:
         """Return the parameter `key`. Raises RpcError when it is not a string."""
@@ -354,4 +360,7 @@ def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> 
     if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
         # No other call on this leg has this id, so that progress finds its call.
         meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
-    return encode(RequestOut(request_id, call.method, with_meta(call.params, meta) or UNSET))
+    params: Mapping[str, Any] = call.params
+    if meta:
+        params = {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
+    return encode(RequestOut(request_id, call.method, params or UNSET))
