@@ -198,7 +198,7 @@ class Selection:
         including = [selector for selector in self._view.include if _is_about(selector, upstream, TEMPLATES)]
         certain = self._naming.certain
         templates = [
-            glob for each in including for glob in self._globs(certain, each, upstream, TEMPLATES, {})
+            glob for selector in including for glob in self._globs(certain, selector, upstream, TEMPLATES, {})
         ]
         texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
         return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
@@ -217,11 +217,17 @@ class Selection:
         if known_hints is None and any(selector.hints for selector in (*included, *excluded)):
             included = [selector for selector in included if not selector.hints]
             # The hints are unknown: no tool is certain, and all may be excluded, but later some may fit.
-            globs = [glob for each in included for glob in self._globs(certain, each, upstream, kind, {})]
+            globs = [
+                glob for selector in included for glob in self._globs(certain, selector, upstream, kind, {})
+            ]
             return _Selected(globs, [EVERYTHING], is_unknown=True)
         hints, possible = known_hints or {}, self._naming.possible
-        includes = [glob for each in included for glob in self._globs(certain, each, upstream, kind, hints)]
-        excludes = [glob for each in excluded for glob in self._globs(possible, each, upstream, kind, hints)]
+        includes = [
+            glob for selector in included for glob in self._globs(certain, selector, upstream, kind, hints)
+        ]
+        excludes = [
+            glob for selector in excluded for glob in self._globs(possible, selector, upstream, kind, hints)
+        ]
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
     def _globs(

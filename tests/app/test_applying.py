@@ -223,7 +223,9 @@ async def test_another_limit_of_names_holds_at_once(autojump_clock):
         become(world, upstream("docs", prefix=prefix))
         await client.drain()
         become(world, upstream("docs", prefix=prefix), merging=merging)
-        assert "notifications/tools/list_changed" in {told["method"] for told in await client.drain()}
+        assert "notifications/tools/list_changed" in {
+            notification["method"] for notification in await client.drain()
+        }
         (short,) = await client.walk("tools/list", "tools")
         assert (len(whole["name"]), len(short["name"])) == (43, 44)
 

@@ -41,10 +41,10 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
 
 
 async def test_a_servers_state_comes_back_whatever_it_ends_with(autojump_clock):
-    brought: list[Json] = []
+    requests: list[Json] = []
 
     async def handle(_server: ScriptedServer, params: Json, _message: Json) -> Json:
-        brought.append(params)
+        requests.append(params)
         if "requestState" in params:
             return {"resultType": "complete", "content": []}
         return {"resultType": "input_required", "inputRequests": {}, "requestState": "half.no-state"}
@@ -55,7 +55,7 @@ async def test_a_servers_state_comes_back_whatever_it_ends_with(autojump_clock):
         state = (await client.request("tools/call", {"name": "x__t"}))["requestState"]
         assert state == "2.half.no-state"
         await client.request("tools/call", {"name": "x__t", "inputResponses": {}, "requestState": state})
-    assert brought[-1]["requestState"] == "half.no-state"
+    assert requests[-1]["requestState"] == "half.no-state"
 
 
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
