@@ -62,9 +62,9 @@ class Serving(msgspec.Struct, frozen=True):
     """The objects that all listeners share. `announce` is called with a listener's URL when it is ready.
 
     `gate` authenticates clients from the network. `certificates`: the renewable ones. `stdio_view`: the view
-    of the client on standard input and output. `marks`: see HttpEndpoint. `replica`: this process among
-    others that serve the same clients. `config` returns the present configuration; without it there are no
-    server cards. `bodies`: the budget for large requests to all listeners.
+    of the client on standard input and output. `replica`: this process among others that serve the same
+    clients. `config` returns the present configuration; without it there are no server cards. `bodies`: the
+    budget for large requests to all listeners.
     """
 
     limits: Limits
@@ -75,7 +75,6 @@ class Serving(msgspec.Struct, frozen=True):
     certificates: TlsContexts = msgspec.field(default_factory=TlsContexts)
     poller: ReadinessPoller | None = None
     stdio_view: str = ""
-    marks: Marks = msgspec.field(default_factory=Marks)
     replica: Replica | None = None
     config: Callable[[], Config] | None = None
     bodies: BodyBudget | None = None
@@ -144,7 +143,8 @@ async def _prepare_http(
     """Return the function that serves an HTTP listener. `nursery`: for its sessions."""
     limits, stopping = serving.limits, serving.stopping
     gate = gate_of(listener, serving.gate)
-    replica, marks = serving.replica, serving.marks
+    replica = serving.replica
+    marks = replica.members.marks if replica is not None else Marks()
     sessions = replica.sessions_of(number) if replica is not None else None
     card = ServerCard(listener, serving.config) if serving.config is not None else None
     parts = gate, stopping, marks, sessions, card, serving.bodies

@@ -136,7 +136,7 @@ async def serve_until(
             mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
         serving = Serving(
             *(config.limits, mux.service, stopping, ready, gate, mux.certificates, mux.poller),
-            *(config.listeners.stdio_view or "", mux.marks, replica, lambda: mux.config, bodies),
+            *(config.listeners.stdio_view or "", replica, lambda: mux.config, bodies),
         )
         if worker is not None:
             worker.obey(mux, observers)

@@ -57,9 +57,7 @@ class Replicas(Members):
                 await node.join()
                 gate = await make_gate(config)
                 stopping = trio.Event()
-                serving = Serving(
-                    config.limits, mux.service, stopping, urls.append, gate, marks=marks, replica=node
-                )
+                serving = Serving(config.limits, mux.service, stopping, urls.append, gate, replica=node)
                 await nursery.start(serve_listener, config.listeners.http[0], serving)
                 client = HttpClient(stack.enter_context(HttpPool(HttpOrigin.from_url(urls[0]))), world)
                 replica = Member(
