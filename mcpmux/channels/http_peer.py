@@ -4,8 +4,9 @@ Promises: headers agree with the body, in the revision that was agreed; a server
 sets `closed`. Refuses to know what a message means.
 
 Servers refuse a forgotten session in many ways. `may_mean_forgotten` decides which refusals are a reason to
-check: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), or one of a few error codes. None of
-them proves it. Only another session does, opened beside the first (see `upstream`).
+check: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), one of a few error codes, or one of the
+server's own with a text about the session. None of them proves it. Only another session does, opened beside
+the first (see `upstream`).
 
 A call is sent once more, within its own deadline, when it is safe to repeat, or when the server is known not
 to have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a
@@ -15,7 +16,7 @@ whole, or not to speak the agreed revision any more:
     404 to a request with a session                       yes: the specification gives it this one meaning
     another 4xx, but not 408 and 429                      yes: it was refused before anything was done
     an error object that says that about the request      yes: -32600, -32602, -32022, and 4xx as above
-    5xx, or -32001 and -32000 with 200                    if its text names the session or initialization
+    5xx, or -32001, -32000 or a server's own code         if its text names the session or initialization
     no answer, or another error object                    no: it may have been carried out
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
@@ -207,6 +208,7 @@ _OF_SESSIONS: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, SESSION_NOT_FO
 # Codes that prove that a request was not carried out, if the server refuses every request of the session.
 _NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, UNSUPPORTED_VERSION})
 
+_RESERVED: Final = range(-32768, -31999)  # for JSON-RPC and MCP; SDKs use two of them themselves
 _NOT_OF_SESSIONS: Final = frozenset({REQUEST_TIMEOUT, TOO_MANY_REQUESTS})  # they have another cause
 _NAMES_SESSION: Final = re.compile("session|initiali", re.IGNORECASE)
 
@@ -301,7 +303,15 @@ def may_mean_forgotten(error: McpmuxError) -> bool:
         return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
     if isinstance(error, HttpErrorReply | MessageRefused):
         return error.status not in _NOT_OF_SESSIONS
-    return isinstance(error, SessionExpired) or (isinstance(error, RpcError) and error.code in _OF_SESSIONS)
+    if isinstance(error, RpcError):
+        names_session = _is_own(error.code) and _NAMES_SESSION.search(error.message) is not None
+        return names_session or error.code in _OF_SESSIONS
+    return isinstance(error, SessionExpired)
+
+
+def _is_own(code: int) -> bool:
+    """Return whether a server may give an error code its own meaning (JSON-RPC 2.0, section 5.1)."""
+    return code in (SESSION_NOT_FOUND, SERVER_ERROR) or code not in _RESERVED
 
 
 def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
@@ -318,9 +328,7 @@ def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
         return status not in _NOT_OF_SESSIONS
     if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:
         return True
-    is_likely = status >= 500 or (
-        isinstance(error, RpcError) and error.code in (SESSION_NOT_FOUND, SERVER_ERROR)
-    )
+    is_likely = status >= 500 or (isinstance(error, RpcError) and _is_own(error.code))
     return is_likely and _NAMES_SESSION.search(error.in_full) is not None
 
 

@@ -88,6 +88,9 @@ REFUSALS: list[tuple[McpmuxError, bool, bool]] = [
     (RpcError(-32001, "Request timed out"), True, False),
     (RpcError(-32001, "Session not found"), True, True),
     (RpcError(-32000, "Connection closed"), False, False),
+    (RpcError(-32000, "No valid session ID"), True, True),
+    (RpcError(-30001, "The SessionId has expired, please re-initialize"), True, True),
+    (RpcError(-30001, "no such file"), False, False),
     (RpcError(-32603, "the session of the database ended"), False, False),
     (TransportClosed("the session was reset"), False, False),
 ]

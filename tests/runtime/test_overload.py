@@ -208,6 +208,7 @@ def error_body(code: int, message: str) -> bytes:
         (200, JSON, error_body(-32001, "Session not found")),
         (200, JSON, error_body(-32600, "Session terminated")),
         (200, JSON, error_body(-32002, "Server not initialized")),
+        (200, JSON, error_body(-30001, "The SessionId has expired, please re-initialize")),
         (200, JSON, error_body(-32602, "Received request before initialization was complete")),
     ],
 )
