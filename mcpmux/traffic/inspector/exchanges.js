@@ -213,7 +213,7 @@ export class Exchanges extends Widget {
     return html`
       <div class="bar">
         <${Filter} ref=${this.filter} problem=${problem?.status === 400 ? problem.message : ""}
-          rows=${() => rows.known.values()} onTyped=${() => this.setState({ busy: true })}
+          rows=${() => rows.all()} onTyped=${() => this.setState({ busy: true })}
           onApply=${() => this.apply()} onLeave=${(event) => this.toList(event)} />
         <label class="own">
           <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.apply()} />mcpmux's requests

@@ -43,6 +43,20 @@ export const facts = (pairs) => html`
     ${pairs.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;
 
+/**
+ * Return a card about something: its `name`, `state`, `target`, what is wrong with it, facts in `pairs`, and `more`.
+ * `id`: its key.
+ */
+export const card = ({ id, name, state, target, trouble, pairs }, more = /** @type {any} */ (null)) => html`
+  <article key=${id} class="card" data-state=${state}>
+    <header>
+      <span class="dot" aria-hidden="true" /><h2>${name}</h2><span class="chip" data-state=${state}>${state}</span>
+    </header>
+    <p class="target" translate="no">${target}</p>
+    ${trouble && html`<p class="trouble">${trouble}</p>`}
+    ${facts(pairs)}${more}
+  </article>`;
+
 /** Return what a colour stands for. `name`: the class that has it. */
 export const key = (name, text) => html`<span class="legend ${name}"><i />${text}</span>`;
 

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { facts, html, Polled } from "./html.js";
+import { card, html, Polled } from "./html.js";
 
 export class Replicas extends Polled {
   load() {
@@ -15,25 +15,18 @@ export class Replicas extends Polled {
         <h2>Replicas</h2>
         <span class="hint">As ${replicas[0].name} sees them, which shows this page.</span>
       </div>
-      <div class="cards">${replicas.map(card)}</div>`;
+      <div class="cards">
+        ${replicas.map((replica) => card({ ...replica, target: replica.url, pairs: factsOf(replica) }))}
+      </div>`;
   }
 }
 
-const card = (replica) => html`
-  <article key=${replica.id} class="card" data-state=${replica.state}>
-    <header>
-      <span class="dot" aria-hidden="true" /><h2>${replica.name}</h2>
-      <span class="chip" data-state=${replica.state}>${replica.state}</span>
-    </header>
-    <p class="target" translate="no">${replica.url}</p>
-    ${replica.trouble && html`<p class="trouble">${replica.trouble}</p>`}
-    ${facts([
-      ["Id", replica.id], ["Version", replica.version],
-      ...(["silent", "gone"].includes(replica.state) ? [] : numbers(replica)),
-    ])}
-  </article>`;
+const factsOf = (replica) => [
+  ["Id", replica.id], ["Version", replica.version],
+  ...(["silent", "gone"].includes(replica.state) ? [] : numbersOf(replica)),
+];
 
-const numbers = (replica) => [
+const numbersOf = (replica) => [
   ["Since", format.moment(replica.since * 1000)],
   ["Others", format.count(replica.others)],
   ["Subscribes for all replicas at", format.count(replica.owned)],

@@ -39,6 +39,10 @@ export class Rows {
     this.round = 0;
     this.looked = [0, 0]; // places of the rows in sight
     this.hasViews = false; // of clients, so far
+    /** @type {Map<number, Row>} */
+    this.known = new Map();
+    /** @type {Map<number, Row>} */
+    this.seen = new Map(); // most rows that were known under one filter
     this.reset();
   }
 
@@ -49,7 +53,7 @@ export class Rows {
     this.messages = 0;
     /** @type {number} */
     this.fresh = 0; // rows that came while it was paused
-    /** @type {Map<number, Row>} */
+    if (this.known.size > this.seen.size) this.seen = this.known;
     this.known = new Map();
     /** @type {number[]} */
     this.found = []; // with a filter or sorted: numbers of the rows, in their order
@@ -60,6 +64,12 @@ export class Rows {
     /** @type {[now: number, rows: number][]} */
     this.arrivals = [];
     this.round += 1;
+  }
+
+  /** Yield the known rows, and those of before: what is being typed has no results yet, or none at all. */
+  * all() {
+    yield* this.known.values();
+    yield* this.seen.values();
   }
 
   /** Whether the rows are those that were found, and not all. */

@@ -67,7 +67,12 @@ export function readText(type, text) {
   const source = text.trim();
   if (source === "") return undefined;
   if (type === "number" || type === "integer") return readNumber(type, source);
-  const value = readJson(text);
+  let value;
+  try {
+    value = parse(source);
+  } catch (error) {
+    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`);
+  }
   if (type === "array" && !Array.isArray(value)) throw new Error("This must be an array, such as [1, 2].");
   if (type === "object" && !isObject(value)) throw new Error('This must be an object, such as {"a": 1}.');
   return value;
@@ -79,13 +84,4 @@ function readNumber(type, source) {
   if (type === "integer" && !isWhole) throw new Error("This must be a whole number.");
   if (!isWhole && !Number.isFinite(value)) throw new Error("This must be a number.");
   return value;
-}
-
-/** Return the value of a JSON text. Throws what is wrong with it, in words. */
-export function readJson(source) {
-  try {
-    return parse(source);
-  } catch (error) {
-    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`);
-  }
 }

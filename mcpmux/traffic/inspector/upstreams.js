@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { Copyable, facts, folded, html, Polled, table, URI, Widget } from "./html.js";
+import { card, Copyable, folded, html, Polled, table, URI, Widget } from "./html.js";
 
 const ACTIONS = {
   enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
@@ -72,40 +72,33 @@ export class Upstreams extends Polled {
     const { name, state, trouble, output, sessions, more_sessions: more, retry_seconds: retry } = upstream;
     const { count = 0, errors = 0, p50, p95 } = measured.find((each) => each.upstream === name) ?? {};
     const [advice, due] = [adviceFor(upstream), retry !== null && state !== "ready"];
-    return html`
-      <article key=${name} class="card" data-state=${state}>
-        <header>
-          <span class="dot" aria-hidden="true" /><h2>${name}</h2><span class="chip" data-state=${state}>${state}</span>
-        </header>
-        <p class="target" translate="no">${upstream.command ?? upstream.target}</p>
-        ${(trouble || advice) && html`
-          <p class="trouble">
-            ${trouble}
-            <span>${due && html`<b>Next try in ${format.duration(1000 * retry)}. </b>`}${advice}</span>
-          </p>`}
-        ${facts([
-          ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
-          ["Revision", upstream.revision ?? "not agreed"],
-          ["Prefix", upstream.prefix || "none"],
-          ["Since", upstream.since ? format.moment(Date.parse(upstream.since)) : "–"],
-          ["Rate", format.rate(count / seconds)],
-          ["Median", format.duration(p50) || "–"],
-          ["95 %", format.duration(p95) || "–"],
-          ["Failed", errors ? html`
-            <button class="more" title="The exchanges that failed" onclick=${() =>
-              this.props.onFilter(`upstream=${name} failed`)}>${format.count(errors)} of ${format.count(count)}</button>`
-            : count ? `0 of ${format.count(count)}` : "–"],
-          ["In flight", format.count(upstream.in_flight)],
-          ["Restarts", format.count(upstream.restarts)],
-          ["Offers", upstream.capabilities.join(", ") || "nothing"],
-        ])}
-        ${this.actions(upstream)}
-        ${output.length > 0 && folded(`Output (${format.plural(output.length, "line")})`, html`
-          <pre class="output" tabindex="0" translate="no">${output.join("\n")}</pre>`, state !== "ready")}
-        ${table(SESSION_COLUMNS, sessions, "sessions", ({ key }) => key)}
-        ${more > 0 && html`<p class="hint">and ${format.count(more)} more</p>`}
-        ${subscriptionsOf(upstream)}
-      </article>`;
+    return card({
+      id: name, name, state, target: upstream.command ?? upstream.target,
+      trouble: (trouble || advice) && html`
+        ${trouble}<span>${due && html`<b>Next try in ${format.duration(1000 * retry)}. </b>`}${advice}</span>`,
+      pairs: [
+        ["Server", [upstream.server, upstream.version].filter(Boolean).join(" ") || "not known"],
+        ["Revision", upstream.revision ?? "not agreed"],
+        ["Prefix", upstream.prefix || "none"],
+        ["Since", upstream.since ? format.moment(Date.parse(upstream.since)) : "–"],
+        ["Rate", format.rate(count / seconds)],
+        ["Median", format.duration(p50) || "–"],
+        ["95 %", format.duration(p95) || "–"],
+        ["Failed", errors ? html`
+          <button class="more" title="The exchanges that failed" onclick=${() =>
+            this.props.onFilter(`upstream=${name} failed`)}>${format.count(errors)} of ${format.count(count)}</button>`
+          : count ? `0 of ${format.count(count)}` : "–"],
+        ["In flight", format.count(upstream.in_flight)],
+        ["Restarts", format.count(upstream.restarts)],
+        ["Offers", upstream.capabilities.join(", ") || "nothing"],
+      ],
+    }, html`
+      ${this.actions(upstream)}
+      ${output.length > 0 && folded(`Output (${format.plural(output.length, "line")})`, html`
+        <pre class="output" tabindex="0" translate="no">${output.join("\n")}</pre>`, state !== "ready")}
+      ${table(SESSION_COLUMNS, sessions, "sessions", ({ key }) => key)}
+      ${more > 0 && html`<p class="hint">and ${format.count(more)} more</p>`}
+      ${subscriptionsOf(upstream)}`);
   }
 
   actions({ name, state }) {

@@ -96,3 +96,10 @@ test("a cleared list shows only what comes then, until all is shown again", asyn
   await list.clear(0);
   assert.deepEqual([asked[2].after, list.length], [0, 10]);
 });
+
+test("rows of an earlier filter are suggested where one finds none", async () => {
+  const { list } = await started(10, "a", rows(1, 3));
+  list.request = async () => ({ first: 1, last: 10, messages: 10, run: "r", before: null, rows: [] });
+  await list.start("ab");
+  assert.deepEqual([list.length, [...list.all()].map(({ row }) => row)], [0, [1, 2, 3]]);
+});
