@@ -24,11 +24,16 @@ PATIENCE_SECONDS = 1.0
 MOST_ITEMS = 500  # what a shell can still show
 VARIABLE = "_MCPMUX_COMPLETE"
 
-NO_BLANK = """\
-    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-    return 0
-"""
-"""What the function of bash ends with: a word that ends with = is not complete."""
+NO_BLANK = {
+    "bash": ("    return 0\n", "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n    return 0\n"),
+    "zsh": (
+        "        compadd -U -V unsorted -a completions\n",
+        "        local -a ending\n"
+        "        [[ $completions[1] == *= ]] && ending=(-S '')\n"
+        '        compadd -U -V unsorted "$ending[@]" -a completions\n',
+    ),
+}
+"""What click's script has, and what replaces it: a word that ends with = is not complete. fish knows that."""
 
 _ONE_WORD = re.compile(r"[A-Za-z0-9_./@%][A-Za-z0-9_./:@%+=,-]*")
 
@@ -56,7 +61,7 @@ def completion(shell: str) -> None:
     if shell == "bash":  # which would take URLs and URIs apart
         click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
     source = script(root, {}, "mcpmux", VARIABLE).source()
-    click.echo(source.replace("    return 0\n", NO_BLANK) if shell == "bash" else source, nl=False)
+    click.echo(source.replace(*NO_BLANK[shell]) if shell in NO_BLANK else source, nl=False)
 
 
 def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:

@@ -1,4 +1,4 @@
-"""What people come to the inspector for: how many clicks and keys each job takes in a real Chromium."""
+"""Five jobs that people do with the inspector, and the number of clicks and keys that each takes."""
 
 from __future__ import annotations
 
