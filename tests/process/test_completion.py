@@ -51,7 +51,7 @@ def test_a_shell_completes_words(tmp_path: Path, shell: str) -> None:
         os.write(screen, script.encode() + b"; echo it is $(echo set)\n")
         wait_for(screen, "it is set")
         for line, whole in COMPLETED.items():
-            # What is typed next shows whether a blank is there. Then the line becomes the argument of `echo`.
+            # The next letters show whether a blank is there. Then the line becomes the argument of `echo`.
             os.write(screen, line.encode() + TAB + b"next" + BEGINNING + b"echo line:" + END + b"\n")
             wait_for(screen, f"\nline:{whole}next")
     finally:
