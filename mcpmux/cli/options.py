@@ -229,7 +229,10 @@ Otherwise give {EXPECTED}, or --upstream NAME=URL."""
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
-    """Return the configuration of `target` and the options, and redact the log by it. Raises ConfigError."""
+    """Return the configuration of `target` and the options, and redact the log by it.
+
+    Raises ConfigError, or Mistake when there is none.
+    """
     added = parse_upstream_arguments(upstreams)
     if target is not None:
         config = _read_target(as_url(target))
@@ -238,7 +241,7 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
     elif added:
         config = Config(upstreams=added)
     else:
-        raise ConfigError([NO_TARGET])
+        raise Mistake(NO_TARGET)
     auth = attrs.evolve(config.auth, allow_anyone=allow_anyone or config.auth.allow_anyone)
     return attrs.evolve(config, auth=auth)
 

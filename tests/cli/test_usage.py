@@ -37,7 +37,7 @@ def test_schema_is_json(invoke: Invoke) -> None:
 
 
 MISTAKES = {
-    "no target": (["serve"], "no target given"),
+    "no target": (["serve"], "in this folder:\n  mcpmux import --write  "),
     "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
     "no name of a file": (["ls", "x" * 300], "there is no such file; expected"),
     "no scheme": (["ls", "localhost/mcp"], "expected a configuration file, a URL with http://"),

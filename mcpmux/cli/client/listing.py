@@ -28,10 +28,9 @@ from mcpmux.cli.options import (
     quiet_option,
     split_config,
 )
-from mcpmux.cli.process import run
+from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config, parse_upstream_argument
 from mcpmux.config.listener import parse_http_argument
-from mcpmux.errors import ConfigError
 from mcpmux.library.mux import absent
 from mcpmux.mux.pattern import Glob, matches, parse_glob
 from mcpmux.protocol import method as m
@@ -112,7 +111,7 @@ def ls(target: str | None, words: tuple[str, ...], credentials: Credentials, as_
     """
     target, words = split_config(target, words)
     if target is None:
-        raise ConfigError([NO_TARGET])
+        raise Mistake(NO_TARGET)
     kinds = list(dict.fromkeys(word for word in words if word in KINDS)) or list(KINDS)
     globs = [parse_glob(word) for word in words if word not in KINDS]
     lists, left_out = run(fetch_lists, load_target(target, credentials), kinds)
