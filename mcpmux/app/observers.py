@@ -53,7 +53,7 @@ class Observer(MessageObserver, ExchangeObserver, Protocol):
 
 @dataclass(frozen=True)
 class Shown:
-    """What the admin listener shows, of one mux or of several. `call`: see `call_routes`."""
+    """The sources of the admin listener, for one mux or for several. `call`: see `call_routes`."""
 
     upstreams: Upstreams
     views: Views

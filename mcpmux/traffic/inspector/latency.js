@@ -59,7 +59,7 @@ export class Latency extends Polled {
       ${this.table("By upstream and method", groups, edges, [
         { name: "Upstream", show: ({ upstream }) => upstream || html`<em>whole exchange</em>` },
         { name: "Method", show: ({ method }) => method },
-      ], ({ upstream, method }) => [upstream && `upstream=${upstream}`, `method=${method}`].filter(Boolean).join(" "))}`;
+      ], ({ upstream, method }) => (upstream ? `upstream=${upstream} method=${method}` : `method=${method}`))}`;
   }
 
   /** `filterOf(row)`: the filter that finds the exchanges of a row. */
