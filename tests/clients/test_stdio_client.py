@@ -68,13 +68,13 @@ async def test_requests_behind_a_failed_initialize_are_refused(autojump_clock):
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", ERAS)
 async def test_a_client_that_left_is_no_fault_of_the_server(down, up, autojump_clock):
-    """What the server sends on the way cannot be delivered any more; it is asked once, and not suspected."""
+    """Its progress cannot be delivered any more. The server gets the request once, and no health check."""
 
     async def report(server: ScriptedServer, params: Json, _message: Json) -> Json:
         for progress in range(3):
             await trio.sleep(1)
-            told = {"progressToken": params["_meta"]["progressToken"], "progress": progress}
-            await server.send({"method": "notifications/progress", "params": told})
+            event = {"progressToken": params["_meta"]["progressToken"], "progress": progress}
+            await server.send({"method": "notifications/progress", "params": event})
         await trio.sleep_forever()
         raise AssertionError
 

@@ -560,8 +560,8 @@ def test_calls_are_finished_when_their_server_is_replaced_or_removed(tmp_path: P
         if change.startswith("env"):
             name = "library__find_chapters"
             params = {"name": name, "arguments": {"word": "the"}}
-            found = [threads.submit(modern, served.connect(), "tools/call", params, name) for _ in range(4)]
-            assert all("result" in each.result(WAIT_SECONDS) for each in found)
+            later = [threads.submit(modern, served.connect(), "tools/call", params, name) for _ in range(4)]
+            assert all("result" in call.result(WAIT_SECONDS) for call in later)
         assert all("result" in answer_in(response) for response in calls)
         assert mux.stop() == 0, mux.stderr
         assert "crash loop" not in mux.stderr and "cut off" not in mux.stderr

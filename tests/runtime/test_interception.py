@@ -342,11 +342,11 @@ async def test_clients_with_other_headers_share_no_list(up):
         {"x": server}, world_class=HttpWorld, settings={"x": {"prefix": ""}}, **interceptor
     ) as world:
         clients = {name: world.client(principal=Principal(name)) for name in ("ann", "bob")}
-        asked = {name: await client.start("tools/list") for name, client in clients.items()}
+        requests = {name: await client.start("tools/list") for name, client in clients.items()}
         await trio.testing.wait_all_tasks_blocked(0.05)
         released.set()
         for name, client in clients.items():
-            for request_id in (asked[name], await client.start("tools/list")):
+            for request_id in (requests[name], await client.start("tools/list")):
                 [tool] = (await client.answer(request_id))["result"]["tools"]
                 assert tool["name"] == name
 
@@ -901,9 +901,9 @@ async def test_consent_outlasts_the_interceptor_that_asked_for_it(down, on, auto
             request_id = await client.start("tools/call", again)
         else:
             request_id = await client.start("tools/call", DELETE)
-            asked = await client.receive()
+            elicitation = await client.receive()
             world.mux.apply(with_interceptors(world))
-            await client.send({"id": asked["id"], **ACCEPTS})
+            await client.send({"id": elicitation["id"], **ACCEPTS})
         assert "content" in (await client.answer(request_id))["result"]
         [call] = calls_at(server)
         assert call.keys() == {"name", "arguments", "_meta"}

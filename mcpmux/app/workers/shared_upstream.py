@@ -1,9 +1,9 @@
 """Serve one server to all workers: a mux in the supervisor passes its messages on at a Unix socket.
 
-Workers are connected exactly as long as the server is, so they notice a new one. After a replacement or
-removal by the configuration they leave themselves, once they have their answers. A worker that
-connects while the server is down gets the reason as an error. The calls of one worker may come from many
-clients. So a question of a legacy server during several calls is refused, as with stateless clients.
+Workers are connected exactly as long as the server is, so they notice a new one. When the configuration
+replaces or removes it, they leave once they have their answers. A worker that connects while the server is
+down gets the reason as an error. The calls of one worker may come from many clients. So a question of a
+legacy server during several calls is refused, as with stateless clients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEAVE_SECONDS = 5.0  # for workers to follow a configuration, after which their 
 class SharedUpstream:
     """One shared server, while `run` runs. `path`: of the socket for workers.
 
-    `on_ready` gets the upstream's name each time that the server is connected. `before`: the one that was
+    `on_ready` gets the upstream's name each time that the server is connected. `former`: the one that was
     shared under that name before, whose process must end first. `mux`: set by `run`. `ended`: set at its end.
     """
 
@@ -54,7 +54,7 @@ class SharedUpstream:
     path: Path
     config: Config
     on_ready: Callable[[str], None]
-    before: SharedUpstream | None = None
+    former: SharedUpstream | None = None
     mux: Mux | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -81,9 +81,9 @@ class SharedUpstream:
             with self._scope:
                 async with open_unix_listener(str(self.path), SOCKET_MODE) as listener:
                     task_status.started()  # workers can connect, and wait
-                    if self.before is not None:
-                        await self.before.ended.wait()
-                        self.before = None
+                    if self.former is not None:
+                        await self.former.ended.wait()
+                        self.former = None
                     async with open_mux(self.config) as self.mux, trio.open_nursery() as nursery:
                         nursery.start_soon(self._tell_when_ready, self.mux)
                         serve_one = partial(self._serve, self.mux)

@@ -187,7 +187,7 @@ class Supervisor:
     def share(self) -> list[SharedUpstream]:
         """Follow the shared upstreams of the configuration. Return the new ones, to be started."""
         upstreams = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
-        self._leaving = {name: each for name, each in self._leaving.items() if not each.ended.is_set()}
+        self._leaving = {name: shared for name, shared in self._leaving.items() if not shared.ended.is_set()}
         for name in self._shared.keys() - upstreams.keys():
             self._leaving[name] = shared = self._shared.pop(name)
             shared.leave()
@@ -199,8 +199,8 @@ class Supervisor:
             else:
                 path = self._folder / f"{next(self._sockets)}.sock"
                 on_ready = partial(self.pool.tell, "act", "reconnect")
-                before = self._leaving.pop(name, None)
-                self._shared[name] = SharedUpstream(name, path, config, on_ready, before)
+                former = self._leaving.pop(name, None)
+                self._shared[name] = SharedUpstream(name, path, config, on_ready, former)
                 added.append(self._shared[name])
         return added
 
