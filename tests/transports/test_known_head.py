@@ -169,7 +169,7 @@ def test_request_in_pieces_and_several_at_once_are_what_they_were(position):
 
 
 @pytest.mark.parametrize("behind", [b"", b"more", RESPONSE])
-def test_response_in_pieces_is_what_it_is_to_a_parser_without_a_past(behind):
+def test_response_in_pieces_is_what_a_fresh_parser_reads(behind):
     for position in range(1, len(RESPONSE)):
         in_pieces = ResponseParser(HEAD_LIMIT)
         for _ in range(2):

@@ -524,10 +524,11 @@ class HttpPool:
         For an idempotent request, one that was just used is not checked: that costs a system call, and the
         request can be repeated.
         """
-        idle, found = self._idle, None
+        idle = self._idle
+        usable: HttpConnection | None = None
         unended: list[HttpConnection] = []  # whose last response has not ended yet
         now = self._clock() if idle else 0.0
-        while idle and found is None:
+        while idle and usable is None:
             connection = idle.pop()
             parser, seconds = connection.parser, now - connection.idle_since
             is_whole = not connection.is_left or connection.receive_end()
@@ -539,11 +540,11 @@ class HttpPool:
             if is_good and (
                 (idempotent and seconds <= FRESH_SECONDS) or not connection.byte_stream.is_readable()
             ):
-                found = connection
+                usable = connection
             else:
                 connection.close()
         idle.extend(reversed(unended))
-        return found
+        return usable
 
     def put_back(self, connection: HttpConnection, *, ends: bool = False) -> None:
         """Keep the connection for reuse, or close it, and give its turn to the next waiting request.

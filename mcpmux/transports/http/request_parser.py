@@ -104,8 +104,8 @@ class RequestParser(MessageParser):
     def feed(self, data: bytes) -> None:
         """Parse received bytes. Never raises: see `refusal`."""
         head = self._known
-        if head is not None and self.phase is IDLE and (found := head.read(data)) is not None:
-            headers, position, missing = found
+        if head is not None and self.phase is IDLE and (values := head.read(data)) is not None:
+            headers, position, missing = values
             limits, size = self._limits, len(data) - position
             # The parser gets those that are not whole, and refuses those that are too large.
             if not missing and position <= limits.max_head_bytes and size <= limits.max_message_bytes:
