@@ -57,9 +57,9 @@ def remove(text: str, path: Path) -> str:
     member = members[path[-1]]
     end = member.value_end if member.comma is None else member.comma + 1
     text = text[: member.gap_start] + text[end:]
-    before = [each.comma for each in members.values() if each.start < member.start]
-    if member.comma is None and before and before[-1] is not None:  # it would be the last token
-        text = text[: before[-1]] + text[before[-1] + 1 :]
+    commas = [other.comma for other in members.values() if other.start < member.start]
+    if member.comma is None and commas and commas[-1] is not None:  # it would be the last token
+        text = text[: commas[-1]] + text[commas[-1] + 1 :]
     return text
 
 

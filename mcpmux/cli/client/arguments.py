@@ -1,4 +1,4 @@
-"""The parameters of tools, prompts and forms, and their values on a command line."""
+"""The parameters of a tool or a prompt, and its arguments on a command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 class Parameters(NamedTuple):
-    """The parameters of a tool, a prompt or a form. `fields`: the schema of each parameter, by name.
+    """The parameters of a tool, a prompt or a form. `fields`: the schema of each, by name.
 
     `needed`: the required ones. `is_open`: it may take others.
     """

@@ -167,7 +167,7 @@ async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, l
         return lists, left_out
 
 
-# Shells complete the items that a running mcpmux lists.
+# Completion of items that a running mcpmux lists.
 
 
 def complete_tool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:

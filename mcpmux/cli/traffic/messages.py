@@ -106,10 +106,10 @@ class Lines:
 
     def last(self, records: Iterable[Record], count: int) -> list[str]:
         """Return the last lines for all messages. The last exchanges are those that began last."""
-        found = self._find(records, to_end=True)
+        items = self._find(records, to_end=True)
         if self._by == "message":
-            return list(map(self._line, deque(found, maxlen=count)))
-        return list(map(self._line, reversed(nlargest(count, found, key=lambda exchange: exchange.time))))
+            return list(map(self._line, deque(items, maxlen=count)))
+        return list(map(self._line, reversed(nlargest(count, items, key=lambda exchange: exchange.time))))
 
     def _find(self, records: Iterable[Record], to_end: bool) -> Iterator[Record | ExchangeSummary]:
         for record in map(self._targets.fill, records):
@@ -120,10 +120,10 @@ class Lines:
         if to_end:
             yield from filter(self._wanted.matches, self._summarizer.rest())
 
-    def _line(self, found: Record | ExchangeSummary) -> str:
-        if isinstance(found, ExchangeSummary):
-            return summary_line(found)
-        return json_line(found) if self._as_json else message_line(found) + excerpt(self._hit)
+    def _line(self, item: Record | ExchangeSummary) -> str:
+        if isinstance(item, ExchangeSummary):
+            return summary_line(item)
+        return json_line(item) if self._as_json else message_line(item) + excerpt(self._hit)
 
     def _is_hit(self, expression: re.Pattern[str], record: Record) -> bool:
         texts = filter(None, (*body_texts(record), record.method, record.target))
