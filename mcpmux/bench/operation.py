@@ -101,7 +101,7 @@ def parse_operation(text: str) -> Operation:
     if verb == "complete" and subject and more:
         argument, _, value = more.partition(" ")
         return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
-    raise InvalidValue(f"`{text}` is no operation; {_guess(verb, subject, more)}{EXPECTED}")
+    raise InvalidValue(f"unknown operation `{text}`; {_guess(verb, subject, more)}{EXPECTED}")
 
 
 def _guess(verb: str, subject: str, more: str) -> str:

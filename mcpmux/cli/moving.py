@@ -213,7 +213,7 @@ def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mappi
         if name not in environ and name not in new_variables
     )
     if unset:
-        tell(f"these variables are not set, and have to be: {', '.join(unset)}")
+        tell(f"set these variables first: {', '.join(unset)}")
 
 
 # mcpmux as a server of a host app.
@@ -262,11 +262,11 @@ def install(host: str, file: Path, project: Path | None, replace: bool, yes: boo
     change = plan_install(place, command, moved if replace else ())
     title = HOSTS[host].title
     if change.is_none:
-        click.echo(f"mcpmux is a server of {title} already")
+        click.echo(f"{title} has mcpmux already")
         return
     if not _carry_out(change, yes=yes, dry_run=dry_run):
         return
-    click.echo(f"mcpmux is a server of {title} now; restart {title}")
+    click.echo(f"added mcpmux to {title}; restart {title}")
     if moved and not replace:
         tell(f"{title} starts these servers, too; --replace takes them out of its file: {', '.join(moved)}")
     if change.backup is not None:
@@ -294,11 +294,11 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
     change = plan_uninstall(place)
     title = HOSTS[host].title
     if change.is_none:
-        click.echo(f"mcpmux is no server of {title}")
+        click.echo(f"{title} does not have mcpmux")
         return
     if not _carry_out(change, yes=yes, dry_run=dry_run):
         return
-    click.echo(f"mcpmux is no server of {title} any more; restart {title}")
+    click.echo(f"removed mcpmux from {title}; restart {title}")
     if not change.is_restored and backup_of(place.path).exists():
         tell(f"the file has changed since, so its backup was not used: {short_path(backup_of(place.path))}")
 

@@ -326,4 +326,4 @@ def tell_about(entry: Mapping[str, Any]) -> None:
             if not has_reference(value) and (names_secret(key) or looks_secret(value)):
                 tell(f"{part} {key}: the value is in the file; better is ${{VARIABLE}} or ${{file:PATH}}")
     if unset := [name for name in dict.fromkeys(variables_in(entry)) if name not in os.environ]:
-        tell(f"these variables are not set, and have to be: {', '.join(unset)}")
+        tell(f"set these variables first: {', '.join(unset)}")

@@ -78,13 +78,13 @@ def test_a_uri_as_an_argument_is_one_of_the_server() -> None:
 
 
 MISTAKES = {
-    "": "no operation",
-    "fetch x": "no operation; expected one of: read",
-    "read a b": "no operation",
-    "list things": "no operation",
-    "ping now": "no operation",
-    "tool": "no operation",
-    "complete prompt:p": "no operation",
+    "": "unknown operation",
+    "fetch x": "unknown operation `fetch x`; expected one of: read",
+    "read a b": "unknown operation",
+    "list things": "unknown operation",
+    "ping now": "unknown operation",
+    "tool": "unknown operation",
+    "complete prompt:p": "unknown operation",
     "tool t {": "no JSON",
     "tool t [1]": "have to be a JSON object",
     'tool t {"a": "{{what}}"}': "means nothing here; expected {{n}}",

@@ -92,7 +92,7 @@ def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, runn
     for arguments, words, code in [
         (("restart", "clokc", "--url", url, "--token", TOKEN), "did you mean clock?", 2),
         (("restart", "a/b?c", "--url", url, "--token", TOKEN), "no upstream a/b?c", 2),
-        (("status", "--url", url, "--token", "wrong"), "does not let us in", 1),
+        (("status", "--url", url, "--token", "wrong"), "refused the token", 1),
         (("status", "--url", url), "MCPMUX_ADMIN_TOKEN", 1),
     ]:
         refused = invoke("ctl", *arguments)

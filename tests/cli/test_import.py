@@ -67,7 +67,7 @@ def test_a_table_is_for_people(home: Path, invoke: Invoke) -> None:
     shown = invoke("import")
     assert "docs-claude-code" in shown.stdout
     assert "${DOCS_CURSOR_TOKEN}, which you have to set" in shown.stderr
-    assert "these variables are not set, and have to be: K" in shown.stderr
+    assert "set these variables first: K" in shown.stderr
 
 
 def test_no_host_app_is_told(home: Path, invoke: Invoke) -> None:

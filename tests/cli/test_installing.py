@@ -33,19 +33,19 @@ def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) 
     file = home / ".cursor/mcp.json"
     done = invoke("install", "cursor", "--yes")
     assert done.exit_code == 0, done.output
-    assert "mcpmux is a server of Cursor now" in done.stdout
+    assert "added mcpmux to Cursor" in done.stdout
     assert done.stderr == (
         "the file as it was: ~/.cursor/mcp.json.before-mcpmux\n"
         "Cursor has to be started with these variables, or an `env_file` has them: RUN\n"
     )
     assert file.read_text().startswith('{\n  // mine\n  "mcpServers": { "x"')
     assert f'"serve", "{mux}", "--stdio", "--share"' in file.read_text()
-    assert invoke("install", "cursor").stdout == "mcpmux is a server of Cursor already\n"
+    assert invoke("install", "cursor").stdout == "Cursor has mcpmux already\n"
     undone = invoke("uninstall", "cursor", "--yes")
     assert (undone.exit_code, undone.stderr) == (0, "")
     assert file.read_text() == HOST_FILE
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
-    assert invoke("uninstall", "cursor").stdout == "mcpmux is no server of Cursor\n"
+    assert invoke("uninstall", "cursor").stdout == "Cursor does not have mcpmux\n"
     assert "geheim" not in done.output + undone.output
 
 

@@ -39,7 +39,7 @@ def test_a_command_and_a_url_are_added_to_a_new_file(home: Path, invoke: Invoke)
     assert (added.exit_code, added.stdout) == (0, "time: added to mcpmux.toml\n")
     header = "Authorization=Bearer ${T}"
     added = invoke("add", "web", "https://x.example/mcp", "--header", header)
-    assert (added.exit_code, added.stderr) == (0, "these variables are not set, and have to be: T\n")
+    assert (added.exit_code, added.stderr) == (0, "set these variables first: T\n")
     file = home / "work/mcpmux.toml"
     assert file.read_text() == (
         '[upstreams.time]\ncommand = "uvx"\nargs = ["mcp-server-time", "--x"]\nenv = { TZ = "UTC" }\n\n'
@@ -240,9 +240,7 @@ def test_a_registry_document_is_added_and_what_it_needs_is_told(
         '\n[upstreams.notes]\ncommand = "npx"\nargs = ["-y", "notes@1.2.3"]\n'
         'env = { NOTES_KEY = "${NOTES_KEY}", MODE = "ro" }\n'
     )
-    assert added.stderr == (
-        "NOTES_KEY: from\\x1b your account\nthese variables are not set, and have to be: NOTES_KEY\n"
-    )
+    assert added.stderr == ("NOTES_KEY: from\\x1b your account\nset these variables first: NOTES_KEY\n")
 
 
 @pytest.mark.usefixtures("_npx")

@@ -217,7 +217,7 @@ async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: boo
 
 async def test_a_wrong_token_or_place_is_told():
     async with listening() as here:
-        with pytest.raises(NotDone, match="does not let us in"):
+        with pytest.raises(NotDone, match="refused the token"):
             async with AdminClient.at(here.url, "wrong").watch():
                 pass
     with pytest.raises(NotDone, match="cannot connect"):

@@ -135,7 +135,7 @@ class AdminClient(NamedTuple):
         try:
             async with client.open(method, self.origin.url + path, tuple(headers), body) as response:
                 if response.status in (401, 403):
-                    refusal = f"{self.origin.url} does not let us in (HTTP {response.status})"
+                    refusal = f"{self.origin.url} refused the token (HTTP {response.status})"
                     raise NotDone(f"{refusal}; {NO_ENTRY}")
                 yield response
         except ConnectFailed as error:
