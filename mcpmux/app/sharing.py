@@ -20,8 +20,8 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -34,8 +34,8 @@ from trio.abc import Stream
 
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
-from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
-from mcpmux.files import PRIVATE, PRIVATE_FOLDER, state_folder
+from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
+from mcpmux.files import PRIVATE, PRIVATE_FOLDER, read_text, remove_file, replace_private, state_folder
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.file_lock import lock_file
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
@@ -104,6 +104,11 @@ class SharedPlace:
     def lock(self) -> Path:
         """The file that a process locks while it starts the shared one."""
         return self.socket.with_suffix(".lock")
+
+    @property
+    def admin(self) -> Path:
+        """The file with the URL of the admin listener of a mcpmux that is not shared."""
+        return self.socket.with_suffix(".admin")
 
     def fingerprints(self) -> dict[str, str]:
         """Return the fingerprints of the variables that the file names, as this process has them."""
@@ -246,6 +251,37 @@ async def read_line(stream: Stream) -> bytes:
         if not data or len(line) > LINE_BYTES:
             raise trio.BrokenResourceError("the peer sent no line")
     return bytes(line)
+
+
+# A process that is not shared.
+
+
+@contextmanager
+def noting_admin(file: str, announce: Announce) -> Iterator[Announce]:
+    """Yield `announce`, which also keeps the URL of the admin listener where commands of the user find it.
+
+    Where that cannot be written the commands need the URL.
+    """
+    noted: list[str] = []
+
+    def note(url: str) -> None:
+        announce(url)
+        if "token=" in url:  # else the file has the token
+            with suppress(TransportError, ConfigError):
+                replace_private(SharedPlace.of(file).admin, url)
+                noted.append(url)
+
+    try:
+        yield note
+    finally:
+        for url in noted:
+            with suppress(TransportError, ConfigError):  # another process of this file may have the place now
+                remove_file(SharedPlace.of(file).admin, url)
+
+
+def noted_admin(file: str) -> str | None:
+    """Return the URL that `noting_admin` keeps for a file, None without one. Raises McpmuxError."""
+    return read_text(SharedPlace.of(file).admin)
 
 
 # The process of a host app.

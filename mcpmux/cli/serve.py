@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import trio
 
 from mcpmux import __version__, app
 from mcpmux.app import ConfigFile
-from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, ensure, join, pipe
+from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, ensure, join, noting_admin, pipe
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
@@ -212,7 +213,10 @@ def run_server(
         from mcpmux.app.workers.supervisor import serve_workers
 
         serving = partial(serve_workers, workers=workers)
-    trio.run(partial(serving, config, announce, file, followers=followers))
+    # A shared one names the URL of its admin listener at its socket.
+    plain = file.path if file is not None and shared is None else None
+    with nullcontext(announce) if plain is None else noting_admin(plain, announce) as note:
+        trio.run(partial(serving, config, note, file, followers=followers))
 
 
 SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`

@@ -159,6 +159,21 @@ def test_a_file_that_does_not_say_where_is_told(
     assert words in done.stderr
 
 
+@pytest.mark.process
+def test_one_of_the_same_user_is_found_by_its_file(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = tmp_path / "mcpmux.toml"
+    path.write_text(SERVER.format("clock") + "[admin]\nport = 0\n")
+    with Running("serve", str(path), "--http", "127.0.0.1:0", "--no-watch") as mux:
+        mux.line(containing="token=")
+        mux.line("stderr", containing="upstream ready")
+        assert states(invoke, path) == {"clock": "ready"}
+        assert mux.stop() == 0
+    assert "has port 0" in invoke("ctl", "status", "-c", str(path)).stderr
+
+
 def test_one_has_to_say_which_mcpmux_is_meant(invoke: Invoke) -> None:
     done = invoke("ctl", "status")
     assert done.exit_code == 2

@@ -185,16 +185,19 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     admin = load_config(config).admin
     if admin.port is None:
         raise Mistake(f"{config}: there is no admin listener; set `port` (and `token`) in [admin]")
+    token = token or (admin.token.reveal() if admin.token is not None else None)
+    ca = ca or (admin.tls.certificate if admin.tls is not None else None)
+    if (admin.port == 0 or token is None) and (noted := _find_noted(config)) is not None:
+        return AdminClient.at(noted, token, ca)
     if admin.port == 0:
         raise Mistake(f"{config}: the admin listener has port 0; use --url with the URL that mcpmux printed")
-    token = token or (admin.token.reveal() if admin.token is not None else None)
     if token is None:
         raise Mistake(
             f"{config}: [admin] has no `token`, so there is a new one at each start; "
             "give it with --token, or the whole URL that was printed with --url"
         )
     origin = HttpOrigin(admin.tls is not None, ANYWHERE.get(admin.host, admin.host), admin.port)
-    return AdminClient.at(origin.url, token, ca or (admin.tls.certificate if admin.tls is not None else None))
+    return AdminClient.at(origin.url, token, ca)
 
 
 def _find_shared(config: str | None) -> str | None:
@@ -204,6 +207,15 @@ def _find_shared(config: str | None) -> str | None:
     file = None if config is None else os.path.realpath(config)
     found = [mux.admin for mux in run(find_all) if mux.admin is not None and file in (None, mux.file)]
     return found[0] if len(found) == 1 else None
+
+
+def _find_noted(config: str) -> str | None:
+    """Return the admin URL of a mcpmux of this user that serves a file and is not shared."""
+    from mcpmux.app.sharing import noted_admin  # not at the top, as above
+
+    with suppress(McpmuxError):
+        return noted_admin(config)
+    return None
 
 
 def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
