@@ -29,7 +29,7 @@ Together they hold as many selectors as the query has globs, and not the product
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote_plus
@@ -181,7 +181,7 @@ class Selection:
         for number, selector in enumerate(self._view.include):
             if _is_about(selector, upstream, kind):
                 hints = self.hints.get(upstream, {})
-                globs = self._globs(self._naming.certain, selector, upstream, kind, hints)
+                globs = self._globs(self._naming.certain, [selector], upstream, kind, hints)
                 if any(target.is_in(glob) for glob in globs):
                     return f"{self._rule}.include[{number}]"
         return ""
@@ -196,10 +196,7 @@ class Selection:
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
         including = [selector for selector in self._view.include if _is_about(selector, upstream, TEMPLATES)]
-        certain = self._naming.certain
-        templates = [
-            glob for selector in including for glob in self._globs(certain, selector, upstream, TEMPLATES, {})
-        ]
+        templates = self._globs(self._naming.certain, including, upstream, TEMPLATES, {})
         texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
         return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
 
@@ -217,25 +214,22 @@ class Selection:
         if known_hints is None and any(selector.hints for selector in (*included, *excluded)):
             included = [selector for selector in included if not selector.hints]
             # The hints are unknown: no tool is certain, and all may be excluded, but later some may fit.
-            globs = [
-                glob for selector in included for glob in self._globs(certain, selector, upstream, kind, {})
-            ]
+            globs = self._globs(certain, included, upstream, kind, {})
             return _Selected(globs, [EVERYTHING], is_unknown=True)
-        hints, possible = known_hints or {}, self._naming.possible
-        includes = [
-            glob for selector in included for glob in self._globs(certain, selector, upstream, kind, hints)
-        ]
-        excludes = [
-            glob for selector in excluded for glob in self._globs(possible, selector, upstream, kind, hints)
-        ]
+        hints = known_hints or {}
+        includes = self._globs(certain, included, upstream, kind, hints)
+        excludes = self._globs(self._naming.possible, excluded, upstream, kind, hints)
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
     def _globs(
-        self, fits: Fits, selector: Selector, upstream: str, kind: str, known: Hints
+        self, fits: Fits, selectors: Iterable[Selector], upstream: str, kind: str, known: Hints
     ) -> list[TargetGlob]:
-        """Return the globs for what a selector fits for sure, or perhaps, given the known tools."""
-        globs = fits(selector.name or "*", upstream, kind, _among(selector), self._name)
-        return _by_hints(selector, globs, known)
+        """Return the globs for what selectors fit for sure, or perhaps, given the known tools."""
+        globs: list[TargetGlob] = []
+        for selector in selectors:
+            own = fits(selector.name or "*", upstream, kind, _among(selector), self._name)
+            globs += _by_hints(selector, own, known)
+        return globs
 
 
 def _among(selector: Selector) -> tuple[Glob, ...]:
