@@ -268,7 +268,7 @@ for line in sys.stdin:
 """A server whose tool answers once there is a file `open`."""
 
 
-def test_three_host_apps_share_one_mcpmux_and_one_that_is_killed_harms_no_other(tmp_path: Path) -> None:
+def test_three_host_apps_share_one_mcpmux_and_one_is_killed(tmp_path: Path) -> None:
     (tmp_path / "gate.py").write_text(GATE)
     gate = f'command = "{sys.executable}"\nargs = {json.dumps([str(tmp_path / "gate.py"), str(tmp_path)])}'
     with ExitStack() as stack:
