@@ -315,11 +315,14 @@ async def ask(path: Path, what: Literal["status", "stop"]) -> Welcome | None:
     return found[1]
 
 
-async def join(place: SharedPlace, hello: Hello) -> tuple[trio.SocketStream, Welcome]:
-    """Connect to the shared mcpmux of a file. Raises TransportError if it does not serve this client."""
+async def join(place: SharedPlace, hello: Hello) -> tuple[trio.SocketStream, Welcome] | None:
+    """Connect to the shared mcpmux of a file; None when it has ended meanwhile.
+
+    Raises TransportError if it does not serve this client.
+    """
     found = await reach(place.socket, hello)
     if found is None:
-        raise TransportError(f"the shared mcpmux has ended; its log is {place.log}")
+        return None
     stream, welcome = found
     if welcome.error is not None:
         await trio.aclose_forcefully(stream)

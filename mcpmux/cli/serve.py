@@ -41,6 +41,8 @@ from mcpmux.transports.stdio import open_stdio
 
 log = structlog.get_logger()
 
+JOIN_TRIES = 3  # of a host app that starts while an unused shared mcpmux ends
+
 
 @click.command()
 @click.argument("config", required=False, shell_complete=complete_file)
@@ -135,10 +137,15 @@ def serve(
     has_own = upstreams or http or listen or workers > 1
     if file is not None and not has_own and is_to_share(loaded.listeners, share):
         place = find_shared_place(loaded, file.path)
-        if place is not None and not ensure(place):
-            serve_through(place, loaded)
-            return
-        if place is not None:  # this is the new process
+        if place is not None:
+            for _ in range(JOIN_TRIES):
+                if ensure(place):
+                    break
+                if serve_through(place, loaded):
+                    return
+            else:
+                raise TransportError(f"the shared mcpmux ended {JOIN_TRIES} times; its log is {place.log}")
+            # This is the new process.
             shared = SharedMux(place, place.fingerprints())
             config = str(place.file)
             file = open_file(config)
@@ -163,15 +170,21 @@ def find_shared_place(config: Config, file: str) -> SharedPlace | None:
         return None
 
 
-def serve_through(place: SharedPlace, config: Config) -> None:
-    """Serve the program on stdin and stdout by the shared mcpmux. Raises TransportError."""
+def serve_through(place: SharedPlace, config: Config) -> bool:
+    """Serve the program on stdin and stdout by the shared mcpmux. Return False if that has ended before.
+
+    Raises TransportError.
+    """
     hello = Hello(view=config.listeners.stdio_view or "", environ=place.fingerprints())
-    run(_pass_through, place, hello)
+    return bool(run(_pass_through, place, hello))
 
 
-async def _pass_through(place: SharedPlace, hello: Hello) -> None:
+async def _pass_through(place: SharedPlace, hello: Hello) -> bool:
     with open_stdio() as own:
-        stream, welcome = await join(place, hello)
+        joined = await join(place, hello)
+        if joined is None:
+            return False
+        stream, welcome = joined
         stop = f"`mcpmux stop {shlex.quote(str(place.file))}` ends it, and the next host app starts it anew"
         if welcome.version != __version__:
             log.warning("the shared mcpmux has another version", version=welcome.version, advice=stop)
@@ -179,6 +192,7 @@ async def _pass_through(place: SharedPlace, hello: Hello) -> None:
             log.warning("the shared mcpmux has other values", variables=welcome.differing, advice=stop)
         if not await pipe(own, stream):
             raise TransportError(f"the shared mcpmux has ended; its log is {place.log}")
+    return True
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:

@@ -7,15 +7,18 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from mcpmux.app.sharing import SharedPlace
 from tests.process.running import COMMAND, WAIT_SECONDS, is_alive
 from tests.process.test_workers import COUNTING, META, wait_until
 
@@ -169,3 +172,24 @@ def test_a_command_line_leads_there_too(user: User) -> None:
     command = shlex.join([*COMMAND, "serve", str(user.file), "--stdio"])
     for expected in ("1\n", "2\n"):
         assert user.run("call", command, "count").stdout == expected
+
+
+def test_a_host_app_that_comes_at_the_last_moment_starts_it_anew(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, user.environ[name])
+    path = SharedPlace.of(user.file).socket
+    with socket.socket(socket.AF_UNIX) as ending:
+        ending.bind(str(path))
+        ending.listen()
+
+        def end() -> None:
+            ending.accept()[0].close()  # the host app has seen that a shared one is there
+            ending.close()
+
+        thread = Thread(target=end)
+        thread.start()
+        assert call(user.open())["tools"]
+        thread.join(WAIT_SECONDS)
+    assert len(user.shared()) == 1
