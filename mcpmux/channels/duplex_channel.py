@@ -127,6 +127,7 @@ class DuplexChannel(Channel):
         self._messages = messages
         self._close_reason: TransportError = TransportClosed("the stream has ended")
         self._offer = messages.offer
+        self._receive_nowait = messages.receive_nowait
         self.large: LargeRequests | None = None  # counts the peer's large requests in a budget
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
@@ -228,7 +229,7 @@ class DuplexChannel(Channel):
         while True:
             try:
                 # Many messages may have come with one receive; taking them needs no checkpoint each.
-                data = await self._messages.receive()
+                data = self._receive_nowait() or await self._messages.receive()
                 if self.large is not None:
                     self.large.read(len(data))
                 if self.batches and is_batch(data):

@@ -311,15 +311,28 @@ class TappedStream:
             self._watch.tap.message_passed(self._watch.leg, "out", message)
         return taken
 
+    def receive_nowait(self) -> bytes | None:
+        try:
+            message = self._messages.receive_nowait()
+        except MessageTooLarge as error:
+            raise self._seen(error) from None
+        if message is not None:
+            self._watch.tap.message_passed(self._watch.leg, "in", message)
+        return message
+
     async def receive(self) -> bytes:
         try:
             message = await self._messages.receive()
         except MessageTooLarge as error:
-            if error.excerpt:
-                self._watch.tap.message_passed(self._watch.leg, "in", error.excerpt)
-            raise error
+            raise self._seen(error) from None
         self._watch.tap.message_passed(self._watch.leg, "in", message)
         return message
+
+    def _seen(self, error: MessageTooLarge) -> MessageTooLarge:
+        """Show the tap the excerpt of a message over the limit."""
+        if error.excerpt:
+            self._watch.tap.message_passed(self._watch.leg, "in", error.excerpt)
+        return error
 
     async def aclose(self) -> None:
         await self._messages.aclose()

@@ -213,6 +213,10 @@ class JsonStream:
         self._trusted = False
         self.send, self.aclose, self.offer = messages.send, messages.aclose, messages.offer
 
+    def receive_nowait(self) -> bytes | None:
+        """Return a message that is there, or None; always None before the first, which `receive` checks."""
+        return self._messages.receive_nowait() if self._trusted else None
+
     async def receive(self) -> bytes:
         if self._trusted:
             return await self._messages.receive()

@@ -30,14 +30,15 @@ LATE = "a large message did not come in time (`limits.body_timeout`)"
 class MessageStream(Protocol):
     """Whole messages in both directions. Any task may send; one task receives.
 
-    `offer` is cheaper than `send`. A stream may leave it out: this one here leaves everything to `send`.
+    `offer` and `receive_nowait` are cheaper where many messages come at once. A stream may leave them out:
+    these here leave everything to `send` and `receive`.
     """
 
     async def send(self, message: bytes) -> None:
         """Queue `message` to be sent, waiting while too much is queued. Raises TransportClosed."""
 
     async def receive(self) -> bytes:
-        """Return the next message; one that has come already may be returned without a checkpoint.
+        """Return the next message.
 
         Raises TransportClosed at the end, in every call from then on, and MessageTooLarge for a message over
         the limit; the next call returns the message after it.
@@ -49,6 +50,10 @@ class MessageStream(Protocol):
     def offer(self, message: bytes) -> bool:
         """Queue a message like `send`; return False, without effect, if that would wait or fail."""
         return False
+
+    def receive_nowait(self) -> bytes | None:
+        """Return a message that has arrived, None if `receive` would wait. Raises MessageTooLarge."""
+        return None
 
 
 Messages = TypeVar("Messages", bound=MessageStream)
@@ -82,7 +87,7 @@ class LineStream(MessageStream):
 
     async def receive(self) -> bytes:
         holding = self._holding
-        while not self._received:
+        while (message := self.receive_nowait()) is None:
             if self._receive_end is not None:
                 raise await self._ended(self._receive_end)
             try:
@@ -102,10 +107,15 @@ class LineStream(MessageStream):
                 self._receive_end = f"cannot receive: {error.__cause__ or error}"
             if scope.cancelled_caught:
                 self._receive_end = self.queue.end or LATE
+        return message
+
+    def receive_nowait(self) -> bytes | None:
+        if not self._received:
+            return None
         line = self._received.popleft()
         # From here on the receiver counts the message, if it keeps it.
-        if holding is not None and holding.size:
-            holding.hold(self._kept_bytes())
+        if self._holding is not None and self._holding.size:
+            self._holding.hold(self._kept_bytes())
         if isinstance(line, Oversized):
             limit = f"over the limit of {self._limit} bytes (`limits.max_message_bytes`)"
             raise MessageTooLarge(f"a message of {line.size} bytes is {limit}", line.excerpt)

@@ -48,6 +48,12 @@ class PromptMemoryPipe(MemoryPipe):
             return False
         return True
 
+    def receive_nowait(self) -> bytes | None:
+        try:
+            return self._receiver.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
+            return None
+
 
 def open_memory_pipes(
     capacity: int = CAPACITY, kind: type[MemoryPipe] = MemoryPipe

@@ -221,18 +221,20 @@ async def test_nothing_is_taken_when_the_pipe_is_closed_or_broken():
 async def test_what_is_here_already_is_received_without_waiting():
     left, right = memory_stream_pair()
     async with open_line_stream(right, LIMIT) as pipe:
+        assert pipe.receive_nowait() is None
         await left.send_all(b"1\n2\n" + b"x" * (LIMIT + 1) + b"\n3\n")
+        assert pipe.receive_nowait() is None  # only `receive` reads
         assert await pipe.receive() == b"1"
-        with trio.CancelScope() as scope:  # which would end the first wait
-            scope.cancel()
-            assert await pipe.receive() == b"2"
-            with pytest.raises(MessageTooLarge):
-                await pipe.receive()
-            assert await pipe.receive() == b"3"
+        assert pipe.receive_nowait() == b"2"
+        with pytest.raises(MessageTooLarge):
+            pipe.receive_nowait()
+        assert pipe.receive_nowait() == b"3"
+        assert pipe.receive_nowait() is None
 
 
 async def test_a_pipe_that_may_have_to_wait_is_never_used_without_waiting():
     left, right = open_memory_pipes()
     assert left.offer(b"message") is False
     await left.send(b"message")
+    assert right.receive_nowait() is None
     assert await right.receive() == b"message"
