@@ -34,6 +34,7 @@ NO_HEADERS: Final[Mapping[str, str]] = {}
 NAME_CHARS: Final = 256  # of a client's name and of its revision; logs and inspectors show less
 # Bytes. Modern clients introduce themselves in every call; a longer introduction is read anew each time.
 INTRODUCTION_LENGTH: Final = 1024
+_INTRODUCTION: Final = f'"{CLIENT_INFO}"'.encode()
 
 Introduction: TypeAlias = tuple[Raw | None, Raw | None]
 """The members of a modern call that describe its client: `protocolVersion` and `clientInfo`."""
@@ -250,6 +251,18 @@ def identify(call: Call) -> None:
             leg.introduce((text_of(introduction[0]) or "")[:NAME_CHARS] or None, name_in(introduction[1]))
             leg.introduction = _kept(introduction)
         leg.meta = meta if type(meta) is Meta else None
+
+
+def introduction_in(body: bytes) -> bytes:
+    """Return the beginning of the client's name for itself in a modern request, b"" without one.
+
+    It distinguishes clients that share a connection before their requests are decoded.
+    """
+    start = body.find(_INTRODUCTION)
+    if start < 0:
+        return b""
+    end = body.find(b"}", start, start + NAME_CHARS)
+    return body[start : end if end >= 0 else start + NAME_CHARS]
 
 
 def _kept(said: Introduction) -> Introduction | None:

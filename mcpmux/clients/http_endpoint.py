@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from mcpmux.channels.tap import EXCHANGE, Said, Tap, Watch
+from mcpmux.channels.tap import EXCHANGE, Said, Tap, Watch, introduction_in
 from mcpmux.clients.http_answer import (
     JSON,
     JSON_TYPE,
@@ -106,9 +106,9 @@ LEGS_BYTES: Final = 8 * 2**20  # of these legs and their views, which clients ma
 LEG_BYTES: Final = 4 * 2**10  # the most that a leg takes, with its client's name and revision
 
 
-def _place_of_leg(request: HttpRequest) -> tuple[str, str]:
-    """Return the key of the leg of a request without a session: its client's address, and its view."""
-    return request.peer, request.principal.view
+def _place_of_leg(request: HttpRequest) -> tuple[str, str, bytes]:
+    """Return the key of the leg of a request without a session: its client's address, view and name."""
+    return request.peer, request.principal.view, introduction_in(request.body)
 
 
 class HttpEndpoint:
@@ -142,7 +142,9 @@ class HttpEndpoint:
         self._streams = Share(limits.stream_share())
         # Tools as clients see them, by the principal who listed them.
         self._tools: Lru[str, ToolHeaders] = Lru(LEARNERS_LIMIT, LEARNED_BYTES)
-        self._legs: Lru[tuple[str, str], Watch] = Lru(LEGS_LIMIT, LEGS_BYTES)  # the legs without a session
+        self._legs: Lru[tuple[str, str, bytes], Watch] = Lru(
+            LEGS_LIMIT, LEGS_BYTES
+        )  # the legs without a session
         self.sessions = HttpSessions(service, limits, gate, marks or Marks(), records, self._count_streams)
         # The (endpoint, view) of paths that were served before: most requests need one look here.
         self._places: dict[str, tuple[str, str]] = {}

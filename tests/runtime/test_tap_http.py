@@ -19,7 +19,7 @@ from mcpmux.transports.inline import in_task
 from tests.channels.test_tap import Witness
 from tests.peers.http_client import HttpClient, request
 from tests.peers.http_server import HttpFace, open_http_face
-from tests.peers.revision import LEGACY, MODERN, Json
+from tests.peers.revision import CLIENT_INFO, LEGACY, MODERN, Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
@@ -58,6 +58,18 @@ async def test_each_message_of_a_client_is_seen_once_as_it_was(revision: str):
         assert {seen.leg.session for seen in witness.seen if seen.leg.side == "client"} == {
             session["Mcp-Session-Id"]
         }
+
+
+async def test_clients_of_one_connection_keep_their_names():
+    """A proxy before mcpmux may send requests of several clients over one connection."""
+    witness = Witness()
+    recorder = Recorder([witness], [witness], trio.current_time)
+    async with open_endpoint({"x": docs()}, tap=recorder) as client:
+        for name in ("ann", "bob", "ann"):
+            meta = {CLIENT_INFO: {"name": name, "version": "1"}}
+            await client.modern("resources/list", {"_meta": meta})
+    legs = [seen.leg for seen in witness.seen if seen.leg.side == "client" and seen.direction == "in"]
+    assert [(leg.peer, leg.name) for leg in legs] == [("c1", "ann"), ("c2", "bob"), ("c1", "ann")]
 
 
 @asynccontextmanager
