@@ -166,10 +166,17 @@ def test_one_of_the_same_user_is_found_by_its_file(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "mcpmux.toml"
     path.write_text(SERVER.format("clock") + "[admin]\nport = 0\n")
+    monkeypatch.chdir(tmp_path)  # without a capture
     with Running("serve", str(path), "--http", "127.0.0.1:0", "--no-watch") as mux:
-        mux.line(containing="token=")
+        url = mux.line(containing="/mcp").strip()
         mux.line("stderr", containing="upstream ready")
         assert states(invoke, path) == {"clock": "ready"}
+        with (
+            Running("traffic", "tail") as tail,
+            Running("ping", url, "--count=100", "--interval=0.1") as ping,
+        ):
+            assert "server/discover" in tail.line()
+            assert (tail.stop(), ping.stop()) == (0, 130)
         assert mux.stop() == 0
     assert "has port 0" in invoke("ctl", "status", "-c", str(path)).stderr
 

@@ -239,16 +239,19 @@ token_option: Decorator = click.option(
 ca_option: Decorator = click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
 
 
+config_option: Decorator = click.option(
+    "-c",
+    "--config",
+    metavar="FILE",
+    help="Configuration file of the running mcpmux. Default: mcpmux.toml.",
+    shell_complete=complete_file,
+)
+
+
 def admin_options(command: Command) -> Command:
     """Add the options that name a running mcpmux. The command gets its admin listener as `admin`."""
 
-    @click.option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="Configuration file of the running mcpmux. Default: mcpmux.toml.",
-        shell_complete=complete_file,
-    )
+    @config_option
     @click.option(
         "--url",
         envvar="MCPMUX_ADMIN_URL",

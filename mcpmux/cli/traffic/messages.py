@@ -13,26 +13,30 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppr
 from functools import partial
 from heapq import nlargest
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import trio
 
-from mcpmux.cli.admin.client import AdminClient, ca_option, token_option
+from mcpmux.cli.admin.client import ca_option, config_option, find_admin, token_option
 from mcpmux.cli.console import is_screen, paint, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic.source import (
+    FOLDER,
     CaptureFiles,
     filter_help,
     format_time,
+    is_path,
     no_files,
     read_filter,
     show_lines,
     show_place,
     where_argument,
 )
+from mcpmux.errors import ConfigError
 from mcpmux.format import bytes_text, time_text
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
@@ -205,6 +209,7 @@ LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 @click.option("--once", is_flag=True, help="Print the last lines and end.")
 @click.option("--own", is_flag=True, help="Also show requests of mcpmux itself: to connect, health checks.")
 @messages_json_option
+@config_option
 @click.option("--url", metavar="URL", help="Watch the admin listener of a running mcpmux in place of files.")
 @token_option
 @ca_option
@@ -214,6 +219,7 @@ def tail(
     lines: int,
     once: bool,
     own: bool,
+    config: str | None,
     url: str | None,
     token: str | None,
     ca: str | None,
@@ -223,20 +229,25 @@ def tail(
 
     Follows files and folders of captures as they grow and rotate. The default is the folder mcpmux-capture.
     The last lines come from the ends of the newest files; with --once and a filter all files are searched.
-    With --url it begins with the next message and needs no capture.
+    With -c or --url, or without that folder, it watches a running mcpmux: it begins with the next message.
 
     \b
     Examples:
       mcpmux traffic tail
       mcpmux traffic tail captures/ 'method=tools/call status!=ok' --by exchange
-      mcpmux traffic tail --url 'http://127.0.0.1:8490/?token=…' 'duration>200ms'
+      mcpmux traffic tail -c mcpmux.toml 'duration>200ms'
     """
-    if url is not None and once:
-        raise Mistake("--once goes with files; what comes from --url begins now")
+    is_named = config is not None or url is not None
+    if is_named and once:
+        raise Mistake("--once goes with files; a running mcpmux is watched from now on")
+    admin = find_admin(config, url, token, ca) if is_named else None
+    if not (is_named or once or Path(FOLDER).exists() or any(map(is_path, where))):
+        with suppress(Mistake, ConfigError):  # without a mcpmux of this user the message is about the folder
+            admin = find_admin(None, None, token, ca)
     with until_interrupted() if not once else nullcontext():
-        if url is not None:
+        if admin is not None:
             shown = Lines(read_filter(" ".join(where)), own=own, **how)
-            run(_follow, AdminClient.at(url, token, ca).watch(own=own), shown)
+            run(_follow, admin.watch(own=own), shown)
         else:
             files = CaptureFiles(where)
             _tail_files(files, Lines(files.filter, own=own, **how), lines, once)

@@ -90,7 +90,7 @@ class CaptureFiles:
 
         Raises Mistake for a path that does not exist.
         """
-        terms = [str(word) for word in words if not _is_path(word)]
+        terms = [str(word) for word in words if not is_path(word)]
         self.filter = read_filter(" ".join(terms), terms)
         self.paths = [Path(word) for word in words if word not in terms] or [Path(FOLDER)]
         self._change = change
@@ -168,7 +168,7 @@ class CaptureFiles:
             raise click.ClickException(f"nothing could be read of {', '.join(map(str, self._unread))}")
 
 
-def _is_path(word: str | Path) -> bool:
+def is_path(word: str | Path) -> bool:
     """Return whether a word is a file or folder: it exists, or its name looks like that of a file."""
     if isinstance(word, Path):
         return True
