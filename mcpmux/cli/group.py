@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SENTENCE = 200  # characters of a sentence at most
+ELSEWHERE = {
+    "version": "see `mcpmux --version`",
+    "init": "`mcpmux import --write` and `mcpmux add NAME COMMAND` make a file",
+    "status": "see `mcpmux ctl status`, `mcpmux ps` and `mcpmux check`",
+    "run": "see `mcpmux serve`",
+}
+"""Commands that other programs have -> what does that here."""
 
 
 class Group(click.Group):
@@ -72,6 +79,14 @@ class LazyCommands(Group):
     def sections(self, context: click.Context) -> Mapping[str, Iterable[str]]:
         """See Group."""
         return self._sections
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with. Raises UsageError; it names what other programs call so."""
+        if ctx.parent is None and args[0] in ELSEWHERE:
+            ctx.fail(f"No such command '{args[0]}'; {ELSEWHERE[args[0]]}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Return names of commands without their help, which would import them all; then options."""

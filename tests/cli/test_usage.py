@@ -40,6 +40,7 @@ MISTAKES = {
     "no target": (["serve"], "in this folder:\n  mcpmux import --write  "),
     "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
     "no name of a file": (["ls", "x" * 300], "there is no such file; expected"),
+    "a command of others": (["init"], "No such command 'init'; `mcpmux import --write` and `mcpmux add"),
     "no scheme": (["ls", "localhost/mcp"], "expected a configuration file, a URL with http://"),
     "nothing": (["serve", ""], "CONFIG is empty; expected"),
     "no name": (["check", "--upstream", "=x"], "expected a name before ="),
