@@ -83,7 +83,7 @@ class LazyCommands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begin with. Raises UsageError; it names what other programs call so."""
+        """Find the command that `args` begin with. Raises UsageError."""
         if ctx.parent is None and args[0] in ELSEWHERE:
             ctx.fail(f"No such command '{args[0]}'; {ELSEWHERE[args[0]]}")
         return super().resolve_command(ctx, args)

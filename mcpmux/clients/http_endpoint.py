@@ -320,7 +320,11 @@ class HttpEndpoint:
         if request.path != self._path:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
-            return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+            sentence = f"Nothing here; the MCP endpoint is {self._path}"
+            if request.path == "/":  # of a URL without a path: clients repeat the whole request there
+                place = f"{self._path}?{request.query}" if request.query else self._path
+                return refuse_with(reply, 308, sentence, (("Location", place),))
+            return refuse_with(reply, 404, sentence)
         if SESSION_HEADER in request.headers and not is_recovered and self.sessions.may_recover(request):
             return self._recover(request, reply)
         if request.method == "POST":

@@ -147,6 +147,8 @@ async def test_other_verbs_and_paths_are_refused():
     async with open_endpoint() as client:
         assert (await client.send(b"", {}, "PUT")).status == 405
         assert (await client.send(b"", {"Mcp-Session-Id": "nope"}, "DELETE")).status == 404
+        moved = await client.send(b"{}", path="/?resources=*")
+        assert (moved.status, moved.headers["location"]) == (308, "/mcp?resources=*")
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_a_view_is_served_below_the_path_and_chosen_for_stdio(invoke: Invoke, tm
     file.write_text(CLOCK + VIEWS)
     with Running("serve", str(file), "--stdio", "--view", "reading", *ANY_PORT) as mux:
         url = "http://" + mux.line("stderr", containing="/mcp").partition("http://")[2].strip()
+        assert "clock__now" in invoke("ls", url.removesuffix("/mcp"), "tools").stdout
         assert "clock__now" in invoke("ls", f"{url}/coding", "tools").stdout
         assert "clock__now" not in invoke("ls", f"{url}/coding?tools=x*", "tools").stdout
         assert "Nothing here" in invoke("ls", f"{url}/codign", "tools").stderr

@@ -310,7 +310,7 @@ def prompt(target: str, name: str, pairs: tuple[str, ...], credentials: Credenti
 
     \b
     Examples:
-      mcpmux prompt http://127.0.0.1:8484/mcp notes__summarize note=welcome
+      mcpmux prompt http://127.0.0.1:8484/mcp notes__explain name=welcome
       mcpmux ls http://127.0.0.1:8484/mcp prompts
     """
     config, arguments = load_target(target, credentials), parse_arguments(pairs, None)
@@ -342,7 +342,7 @@ def complete(
 
     \b
     Examples:
-      mcpmux complete http://127.0.0.1:8484/mcp notes__summarize note=we
+      mcpmux complete http://127.0.0.1:8484/mcp notes__explain name=we
       mcpmux complete http://127.0.0.1:8484/mcp 'notes+note:///{name}' name=we
     """
     name, equals, beginning = argument.partition("=")
