@@ -62,8 +62,9 @@ def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lam
 def ctl() -> None:
     """Show and control a running mcpmux over its admin listener.
 
-    The configuration file says where the listener is and which token it has (`[admin]` with `port` and
-    `token`). Otherwise give them with --url and --token, or in MCPMUX_ADMIN_URL and MCPMUX_ADMIN_TOKEN.
+    A running mcpmux of yours is found by its configuration file. For one of another user or machine, the file
+    has the address and the token (`[admin]` with `port` and `token`), or they are in --url and --token, or in
+    MCPMUX_ADMIN_URL and MCPMUX_ADMIN_TOKEN.
 
     \b
     Examples:
