@@ -321,7 +321,8 @@ class HttpEndpoint:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
             sentence = f"Nothing here; the MCP endpoint is {self._path}"
-            if request.path == "/":  # of a URL without a path: clients repeat the whole request there
+            # Clients of a URL without a path repeat the whole request there. People read where it is.
+            if request.path == "/" and (request.method == "POST" or SESSION_HEADER in request.headers):
                 place = f"{self._path}?{request.query}" if request.query else self._path
                 return refuse_with(reply, 308, sentence, (("Location", place),))
             return refuse_with(reply, 404, sentence)
