@@ -78,7 +78,7 @@ JOBS: dict[str, tuple[int, tuple[Step, ...], str, str]] = {
     "what does the server print": (
         1,
         (("click", "summary", "Output (1 line)"),),
-        ".output pre",
+        ".output",
         "index of 12 documents loaded",
     ),
 }

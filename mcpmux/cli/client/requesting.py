@@ -54,7 +54,10 @@ async def ask_by_name(
     async with open_client(config, f"{activity} {name}") as client:
         item = None if arguments.is_whole else await client.find(methods[0], name)
         values = arguments.unread if item is None else arguments.read_by(Parameters.of(item))
-        return await client.exchange(methods[1], {"name": name, "arguments": values}, hint)
+        params: Json = {"name": name}
+        if values or methods[1] == m.TOOLS_CALL:  # a tool's schema is of an object
+            params["arguments"] = values
+        return await client.exchange(methods[1], params, hint)
 
 
 def listed_by(target: str, *kinds: str) -> str:
