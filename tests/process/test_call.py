@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from tests.cli.invoking import Invoke
 
@@ -40,5 +42,12 @@ def test_unknown_tool_is_a_failure_that_says_where_to_look(invoke: Invoke, demo_
 
 
 def test_an_error_at_a_url_without_a_path_suggests_one(invoke: Invoke, demo_url: str) -> None:
-    refused = invoke("call", demo_url.removesuffix("/mcp"), "clock__now")
-    assert (refused.exit_code, f"such as {demo_url}" in refused.stderr) == (1, True), refused.stderr
+    assert invoke("call", demo_url.removesuffix("/mcp"), "clock__now").exit_code == 0  # mcpmux redirects
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        thread = Thread(target=other.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        refused = invoke("call", url, "now")
+        other.shutdown()
+        thread.join()
+    assert (refused.exit_code, f"such as {url}/mcp" in refused.stderr) == (1, True), refused.stderr
