@@ -52,7 +52,7 @@ class Observer(MessageObserver, ExchangeObserver, Protocol):
 
 
 @dataclass(frozen=True)
-class Shown:
+class AdminSources:
     """The sources of the admin listener, for one mux or for several. `call`: see `call_routes`."""
 
     upstreams: Upstreams
@@ -90,7 +90,7 @@ class Observers:
 
     async def serve_admin(
         self,
-        shown: Shown,
+        shown: AdminSources,
         certificates: TlsContexts,
         control: Control,
         stopping: trio.Event,
@@ -133,7 +133,7 @@ class Observers:
             )
             running.cancel_scope.cancel(reason="stopped")
 
-    def shown_of(self, mux: Mux, replica: Replica | None = None, row_of: RowOf | None = None) -> Shown:
+    def shown_of(self, mux: Mux, replica: Replica | None = None, row_of: RowOf | None = None) -> AdminSources:
         """Return what there is to show of a mux.
 
         `replica`: this one of a cluster, of whose others some is shown as well. `row_of`: see Calls; None if
@@ -149,7 +149,7 @@ class Observers:
         desk = MuxDesk(mux, row_of)
         if replica is not None:
             replica.inspector = answer_others(held_routes(desk))
-        return Shown(
+        return AdminSources(
             UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams),
             MuxViews(mux, self.redactor),
             Calls(mux.service, row_of).answer if self.admin.may_call else OFF,

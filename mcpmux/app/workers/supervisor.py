@@ -28,7 +28,7 @@ from mcpmux.app.held import SharedDesk
 from mcpmux.app.interceptors import check_interceptors
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
-from mcpmux.app.observers import Observers, Shown, new_run
+from mcpmux.app.observers import AdminSources, Observers, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers.channel import Handlers
 from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
@@ -133,7 +133,9 @@ async def serve_workers(
                         control.noting(announce)(url)
                     if config.admin.port is not None:
                         call = supervisor.call if config.admin.may_call else OFF
-                        shown = Shown(supervisor, supervisor, call, supervisor.desk, supervisor.read_metrics)
+                        shown = AdminSources(
+                            supervisor, supervisor, call, supervisor.desk, supervisor.read_metrics
+                        )
                         serve_admin = supervisor.observers.serve_admin
                         more = supervisor.certificates, control, stopping, announce
                         await serving.start(serve_admin, shown, *more)
