@@ -4,9 +4,6 @@ Promises of the poller: a plain function of each watched descriptor is called as
 read, and never after `forget`; a call that fails stops only its own descriptor; other tasks get their turn
 soon. One epoll waits for all (Linux only). Where there is none, or it watches too much already, a task
 waits for each descriptor, and all other code stays the same.
-
-Why: a wait in trio costs several times as much as receiving, and under load dozens of descriptors are ready
-at once.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import Final, Protocol
@@ -84,8 +81,12 @@ class ReadinessPoller:
             # Forgotten, also before this task has run, a descriptor may be closed or watched anew by now.
             while not scope.cancel_called:
                 await trio.lowlevel.wait_readable(descriptor)
-                if not scope.cancel_called:
-                    self._tell([(descriptor, 0)])
+                if scope.cancel_called:
+                    return
+                try:
+                    self._told[descriptor]()
+                except Exception as error:
+                    self._fail(descriptor, error)
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor. Must be called before the descriptor is closed."""
@@ -106,47 +107,52 @@ class ReadinessPoller:
             return
         with self._running, self._epoll as epoll:
             while True:
+                # One wait for all: in trio it costs several times as much as receiving, and under load dozens
+                # of descriptors are ready at once.
                 await trio.lowlevel.wait_readable(epoll)
                 self._gives_way = False
                 self._waits += 1
                 if self._waits % COUNTED_WAITS == 0:
                     self._busy.clear()
-                # Until none is ready, or other tasks must have a turn.
-                count = 0
-                while count < MOST_AT_ONCE and (
-                    ready := epoll.poll(0, MOST_AT_ONCE - count)
-                    or (() if count >= MOST_LINGERED or self._gives_way else self._linger(epoll))
-                ):
-                    count += len(ready)
-                    self._tell(ready)
+                self._take_turn(epoll)
 
-    def _tell(self, ready: Sequence[tuple[int, int]]) -> None:
-        for descriptor, _ in ready:
-            self._busy.add(descriptor)
-            tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
-            try:
-                if tell is not None:
-                    tell()
-            except Exception:  # the wall around one descriptor: a mistake of ours
-                log.exception("what was received could not be taken")
-                self.forget(descriptor)
-
-    def _linger(self, epoll: select.epoll) -> Sequence[tuple[int, int]]:
-        """Wait for LINGER_SECONDS without sleeping; return a descriptor that is ready, if any."""
-        if self._pause or len(self._busy) > FEW:
-            self._pause = max(0, self._pause - 1)
-            return ()
-        # With few descriptors, an answer often comes sooner than a process falls asleep and is woken.
-        # Lingering goes on as long as that pays, and is tried again now and then.
-        until = perf_counter() + LINGER_SECONDS
-        while perf_counter() < until:
+    def _take_turn(self, epoll: select.epoll) -> None:
+        """Call the functions of ready descriptors, until none is ready or other tasks must have a turn."""
+        count = 0
+        until = 0.0  # end of lingering, while it does
+        while count < MOST_AT_ONCE:
+            if ready := epoll.poll(0, MOST_AT_ONCE - count):
+                if until:  # an answer has come meanwhile, so that lingering pays
+                    self._misses, until = 0, 0.0
+                count += len(ready)
+                for descriptor, _ in ready:
+                    self._busy.add(descriptor)
+                    tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
+                    try:
+                        if tell is not None:
+                            tell()
+                    except Exception as error:
+                        self._fail(descriptor, error)
+                continue
+            if not until:
+                if count >= MOST_LINGERED or self._gives_way:
+                    return
+                if self._pause or len(self._busy) > FEW:
+                    self._pause = max(0, self._pause - 1)
+                    return
+                # With few descriptors, an answer often comes sooner than a process falls asleep and is woken.
+                # Lingering goes on as long as that pays, and is tried again now and then.
+                until = perf_counter() + LINGER_SECONDS
+            elif perf_counter() >= until:
+                self._misses = min(self._misses + 1, MOST_MISSES)
+                self._pause = 2**self._misses
+                return
             os.sched_yield()  # other processes that want the processor, often the server, get it meanwhile
-            if ready := epoll.poll(0, 1):
-                self._misses = 0
-                return ready
-        self._misses = min(self._misses + 1, MOST_MISSES)
-        self._pause = 2**self._misses
-        return ()
+
+    def _fail(self, descriptor: int, error: Exception) -> None:
+        """Stop watching a descriptor whose function has failed: the wall around a mistake of ours."""
+        log.error("what was received could not be taken", exc_info=error)
+        self.forget(descriptor)
 
     def close(self) -> None:
         """Call no function any more, and stop running."""

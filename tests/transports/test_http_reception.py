@@ -16,7 +16,6 @@ from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import ReadinessPoller
 from tests.http_request import requested
 from tests.transports import ways
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
@@ -116,17 +115,16 @@ async def test_a_request_that_comes_in_parts_is_a_request(clerk, cut):
 
 @pytest.mark.interpreted
 async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, monkeypatch):
-    tell = ReadinessPoller._tell
+    receive = ServerConnection._receive
 
-    def sweep_first(poller, ready):
-        for connection in clerk.connections:
-            connection.sweep()
-        tell(poller, ready)
+    def sweep_first(connection):
+        connection.sweep()
+        receive(connection)
 
+    monkeypatch.setattr(ServerConnection, "_receive", sweep_first)
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await learn(stream, clerk)
         answer = await wait_behind(stream, clerk)
-        monkeypatch.setattr(ReadinessPoller, "_tell", sweep_first)
         await stream.send_all(post(body=b"later"))
         await trio.testing.wait_all_tasks_blocked(0.01)
         answer.come(b"<first>")
@@ -135,14 +133,14 @@ async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, mon
 
 @pytest.mark.interpreted
 async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):
-    hear = ServerConnection._hear
+    receive = ServerConnection._receive
 
-    def hear_and_stop(connection):
-        hear(connection)
+    def receive_and_stop(connection):
+        receive(connection)
         connection._server.draining = True
         connection.sweep()
 
-    monkeypatch.setattr(ServerConnection, "_hear", hear_and_stop)
+    monkeypatch.setattr(ServerConnection, "_receive", receive_and_stop)
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await stream.send_all(post(body=b"later"))
         assert (await receive_all(stream)).endswith(b"<later>")

@@ -133,6 +133,7 @@ class ServerConnection:
         self._attending: trio.CancelScope | None = None  # of the handler, while it has the task
         self._holding: Holding | None = None  # of its large body
         self._watched = False  # by the poller
+        self._is_behind = False  # bytes behind the request that is being answered
         self.wake: Wake | None = None  # wakes the task, while that is asleep until it is needed
 
     def __repr__(self) -> str:
@@ -163,40 +164,31 @@ class ServerConnection:
 
     async def _live(self) -> None:
         with self._scope:
-            if self.state is SECURING and not await self._secure():
-                return
+            if (context := self._server.tls) is not None:
+                try:
+                    self.byte_stream = tls = await accept_tls(self.byte_stream, context(), self.peer)
+                    self._writer.byte_stream = tls
+                    self._parser.holder = holder_of(tls.peer_certificate())
+                except NotTls as error:  # plain HTTP, and answered in plain HTTP
+                    self.refusal = Refusal(400, str(error))
+                except TransportClosed as closed:
+                    log.info("TLS handshake failed", peer=self.peer, reason=str(closed))
+                    return
+                self.state = RECEIVING
             if self.refusal is not None:
                 self.state = ENDING
                 if self._server.grants is not None:
                     await self._hear_out(self.refusal)
             while self.state is not ENDING:
+                handling = self._handling
+                is_asleep = handling is not None and handling.is_asleep  # inline: it needs no task
                 if self.state is JUDGING:
                     await self._judge()
-                elif self.state is CALLED_OFF or (self.state is ANSWERING and not self._is_asleep):
+                elif self.state is CALLED_OFF or (self.state is ANSWERING and not is_asleep):
                     await self._attend()
                     self._go_on(None)
                 else:
                     await self._sleep()
-
-    @property
-    def _is_asleep(self) -> bool:
-        """Whether the handler sleeps inline, and needs no task."""
-        return self._handling is not None and self._handling.is_asleep
-
-    async def _secure(self) -> bool:
-        """Do the TLS handshake; return False if it ends the connection."""
-        assert self._server.tls is not None
-        try:
-            self.byte_stream = tls = await accept_tls(self.byte_stream, self._server.tls(), self.peer)
-            self._writer.byte_stream = tls
-            self._parser.holder = holder_of(tls.peer_certificate())
-        except NotTls as error:  # plain HTTP, and answered in plain HTTP
-            self.refusal = Refusal(400, str(error))
-        except TransportClosed as closed:
-            log.info("TLS handshake failed", peer=self.peer, reason=str(closed))
-            return False
-        self.state = RECEIVING
-        return True
 
     async def _hear_out(self, refusal: Refusal) -> None:
         """Receive the head of a request that is refused anyway, as a page reads only what names its origin.
@@ -305,18 +297,13 @@ class ServerConnection:
 
     # Where the poller calls, or a handler is woken: no function waits
 
-    def _hear(self) -> None:
-        """Receive while the task sleeps. Called by the poller.
-
-        While the task is awake, no bytes are received, so a peer that sends too fast has to wait.
-        """
-        if self.wake is None:  # the task watches again when it sleeps
-            self._forget()
-        else:
-            self._receive()
-
     def _receive(self) -> None:
-        """Receive, and begin what has come whole; wake the task for anything else."""
+        """Receive, and begin what has come whole; wake the task for anything else. Called by the poller."""
+        # While the task is awake, no bytes are received, so a peer that sends too fast has to wait. The task
+        # watches again when it sleeps.
+        if self.wake is None and self._watched:
+            self._forget()
+            return
         parser = self._parser
         phase = parser.phase
         try:
@@ -328,6 +315,7 @@ class ServerConnection:
         if data:
             parser.feed(data)
         if self.state is not RECEIVING:
+            self._is_behind = True
             self._forget()  # what comes behind waits, and so does the end: the sweeper sees it
         elif not data:
             self.state = ENDING
@@ -343,12 +331,23 @@ class ServerConnection:
         parser = self._parser
         while self.state is RECEIVING and parser.requests:
             before = None
-            if not self._begin(parser.requests.pop(0)):
+            self.state = ANSWERING
+            self.deadline = math.inf  # the limits of a handler are its own
+            request = parser.requests.pop(0)
+            self._reply = reply = HttpReply(request, self._writer, self._server, self.call_off)
+            reply.context = context = self._context.copy()
+            try:
+                work = context.run(self._server.handler, request, reply)
+            except Exception as crash:  # it may fail before it returns an awaitable
+                work = _crash(crash)
+            self._handling = handling = Inline(work, context, self._handled)
+            if not handling.start() and not self._is_done(handling, reply):
                 return False
         if self.state is ANSWERING:
             # Answers go out in the order of their requests, so what comes behind this one waits for its
             # answer.
-            if self._has_more():
+            self._is_behind = bool(parser.requests) or parser.refusal is not None or parser.phase is not IDLE
+            if self._is_behind:
                 self._forget()
             return True
         if self.state is not RECEIVING:
@@ -367,24 +366,6 @@ class ServerConnection:
             self.state = ENDING
             return False
         return True
-
-    def _has_more(self) -> bool:
-        """Return whether something has come behind the request that is being answered."""
-        parser = self._parser
-        return bool(parser.requests) or parser.refusal is not None or parser.phase is not IDLE
-
-    def _begin(self, request: HttpRequest) -> bool:
-        """Start the handler of a request; return whether it needs no task, asleep or done."""
-        self.state = ANSWERING
-        self.deadline = math.inf
-        self._reply = reply = HttpReply(request, self._writer, self._server, self.call_off)
-        reply.context = context = self._context.copy()
-        try:
-            work = context.run(self._server.handler, request, reply)
-        except Exception as crash:  # it may fail before it returns an awaitable
-            work = _crash(crash)
-        self._handling = handling = Inline(work, context, self._handled)
-        return handling.start() or self._is_done(handling, reply)
 
     def _is_done(self, handling: Inline, reply: HttpReply) -> bool:
         """Return whether a request is done with; if so, get ready for the next one."""
@@ -457,12 +438,13 @@ class ServerConnection:
         """Let the poller receive, until something needs the task."""
         is_early = self.byte_stream.early
         if self.state is RECEIVING and is_early:
+            self._forget()  # the socket is silent about bytes that TLS has received already
             await trio.lowlevel.checkpoint()
             self._receive()
             return
-        if not self._watched and (self.state is RECEIVING or not (is_early or self._has_more())):
+        if not self._watched and (self.state is RECEIVING or not (is_early or self._is_behind)):
             self._watched = True
-            self._server.poller.watch(self.byte_stream.descriptor, self._hear)
+            self._server.poller.watch(self.byte_stream.descriptor, self._receive)
         await woken(self)
 
     async def _attend(self) -> None:
