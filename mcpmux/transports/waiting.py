@@ -81,12 +81,11 @@ class ReadinessPoller:
             # Forgotten, also before this task has run, a descriptor may be closed or watched anew by now.
             while not scope.cancel_called:
                 await trio.lowlevel.wait_readable(descriptor)
-                if scope.cancel_called:
-                    return
-                try:
-                    self._told[descriptor]()
-                except Exception as error:
-                    self._fail(descriptor, error)
+                if not scope.cancel_called:
+                    try:
+                        self._told[descriptor]()
+                    except Exception as error:
+                        self._fail(descriptor, error)
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor. Must be called before the descriptor is closed."""

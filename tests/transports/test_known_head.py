@@ -8,9 +8,8 @@ import pytest
 
 from mcpmux.config import Limits
 from mcpmux.errors import McpmuxError
-from mcpmux.transports.http.known_head import LEARNED_BYTES, LESSONS, learn
+from mcpmux.transports.http.message_parser import LEARNED_BYTES, LESSONS, ResponseParser, learn
 from mcpmux.transports.http.request_parser import BODY, RequestParser
-from mcpmux.transports.http.response_parser import ResponseParser
 
 LIMITS = Limits(max_head_bytes=400, max_header_fields=20, max_message_bytes=40)
 HEAD_LIMIT = 300

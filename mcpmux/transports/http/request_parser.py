@@ -6,6 +6,8 @@ The phases of a request:
     HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
     BODY -- end of message -->  IDLE   the request is appended to `requests`
     any  -- `refusal` is set -->       the parser is spent
+
+The lines before the chunks of a body are checked beside httptools, see `ChunkLines`.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.transports.body_budget import SMALL_BODY
-from mcpmux.transports.http.chunk_lines import ChunkLines
 from mcpmux.transports.http.message import HttpRequest, Refusal
-from mcpmux.transports.http.message_parser import MessageParser
+from mcpmux.transports.http.message_parser import HEAD_END, LINE_END, MessageParser
 from mcpmux.transports.sse import add_part
 
 if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings
@@ -43,11 +44,110 @@ IDLE: Final = Phase.IDLE
 HEAD: Final = Phase.HEAD
 BODY: Final = Phase.BODY
 
-
+_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request they are ignored (RFC 9112 section 2.2)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
+_SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
 _CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
 _CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
+_VERSION_REFUSAL: Final = Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+# As httptools words it; PRI begins a connection of HTTP/2.
+_OTHER_VERSIONS: Final = ("Invalid HTTP version", "Pause on PRI/Upgrade")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
+
+
+class Part(Enum):
+    """The part of a request that comes next."""
+
+    HEAD = auto()
+    BODY = auto()
+    """A body that is not chunked, or none."""
+    SIZE = auto()
+    DATA = auto()
+    TRAILER = auto()
+
+
+class ChunkLines:
+    """The bytes that are fed now, and the position up to which their parts are known.
+
+    httptools skips the extensions of a chunk. Readers that do not agree where one ends can be played off
+    against each other, and no client needs them, so only a size may stand before a chunk. For that the lines
+    are found once more in the bytes that httptools gets, from the end of the head on:
+
+        (head) -- its end, chunked --> SIZE -- a size line --> DATA -- the chunk's end --> SIZE
+                                            -- of size 0 ----> TRAILER -- its empty line --> (next head)
+
+    `feed` them before httptools gets them, call the other methods from its callbacks, then `keep_tail`.
+    """
+
+    __slots__ = ("_fed", "_part", "_position", "_tail")
+
+    def __init__(self) -> None:
+        self._part = Part.HEAD
+        self._fed = b""  # behind `_tail`
+        self._position = 0
+        self._tail = b""  # of the bytes fed before, for the end of a head or a trailer, or a size line
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self._fed, self._position = self._tail + data, 0
+
+    def begin_head(self) -> None:
+        """Note the beginning of a request, before which there may be empty lines."""
+        self._part = Part.HEAD
+        if (blank := _EMPTY_LINES.match(self._fed, self._position)) is not None:
+            self._position = blank.end()
+
+    def end_head(self) -> None:
+        """Note the end of a head."""
+        self._part = Part.BODY
+        self._position = self._fed.find(HEAD_END, self._position) + len(HEAD_END)
+
+    def begin_chunks(self) -> None:
+        """Note that the body whose head has ended is chunked."""
+        self._part = Part.SIZE
+
+    def take_body(self, size: int) -> None:
+        """Note `size` bytes of a body."""
+        self._position += size
+
+    def take_size(self) -> bool:
+        """Note that a chunk begins; return whether only its size stands before it."""
+        end = self._fed.find(b"\n", self._position) + 1
+        size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
+        if size is None:
+            return False
+        self._position = end
+        self._part = Part.DATA if int(size[1], 16) else Part.TRAILER
+        return True
+
+    def end_chunk(self) -> None:
+        """Note the end of a chunk; the last one, of size 0, is followed by the trailer."""
+        if self._part is Part.DATA:
+            self._position += len(LINE_END)
+            self._part = Part.SIZE
+
+    def end_body(self) -> None:
+        """Note the end of a request."""
+        if self._part is Part.TRAILER:
+            start = max(0, self._position - len(LINE_END))
+            self._position = self._fed.find(HEAD_END, start) + len(HEAD_END)
+        self._part = Part.HEAD
+
+    def keep_tail(self, *, in_head: bool) -> bool:
+        """Keep the last bytes that must be seen together with the next ones. Return False for a bad line.
+
+        `in_head`: a head has begun.
+        """
+        fed, self._fed = self._fed, b""
+        # The empty line at the end of a head or a trailer may be cut by the end of what was received.
+        if in_head or self._part is Part.TRAILER:
+            self._tail = fed[1 - len(HEAD_END) :]
+            return True
+        is_chunked = self._part is Part.SIZE or self._part is Part.DATA
+        self._tail = fed[self._position :] if is_chunked else b""
+        # Anything but a size is refused at once, so that the tail stays short.
+        return self._part is not Part.SIZE or _SIZE_BEGUN.fullmatch(self._tail) is not None
 
 
 class RequestRefused(Exception):
@@ -69,7 +169,6 @@ class RequestParser(MessageParser):
         self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
         self.refusal: Refusal | None = None
         self.wants_continue = False
-        self.is_large = False  # the coming body has more than SMALL_BODY, or may have
         self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
@@ -89,6 +188,11 @@ class RequestParser(MessageParser):
     def coming(self) -> HttpRequest | None:
         """The request whose body is being received, still without the body."""
         return self._request
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the body that is being received has more than SMALL_BODY, or may have."""
+        return self._length > SMALL_BODY or "transfer-encoding" in self.headers
 
     @property
     def body_size(self) -> int:
@@ -147,7 +251,15 @@ class RequestParser(MessageParser):
                 # httptools stops after an Upgrade. It is ignored (RFC 9110 section 7.8), so HTTP goes on.
                 data = self._body_head() + data[upgrade.args[0] :]
             except httptools.HttpParserError as error:
-                self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
+                reason = str(error)
+                if data[:2] == _TLS_HANDSHAKE:
+                    self.refusal = _TLS_REFUSAL
+                elif isinstance(error.__context__, RequestRefused):  # raised by one of our callbacks
+                    self.refusal = Refusal(*error.__context__.args)
+                elif reason in _OTHER_VERSIONS:
+                    self.refusal = _VERSION_REFUSAL
+                else:
+                    self.refusal = Refusal(400, f"malformed request: {reason}")
                 return
 
     def on_message_begin(self) -> None:
@@ -182,17 +294,21 @@ class RequestParser(MessageParser):
             if "host" not in headers:
                 raise RequestRefused(400, "malformed request: Host is missing")
         elif version != "1.0":
-            raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+            raise RequestRefused(*_VERSION_REFUSAL)
         elif "transfer-encoding" in headers:
             raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
-        self._length, self.is_large = 0, False
+        self._length = 0
         if "content-length" in headers or "transfer-encoding" in headers:
             self._length = int(headers.get("content-length", "0"))
             if self._length > self._limits.max_message_bytes:  # before any of the body is received
                 raise self._body_too_large()
-            self.is_large = self._length > SMALL_BODY or "transfer-encoding" in headers
             if "transfer-encoding" in headers:
-                _check_coding(headers["transfer-encoding"].lower())
+                coding = headers["transfer-encoding"].lower()
+                if coding != "chunked":
+                    # Without it at the end, a body has no known length (RFC 9112 sections 6.1 and 6.3).
+                    if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
+                        raise RequestRefused(501, "the only transfer coding supported is chunked")
+                    raise RequestRefused(400, "malformed request: its last transfer coding is not chunked")
                 self._chunk_lines.begin_chunks()
             self._body_withheld = self._parser.should_upgrade()
         if "expect" in headers:
@@ -231,7 +347,14 @@ class RequestParser(MessageParser):
     def _start_request(self, version: str) -> HttpRequest:
         target = self._target.decode("latin-1")
         if target[0] != "/" and target != "*":
-            target, host = _origin_form(target)
+            try:
+                url = urlsplit(target)
+            except ValueError as error:
+                raise RequestRefused(400, "malformed request: the target is not a URL") from error
+            host, path = url.netloc, url.path or "/"
+            if url.scheme not in ("http", "https") or "@" in host:
+                raise RequestRefused(400, "malformed request: the target is neither a path nor an http URL")
+            target = f"{path}?{url.query}" if url.query else path
             # Two hosts in one request: a proxy in front may have judged the other one.
             if self.headers.setdefault("host", host).lower() != host.lower():
                 raise RequestRefused(400, "malformed request: the target and Host name different hosts")
@@ -255,36 +378,3 @@ class RequestParser(MessageParser):
     def _body_too_large(self) -> RequestRefused:
         most = self._limits.max_message_bytes
         return RequestRefused(413, f"the request's body is larger than {most} bytes")
-
-
-def _check_coding(coding: str) -> None:
-    """Refuse other transfer codings than chunked: without it at the end, a body has no known length.
-
-    Source: RFC 9112 sections 6.1 and 6.3.
-    """
-    if coding == "chunked":
-        return
-    if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
-        raise RequestRefused(501, "the only transfer coding supported is chunked")
-    raise RequestRefused(400, "malformed request: its last transfer coding is not chunked")
-
-
-def _origin_form(target: str) -> tuple[str, str]:
-    """Split `http://host/path?query` into `/path?query` and `host`."""
-    try:
-        url = urlsplit(target)
-    except ValueError as error:
-        raise RequestRefused(400, "malformed request: the target is not a URL") from error
-    if url.scheme not in ("http", "https") or "@" in url.netloc:
-        raise RequestRefused(400, "malformed request: the target is neither a path nor an http URL")
-    path = url.path or "/"
-    return f"{path}?{url.query}" if url.query else path, url.netloc
-
-
-def _refusal(error: httptools.HttpParserError) -> Refusal:
-    reason = str(error)
-    if isinstance(error.__context__, RequestRefused):
-        return Refusal(*error.__context__.args)
-    if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
-        return Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
-    return Refusal(400, f"malformed request: {reason}")
