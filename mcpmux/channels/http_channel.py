@@ -267,7 +267,8 @@ class HttpChannel(Channel):
         if answer is not None:
             if peer.watched:
                 peer.note(begun[0], 200, said_in_answer(answer, pending.call.method))
-            response.finish()  # the end of the stream may take a moment; the answer does not wait for it
+            # The end of the stream may take a moment; the answer does not wait for it.
+            response.release(ends=True)
         return answer
 
     def _carry(self, pending: PendingHttpRequest) -> None:
@@ -316,7 +317,7 @@ class HttpChannel(Channel):
                 answer = await read(response, pending)
                 if answer is not None:
                     if response.is_stream and not resumed:
-                        response.finish()
+                        response.release(ends=True)
                     return answer
             finally:
                 response.release()

@@ -19,7 +19,7 @@ END = b"0\r\n\r\n"
 async def read_all_but_the_end(pool):
     response = await pool.send("GET", "/", (), b"", idempotent=True)
     assert await response.receive_some() == b"abc"
-    response.finish()
+    response.release(ends=True)
 
 
 @pytest.fixture(params=[False, True], ids=["looked for", "received for"])
@@ -167,7 +167,7 @@ async def test_closed_pool_keeps_no_stream(watched):
         response = await pool.send("GET", "/", (), b"", idempotent=True)
         assert await response.receive_some() == b"abc"
         pool.close()
-        response.finish()
+        response.release(ends=True)
         for part in (stream, late):
             await part.end()
             await part.closed.wait()

@@ -298,7 +298,7 @@ async def test_a_stream_that_has_said_too_little_is_heard_of_again():
             ear = Ear(pool, enough=lambda body: len(body) == 2)
             await ear.wait()
             assert ear.body == b"ab"
-            ear.sent.take_nowait().finish()
+            ear.sent.take_nowait().release(ends=True)
             assert (pool._running, len(pool._idle)) == (0, 1)
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert pool._idle[0].parser.complete  # its end has come

@@ -305,17 +305,28 @@ class HttpResponse:
             parser.feed(await self._connection.byte_stream.receive())
         return data
 
-    def finish(self) -> None:
-        """Release a response of which only the end is missing: the connection is kept if that comes soon."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.put_back(connection, ends=True)
+    def release(self, *, ends: bool = False) -> None:
+        """Give the connection back if the response is complete, otherwise close it. May be called again.
 
-    def release(self) -> None:
-        """Give the connection back if the response is complete, otherwise close it. May be called again."""
+        `ends`: only the end of the response is missing: the connection is kept if that comes soon.
+        """
         connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.put_back(connection)
+        if connection is None:
+            return
+        pool, parser = self._pool, connection.parser
+        # The lines of `_end_turn`: a call less for each exchange.
+        if pool._running < pool.limits.connections or not pool._waiting.unpark():
+            pool._running -= 1
+        stays = parser.keep_alive if parser.complete else ends and parser.may_keep_alive
+        if pool._closed or not stays:
+            connection.close()
+            return
+        connection.idle_since = pool._clock()
+        if not parser.complete:
+            connection.leave()
+        pool._idle.append(connection)
+        if len(pool._idle) > pool.limits.idle:
+            pool._idle.pop(0).close()
 
 
 @contextmanager
@@ -411,7 +422,13 @@ class HttpPool:
             with not_sent_yet():
                 await self._wait_for_turn()
         try:
-            connection = None if self._opens_another() else self._take_idle(idempotent)
+            connection = None
+            # For a request that `post` could not send, open another connection even if one is idle by now.
+            # Otherwise all requests might be sent in tasks: connections that come back before a task has its
+            # turn would be taken by `send` again.
+            if not self._too_few or self._running + len(self._idle) > self.limits.idle:
+                connection = self._take_idle(idempotent)
+            self._too_few = max(0, self._too_few - 1)
             if connection is not None:
                 connection.take_over()
                 try:
@@ -507,17 +524,6 @@ class HttpPool:
         if self._running < self.limits.connections or not self._waiting.unpark():  # else no request waits
             self._running -= 1
 
-    def _opens_another(self) -> bool:
-        """Return whether to open a connection even if one is idle by now, so that `post` has enough of them.
-
-        Otherwise all requests might be sent in tasks: connections that come back before a task has its turn
-        would be taken by `send` again.
-        """
-        if not self._too_few:
-            return False
-        self._too_few -= 1
-        return self._running + len(self._idle) <= self.limits.idle
-
     def _take_idle(self, idempotent: bool) -> HttpConnection | None:
         """Return the connection that was used last, if it is still good, or else one used before.
 
@@ -545,23 +551,3 @@ class HttpPool:
                 connection.close()
         idle.extend(reversed(unended))
         return usable
-
-    def put_back(self, connection: HttpConnection, *, ends: bool = False) -> None:
-        """Keep the connection for reuse, or close it, and give its turn to the next waiting request.
-
-        `ends`: whether to keep it, too, if the end of its response is still to come.
-        """
-        # The lines of `_end_turn`: a call less for each exchange.
-        if self._running < self.limits.connections or not self._waiting.unpark():
-            self._running -= 1
-        parser = connection.parser
-        stays = parser.keep_alive if parser.complete else ends and parser.may_keep_alive
-        if self._closed or not stays:
-            connection.close()
-            return
-        connection.idle_since = self._clock()
-        if not parser.complete:
-            connection.leave()
-        self._idle.append(connection)
-        if len(self._idle) > self.limits.idle:
-            self._idle.pop(0).close()
