@@ -221,7 +221,12 @@ def _decode_message(data: bytes) -> Message:
             raise bad_message(data, INVALID_REQUEST, 'Invalid request: "id" must not be null')
         return Request(request_id, wire.method, params)
     if wire.error is not UNSET and (wire.result is UNSET or first_byte(wire.error) != b"n"):
-        return _decode_error(wire.error, request_id)
+        try:
+            failure = _decode(_wire_error_decoder, wire.error)
+        except ValueError:  # its request must fail all the same
+            return ErrorReply(request_id, INTERNAL_ERROR, "The answer is a malformed error", wire.error)
+        details = None if failure.data is UNSET else failure.data
+        return ErrorReply(request_id, failure.code, failure.message, details)
     if wire.result is not UNSET:
         if request_id is not None:
             return Reply(request_id, wire.result)
@@ -232,16 +237,26 @@ def _decode_message(data: bytes) -> Message:
 
 def decode_request(data: bytes) -> Request | None:
     """Decode a request together with its parameters' members; None for any other message."""
-    wire = _decode_at_once(_wire_request_decoder, data)
-    if wire is None or wire.jsonrpc != "2.0":
+    try:
+        if len(data) > CROWD_BYTES or not data.isascii():  # as most are; a call less for those
+            _check_at_once(data)
+        wire = _wire_request_decoder.decode(data)
+    except UNREADABLE:  # or another message
+        return None
+    if wire.jsonrpc != "2.0":
         return None
     return Request(wire.id, wire.method, EMPTY_OBJECT, wire.params or {})
 
 
 def decode_reply(data: Body) -> Reply | None:
     """Decode a successful answer together with its result's members; None for any other message."""
-    wire = _decode_at_once(_wire_reply_decoder, data)
-    if wire is None or wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
+    try:
+        if len(data) > CROWD_BYTES or not data.isascii():
+            _check_at_once(data)
+        wire = _wire_reply_decoder.decode(data)
+    except UNREADABLE:
+        return None
+    if wire.jsonrpc != "2.0" or wire.method is not UNSET or wire.error is not UNSET:
         return None
     members = wire.result
     if len(data) > LARGE_BYTES:  # a small value must not keep the whole message in memory
@@ -249,14 +264,12 @@ def decode_reply(data: Body) -> Reply | None:
     return Reply(wire.id, EMPTY_OBJECT, members)
 
 
-def _decode_at_once(decoder: msgspec.json.Decoder[T], data: Body) -> T | None:
-    """Return a message with the members of its payload; None if it is another one, or has very many."""
-    try:
-        check_utf8(data)
-        # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
-        return None if len(data) > CROWD_BYTES and is_crowded(data) else decoder.decode(data)
-    except UNREADABLE:
-        return None
+def _check_at_once(data: Body) -> None:
+    """Check that a message is UTF-8, and may be decoded with its members. Raises UNREADABLE."""
+    check_utf8(data)
+    # Decoding a crowded object may block the event loop; `decode_fields` judges it later.
+    if len(data) > CROWD_BYTES and is_crowded(data):
+        raise msgspec.DecodeError(CROWDED)
 
 
 def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
@@ -272,23 +285,17 @@ def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
         bad.is_answer = not has_method
     elif "jsonrpc" in members and not has_method:
         bad.is_answer = None
-    elif not members:
-        bad.id, bad.is_answer = _outline(data)
+    elif not members and (head := _START.match(data)) is not None:
+        # Cut off or not JSON, it may still show its id, which stands near one of its ends.
+        tail = _TAIL.search(data[-TAIL_BYTES:])
+        shell = b'{%b"":0%b}' % (head[1], b"" if tail is None else tail[1])
+        bad.id = id_of(members_of(shell).get("id"))
+        if head[2]:
+            bad.is_answer = head[2] in _ANSWERING
+        elif head[1]:  # cut off within its head; otherwise it is another kind of message
+            bad.is_answer = None
     bad.begins = bytes(data[:QUOTED_BYTES])
     return bad
-
-
-def _outline(data: bytes) -> tuple[Id | None, bool | None]:
-    """Return the id of a message that cannot be decoded, and whether it is an answer; None: not known."""
-    head = _START.match(data)
-    if head is None:
-        return None, False
-    tail = _TAIL.search(data[-TAIL_BYTES:])
-    shell = b'{%b"":0%b}' % (head[1], b"" if tail is None else tail[1])
-    found_id = id_of(members_of(shell).get("id"))
-    if head[2]:
-        return found_id, head[2] in _ANSWERING
-    return found_id, None if head[1] else False  # cut off within its head, or another kind of message
 
 
 def _parse_error(error: Exception) -> str:
@@ -304,15 +311,6 @@ def _whole(number: float) -> int | None:
 def first_byte(value: Raw) -> bytes:
     """Return the first byte of a raw value, which shows its type without a copy."""
     return memoryview(value)[:1].tobytes()
-
-
-def _decode_error(raw: Raw, request_id: Id | None) -> ErrorReply:
-    """Decode an error. A malformed one becomes an internal error, so that its request still fails."""
-    try:
-        error = _decode(_wire_error_decoder, raw)
-    except ValueError:
-        return ErrorReply(request_id, INTERNAL_ERROR, "The answer is a malformed error", raw)
-    return ErrorReply(request_id, error.code, error.message, None if error.data is UNSET else error.data)
 
 
 def _lower_first(text: str) -> str:
@@ -543,13 +541,9 @@ def check_utf8(data: Body) -> None:
 
 def encode_large_reply(id: Id, result: Mapping[str, Raw]) -> list[Part]:  # noqa: A002 - the field's name
     """Return one successful answer in parts: large values uncopied, and the text between them."""
-    return [b'{"jsonrpc":"2.0","id":%b,"result":' % encode(id), *_object(result), b"}"]
-
-
-def _object(fields: Mapping[str, Raw]) -> list[Part]:
     parts: list[Part] = []
-    small = bytearray(b"{")
-    for number, (key, value) in enumerate(fields.items()):
+    small = bytearray(b'{"jsonrpc":"2.0","id":%b,"result":{' % encode(id))
+    for number, (key, value) in enumerate(result.items()):
         view = memoryview(value)
         small += b"%b%b:" % (b"," if number else b"", encode(key))
         if len(view) > LARGE_BYTES:
@@ -557,7 +551,7 @@ def _object(fields: Mapping[str, Raw]) -> list[Part]:
             small = bytearray()
         else:
             small += view
-    return [*parts, bytes(small + b"}")]
+    return [*parts, bytes(small + b"}}")]
 
 
 def read_objects(value: Raw) -> list[Fields]:

@@ -80,8 +80,10 @@ class InvalidHeaderSchema(ValueError):
 
 def encode_value(text: str) -> str:
     """Return `text` as a header value: unchanged when that is safe, else in the base64 form."""
+    # True for most texts, and faster than the pattern.
+    is_plain = text.isascii() and text.isprintable() and " " not in text
     # A text that looks like the base64 form is encoded as well, or its reader would decode it.
-    if _is_plain(text) and not (text.startswith(_PACKED) and text.endswith("?=")):
+    if (is_plain or _PLAIN.fullmatch(text)) and not (text.startswith(_PACKED) and text.endswith("?=")):
         return text
     packed = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
     return f"{_PACKED}{packed}?="
@@ -99,15 +101,9 @@ def decode_value(value: str) -> str:
 
 
 def _plain(value: str) -> str:
-    if not _is_plain(value):
+    if not _PLAIN.fullmatch(value):
         raise HeaderMismatch("a value has characters that a header must not have")
     return value
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether a header can carry `text` unchanged."""
-    # The first test is true for most texts, and faster than the pattern.
-    return (text.isascii() and text.isprintable() and " " not in text) or _PLAIN.fullmatch(text) is not None
 
 
 def method_headers(method: str, revision: str) -> Headers:
@@ -156,7 +152,7 @@ def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: 
     value = headers.get(header)
     if value is None:
         raise HeaderMismatch(f"the {_SHOWN[header]} header is missing")
-    if value == body and not value.startswith(_PACKED) and _is_plain(value):
+    if value == body and not value.startswith(_PACKED) and _PLAIN.fullmatch(value):
         return
     value = value.strip(_WHITESPACE)
     stated = decode_value(value) if encoded else _plain(value)
@@ -388,7 +384,13 @@ class OriginPolicy:
     def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:
             return f"Host {host!r} is not served here; add it to the listener's allowed_hosts if it should be"
-        if origin is not None and not self._accepts_origin(origin.lower()):
+        if origin is None or (lowered := origin.lower()) in self._origins:
+            return None
+        try:
+            is_accepted = _normal(urlsplit(lowered).hostname or "") in self._hosts
+        except ValueError:
+            is_accepted = False
+        if not is_accepted:
             return f"Origin {origin!r} may not connect; {self._remedy} if it should"
         return None
 
@@ -418,14 +420,6 @@ class OriginPolicy:
             ("Access-Control-Allow-Headers", ", ".join(dict.fromkeys((*_SENT, *sane)))),
             ("Access-Control-Max-Age", str(PREFLIGHT_SECONDS)),
         )
-
-    def _accepts_origin(self, origin: str) -> bool:
-        if origin in self._origins:
-            return True
-        try:
-            return _normal(urlsplit(origin).hostname or "") in self._hosts
-        except ValueError:
-            return False
 
 
 def _name(host: str) -> str:
