@@ -49,8 +49,14 @@ class FairQueue(Generic[T]):
         """
         displaced = None
         if self.waiting >= self.room:
-            greedy = self._greedier_than(client)
-            if greedy is None:
+            own = len(self._ring.get(client, ()))
+            clients = len(self._ring) + (own == 0)
+            # A client that has its share is refused at once, so that a flood costs the others no work.
+            if not self._ring or own >= max(1, self.room // clients):
+                return item
+            greedy = max(self._ring, key=lambda each: len(self._ring[each]))
+            # With a difference of one, the two clients would displace each other's items in turn.
+            if len(self._ring[greedy]) <= own + 1:
                 return item
             # The greedy client's own order stays: its newest item goes, not the one whose turn is near.
             displaced = next(reversed(self._ring[greedy]))
@@ -58,16 +64,6 @@ class FairQueue(Generic[T]):
         self._ring.setdefault(client, OrderedDict())[item] = None
         self.waiting += 1
         return displaced
-
-    def _greedier_than(self, client: Hashable) -> Hashable | None:
-        """Return the client with most items if the full queue owes `client` a place; else None."""
-        own = len(self._ring.get(client, ()))
-        clients = len(self._ring) + (own == 0)
-        if not self._ring or own >= max(1, self.room // clients):  # a flood is refused at once
-            return None
-        greedy = max(self._ring, key=lambda each: len(self._ring[each]))
-        # With a difference of one, the two clients would displace each other's items in turn.
-        return greedy if len(self._ring[greedy]) > own + 1 else None
 
     def leave(self) -> T | None:
         """Give a slot back. Return the item that has it now, or None."""

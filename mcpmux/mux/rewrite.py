@@ -369,37 +369,35 @@ def expose_item(method: str, item: Fields, space: Space) -> Fields:
 def expose_result(method: str, result: Fields, space: Space) -> Fields:
     """Return the result of a routed request, as clients see it."""
     key = _HOT.get(method)
-    if (key is None or not _expose_quickly(result, key, space)) and method in _RESULTS:
-        _rewrite(result, _RESULTS[method], space.changes)
+    value = None if key is None else result.get(key)
+    members: list[dict[str, Any]] | None = None
+    # The rule of `_RESULTS` in fewer steps, as these are half of all requests: it takes 2.2 us for a read of
+    # 1 KB, and `_rewrite` 4.8 (interpreted), which is 5 % of the whole exchange.
+    if value is not None and len(value) <= LARGE_BYTES:
+        try:
+            members = list_decoder.decode(value)
+        except UNREADABLE:  # no list of objects
+            members = None
+    if key is None or members is None:
+        if method in _RESULTS:
+            _rewrite(result, _RESULTS[method], space.changes)
+    else:
+        changed = False
+        for member in members:
+            if key == "contents":
+                uri = text_of(member.get("uri"))
+                if uri is not None:
+                    member["uri"], changed = space.expose_uri(uri), True
+            elif (kind := member.get("type")) is None or bytes(kind) not in _PLAIN_BLOCKS:
+                _change_block(member, space.changes)
+                changed = True
+        if changed:
+            result[key] = Raw(encode(members))
     if method in m.ABOUT_TASKS and (method != m.TOOLS_CALL or made_task(result) is not None):
         _rewrite(result, _MADE, space.changes)
     if "inputRequests" in result:
         _rewrite(result, {"inputRequests": {EACH: _question}}, space.changes)
     return result
-
-
-def _expose_quickly(result: Fields, key: str, space: Space) -> bool:
-    """Rewrite as `_rewrite` does, in fewer steps, on the hot path. False for a large value or no list."""
-    # It takes 2.2 us for a read of 1 KB, and `_rewrite` 4.8 (interpreted): 5 % of the whole exchange.
-    value = result.get(key)
-    if value is None or len(value) > LARGE_BYTES:
-        return False
-    try:
-        members: list[dict[str, Any]] = list_decoder.decode(value)
-    except UNREADABLE:
-        return False
-    changed = False
-    for member in members:
-        if key == "contents":
-            uri = text_of(member.get("uri"))
-            if uri is not None:
-                member["uri"], changed = space.expose_uri(uri), True
-        elif (kind := member.get("type")) is None or bytes(kind) not in _PLAIN_BLOCKS:
-            _change_block(member, space.changes)
-            changed = True
-    if changed:
-        result[key] = Raw(encode(members))
-    return True
 
 
 def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") -> RpcError:
