@@ -32,8 +32,7 @@ from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_field
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.transports.byte_stream import PlainStream, open_socket
 from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
-from mcpmux.transports.http.message import encode_request_head
-from mcpmux.transports.http.message_parser import ResponseParser
+from mcpmux.transports.http.message import ResponseParser, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.sse import SseDecoder

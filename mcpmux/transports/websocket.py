@@ -42,8 +42,7 @@ from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.printable import printable
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.body_budget import BodyBudget, Holding
-from mcpmux.transports.http.message import HeaderFields, encode_response_head
-from mcpmux.transports.http.message_parser import ResponseParser
+from mcpmux.transports.http.message import HeaderFields, ResponseParser, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import LATE, RECEIVE_BYTES, MessageStream, linger_on, receive_held
 from mcpmux.transports.send_queue import BROKEN, SendQueue

@@ -37,7 +37,7 @@ from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
 from mcpmux.protocol.headers import HeaderMismatch, check_request, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.transports.http.message_parser import ResponseParser
+from mcpmux.transports.http.message import ResponseParser
 from mcpmux.transports.http.request_parser import RequestParser
 from mcpmux.transports.sse import SseDecoder
 from tests.examples import examples

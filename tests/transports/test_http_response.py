@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
-from mcpmux.transports.http.message_parser import ResponseParser
+from mcpmux.transports.http.message import ResponseParser
 
 HEAD_LIMIT, FIELDS = 500, 20
 OK = b"HTTP/1.1 200 OK\r\n"

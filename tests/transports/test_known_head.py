@@ -8,7 +8,7 @@ import pytest
 
 from mcpmux.config import Limits
 from mcpmux.errors import McpmuxError
-from mcpmux.transports.http.message_parser import LEARNED_BYTES, LESSONS, ResponseParser, learn
+from mcpmux.transports.http.message import LEARNED_BYTES, LESSONS, ResponseParser, learn
 from mcpmux.transports.http.request_parser import BODY, RequestParser
 
 LIMITS = Limits(max_head_bytes=400, max_header_fields=20, max_message_bytes=40)

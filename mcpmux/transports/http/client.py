@@ -24,8 +24,13 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
-from mcpmux.transports.http.message import JOIN_BYTES, HeaderFields, encode_fields, encode_request_head
-from mcpmux.transports.http.message_parser import ResponseParser
+from mcpmux.transports.http.message import (
+    JOIN_BYTES,
+    HeaderFields,
+    ResponseParser,
+    encode_fields,
+    encode_request_head,
+)
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
 from mcpmux.transports.tls import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, stopwatch

@@ -306,7 +306,13 @@ class HttpReply:
             request.keep_alive = False
         if state.grants is not None and (origin := request.headers.get("origin")) is not None:
             fields = readable(fields, state.grants(origin))
-        head = encode_response_head(status, fields)
+        # Most responses repeat the last head. `is`: comparing the fields would cost as much as looking it up.
+        last = state.last_head
+        if fields is last[1] and status == last[0]:
+            head = last[2]
+        else:
+            head = encode_response_head(status, fields)
+            state.last_head = status, fields, head
         if not request.keep_alive:
             head += b"Connection: close\r\n"
         elif request.http_1_0:

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.transports.body_budget import SMALL_BODY
-from mcpmux.transports.http.message import HttpRequest, Refusal
-from mcpmux.transports.http.message_parser import HEAD_END, LINE_END, MessageParser
+from mcpmux.transports.http.message import HEAD_END, LINE_END, HttpRequest, MessageParser, Refusal
 from mcpmux.transports.sse import add_part
 
 if TYPE_CHECKING:  # a parser of foreign bytes needs no library for settings

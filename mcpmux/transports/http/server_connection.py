@@ -63,6 +63,7 @@ class ServerState:
     `now`: trio's time without the time in which this process did not run, at most a sweep old, for deadlines.
     `date_field`: b"Date: …\\r\\n". `grants`: returns the fields by which pages of an origin may read every
     response. `judge`: gets a request whose large body is still to come, and answers if it is not to be read.
+    `last_head`: status and fields of the last response, and both encoded.
     """
 
     handler: Handler
@@ -77,6 +78,7 @@ class ServerState:
     draining: bool = False
     grants: Grants | None = None
     judge: Handler | None = None
+    last_head: tuple[int, HeaderFields, bytes] = (0, (), b"")
 
 
 CALLED_OFF_STATUS: Final = 202  # of the empty answer to a request whose handler was called off
