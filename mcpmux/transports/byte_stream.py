@@ -1,9 +1,4 @@
-"""Byte streams to one peer: the methods that all kinds of them have, and plain TCP.
-
-`PlainStream` works on the operating system's socket directly: a send that the kernel takes at once costs one
-system call and no turn of the scheduler, which is what makes a proxy fast. Hence the one rule of trio that it
-bends: `send` is a checkpoint only when it has to wait. `receive` always is one. HTTP is unknown here.
-"""
+"""Byte streams to one peer: the methods that all kinds of them have, and plain TCP. HTTP is unknown here."""
 
 from __future__ import annotations
 
@@ -46,7 +41,7 @@ T = TypeVar("T")
 class PlainStream:
     """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives.
 
-    `descriptor`: the socket's.
+    `descriptor`: the socket's. `send` is a checkpoint only when it has to wait, `receive` always is one.
     """
 
     __slots__ = ("_widened", "descriptor", "socket")
@@ -55,6 +50,8 @@ class PlainStream:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         """Take the socket out of `stream`."""
+        # The system's own: a send that the kernel takes at once costs one system call and no turn of the
+        # scheduler, which is what makes a proxy fast.
         taken = stream.socket
         self.socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self.socket.setblocking(False)
@@ -66,10 +63,8 @@ class PlainStream:
         return await self._received(partial(self.socket.recv, most))
 
     async def receive_into(self, room: memoryview) -> int:
-        """Fill `room`, or its beginning; return the number of bytes, 0 at the end. Raises as `receive`.
-
-        `room` is of use only when full, so the task may be left asleep until many bytes have arrived.
-        """
+        """Fill `room`, or its beginning; return the number of bytes, 0 at the end. Raises as `receive`."""
+        # A body is of use only as a whole, and each wait costs a turn of the scheduler.
         self._wake_at(min(len(room), LARGE_RECEIVE_BYTES))
         try:
             return await self._received(partial(self.socket.recv_into, room))
@@ -116,7 +111,11 @@ class PlainStream:
     def send_parts_nowait(self, parts: Sequence[Part]) -> int:
         """Send `parts`, one after the other, as `send_nowait` does."""
         if not self._widened:
-            self._widen()
+            self._widened = True
+            # With trio's setting the kernel takes only a few packets of a large message at a time.
+            with suppress(OSError, AttributeError):  # not every system has it, nor needs it then
+                option = trio.socket.TCP_NOTSENT_LOWAT
+                self.socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
         try:
             if sys.platform == "win32":
                 return self.socket.send(next(filter(len, parts), b""))
@@ -126,13 +125,6 @@ class PlainStream:
             return 0
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
-
-    def _widen(self) -> None:
-        """Let the kernel take a large message at once; with trio's setting it takes a few packets."""
-        self._widened = True
-        with suppress(OSError, AttributeError):  # not every system has it, nor needs it then
-            option = trio.socket.TCP_NOTSENT_LOWAT
-            self.socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
 
     async def send(self, data: bytes) -> None:
         """Hand all of `data` to the kernel. Raises TransportClosed when the peer is gone."""

@@ -23,10 +23,10 @@ class OrphanGuard:
     A small helper process, the reaper, is notified of every process group that starts and that has ended.
     When mcpmux ends in any way, the reaper's input ends, and it ends the groups that are left: so servers
     behind `npx` are reached too. It runs while there is a group to watch. A killed reaper is replaced.
-
-    The kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends,
-    which for trio is a worker thread; it does not reach grandchildren; and only Linux has it.
     """
+
+    # The kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends,
+    # which for trio is a worker thread; it does not reach grandchildren; and only Linux has it.
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -91,10 +91,11 @@ class OrphanGuard:
         return self._reaper
 
     def _say(self, line: bytes) -> None:
-        """Write a line to the reaper. It does not wait: the pipe has room for thousands of lines."""
+        """Write a line to the reaper."""
         if self._reaper is None:
             return
         try:
+            # It does not wait: the pipe has room for thousands of lines.
             os.write(_input_of(self._reaper).fileno(), line)
         except OSError as error:
             log.debug("the reaper does not listen", reason=error.strerror)

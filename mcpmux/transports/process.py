@@ -122,16 +122,17 @@ class ChildProcess(LineStream):
             await self.wait()
         if self.returncode is None:
             return TransportClosed(f"{reason}, while the process is still running")
+        if self.returncode < 0:
+            name = signal.strsignal(-self.returncode)
+            return TransportClosed(f"the process was ended by signal {-self.returncode} ({name})")
         kind = PeerFinished if self.returncode == 0 else TransportClosed
-        return kind(f"the process {_epitaph(self.returncode)}")
+        return kind(f"the process exited with status {self.returncode}")
 
     async def stop(self, ladder: StopLadder) -> None:
-        """Go down the stop ladder to its end, even when cancelled. Bounded by the sum of its steps.
-
-        The child's output is discarded meanwhile, or a full pipe could keep the child from ending.
-        """
+        """Go down the stop ladder to its end, even when cancelled. Bounded by the sum of its steps."""
         output_ended = trio.Event()
 
+        # Its output is discarded meanwhile, or a full pipe could keep the child from ending.
         async def discard() -> None:
             with suppress(*BROKEN):
                 while await self._output.receive_some():
@@ -158,17 +159,11 @@ class ChildProcess(LineStream):
                 nursery.cancel_scope.cancel()
 
     async def _end_tree(self) -> None:
-        """End the child and its descendants on Windows; those that outlived it cannot be found there."""
+        """End the child and its descendants on Windows."""
         end = ["taskkill", "/T", "/F", "/PID", str(self.pid)]
-        if self.returncode is None:
+        if self.returncode is None:  # those that have outlived it cannot be found
             with suppress(OSError), trio.move_on_after(KILL_SECONDS):
                 await trio.run_process(end, check=False, capture_stdout=True, capture_stderr=True)
-
-
-def _epitaph(returncode: int) -> str:
-    if returncode < 0:
-        return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)})"
-    return f"exited with status {returncode}"
 
 
 def _advice(program: str, env: Mapping[str, str], cwd: Path | None, error: OSError | ValueError) -> str:

@@ -1,10 +1,6 @@
 """This process's standard input and output as a message stream, for the host application that started it.
 
-Promises: only messages get into the channel, because file descriptor 1 is standard error while the channel is
-open, so that printed text goes there; both descriptors are restored afterwards.
-
-Pipes and sockets are awaited, except on Windows. Threads serve all others: some cannot be awaited, and a
-terminal must stay in blocking mode, which it shares with standard error and the shell.
+Promises: only messages get into the channel; both descriptors are restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,17 +22,14 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 @dataclass(eq=False)
 class ThreadedStream(Stream):
-    """A descriptor that cannot be awaited, read and written by threads.
-
-    A cancelled call leaves its thread behind, as a terminal may never answer. So the descriptor stays open to
-    the end of the process: that thread may still be using it.
-    """
+    """A descriptor that cannot be awaited, read and written by threads."""
 
     fd: int
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         size = max_bytes or RECEIVE_BYTES
         try:
+            # A cancelled call leaves its thread behind, as a terminal may never answer.
             return await trio.to_thread.run_sync(os.read, self.fd, size, abandon_on_cancel=True)
         except OSError as error:
             raise trio.BrokenResourceError from error
@@ -53,6 +46,7 @@ class ThreadedStream(Stream):
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
+        # The descriptor stays open to the end of the process: a thread that was left may still be using it.
         await trio.lowlevel.checkpoint()
 
 
@@ -60,6 +54,8 @@ def _open_stream(fd: int) -> Stream:
     """Return a stream over a duplicate of the descriptor `fd`."""
     mode = os.fstat(fd).st_mode
     own = os.dup(fd)  # the stream closes it, and `fd` is still needed to restore the standard descriptors
+    # Threads serve all others: some cannot be awaited, and a terminal must stay in blocking mode, which it
+    # shares with standard error and the shell.
     if sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return trio.lowlevel.FdStream(own)
     return ThreadedStream(own)
@@ -75,7 +71,7 @@ def _private_channel() -> Iterator[tuple[int, int]]:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, STDIN)
     os.close(nothing)
-    os.dup2(STDERR, STDOUT)
+    os.dup2(STDERR, STDOUT)  # printed text goes there, and not among the messages
     try:
         yield source, target
     finally:

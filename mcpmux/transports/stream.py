@@ -197,10 +197,6 @@ async def serve_streams(
 
 
 # Listening on a Unix socket: its file comes and goes with the listener.
-#
-# Promises: the permissions of `mode` are in force before the first client can connect; a socket file of a
-# dead process is replaced, one that a process listens on, or any other file, never; in the end only our own
-# file is removed. All work on the file system runs in threads.
 
 BACKLOG = 128  # connections that wait to be accepted
 REMOVE_SECONDS = 2.0  # for removing the file at the end; a file system that hangs keeps it
@@ -208,7 +204,11 @@ REMOVE_SECONDS = 2.0  # for removing the file at the end; a file system that han
 
 @asynccontextmanager
 async def open_unix_listener(path: str, mode: int) -> AsyncIterator[trio.SocketListener]:
-    """Listen at `path` with the permissions `mode`; close and remove it on leaving. Raises TransportError."""
+    """Listen at `path` with the permissions `mode`; close and remove it on leaving. Raises TransportError.
+
+    A socket file of a dead process is replaced, one that a process listens on, or any other file, never.
+    """
+    # All work on the file system runs in threads: it may hang.
     bound, identity = await trio.to_thread.run_sync(_bind, path, mode)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
     try:
@@ -225,8 +225,8 @@ def _bind(path: str, mode: int) -> tuple[socket.socket, os.stat_result]:
         _clear(path)
         bound.setblocking(False)
         bound.bind(path)
-        os.chmod(path, mode)  # noqa: PTH101  # no client can connect before `listen`
-        # So that in the end a file which another process has put there meanwhile is not removed.
+        # In force before the first client can connect, which is after `listen`.
+        os.chmod(path, mode)  # noqa: PTH101
         identity = os.lstat(path)
         bound.listen(BACKLOG)
     except (OSError, ValueError) as error:
@@ -268,5 +268,6 @@ def _clear(path: str) -> None:
 
 def _remove(path: str, identity: os.stat_result) -> None:
     with suppress(OSError):
+        # Another process may have put its own file there meanwhile.
         if os.path.samestat(os.lstat(path), identity):
             os.unlink(path)  # noqa: PTH108

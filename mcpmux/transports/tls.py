@@ -28,10 +28,7 @@ from mcpmux.protocol.principal import is_name
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
 
 CurrentContext = Callable[[], ssl.SSLContext]
-"""Returns the context for a connection that is made now.
-
-Each reading of the files makes a new context, so that no TLS session of an older one can be resumed.
-"""
+"""Returns the context for a connection that is made now."""
 
 HTTP_ALPN = ("http/1.1",)
 
@@ -93,8 +90,9 @@ def _load_certificate(
     password = "" if key_password is None else key_password.reveal()
     asked = False
 
+    # Without it OpenSSL would ask on the terminal.
     def passphrase() -> str:
-        """Return the passphrase of an encrypted key; without this OpenSSL would ask on the terminal."""
+        """Return the passphrase of an encrypted key."""
         nonlocal asked
         asked = True
         return password
@@ -209,8 +207,7 @@ def holder_of(certificate: Mapping[str, Any] | None) -> str:
     """Return the holder's name, as `dns:host.example`; "" if the certificate has none.
 
     `certificate` is the value of `ssl.SSLSocket.getpeercert`. The name is the first of: a URI (SPIFFE and the
-    like), an e-mail address or a DNS name of its subjectAltName, the common name of its subject. The prefix
-    keeps a name of one kind from passing for one of another.
+    like), an e-mail address or a DNS name of its subjectAltName, the common name of its subject.
     """
     facts = certificate or {}
     names = [(word, kind, facts.get("subjectAltName", ())) for kind, word in _KINDS.items()]
@@ -218,6 +215,7 @@ def holder_of(certificate: Mapping[str, Any] | None) -> str:
     for word, attribute, pairs in names:
         for kind, value in pairs:
             if kind == attribute and is_name(value):
+                # The prefix keeps a name of one kind from passing for one of another.
                 return f"{word}:{value}"
     return ""
 
@@ -246,10 +244,8 @@ class TlsContexts:
         self._served: list[_Served] = []
 
     async def open(self, where: str, tls: ServerTls | ClientTls) -> CurrentContext:
-        """Return the contexts for a listener, or for connections to an upstream. Raises ConfigError.
-
-        Upstreams with the same settings share one: a store of authorities is large.
-        """
+        """Return the contexts for a listener, or for connections to an upstream. Raises ConfigError."""
+        # Upstreams with the same settings share one: a store of authorities is large.
         contexts = (context for context in self._served if isinstance(tls, ClientTls) and context.tls == tls)
         if (served := next(contexts, None)) is not None:
             return served.current
@@ -292,6 +288,7 @@ class TlsContexts:
             raise ConfigError(problems)
         # Only now, when all of them are good, and without a wait in between.
         for served, mark, context in changed:
+            # A new context each time, so that no TLS session of an older one can be resumed.
             served.mark, served.now = mark, context
         return tuple(served.where for served, _, _ in changed)
 
@@ -531,8 +528,9 @@ class TlsStream:
 
     def _say_goodbye(self) -> None:
         """Send TLS's closing alert, as far as the stream below takes it now."""
+        # Without the peer's closing alert, for which closing never waits, it raises.
         with suppress(ssl.SSLError, ValueError):
-            self._tls.unwrap()  # raises without the peer's closing alert, for which we do not wait
+            self._tls.unwrap()
         self._flush_nowait()
 
 

@@ -20,7 +20,7 @@ import httpx
 import trio
 
 from mcpmux.config import ClientTls
-from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, RemoteProtocolError, TransportClosed
+from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.printable import printable
 from mcpmux.transports.byte_stream import KEEP_ALIVE, reason_of
 from mcpmux.transports.http.message import HEAD_FIELDS, HeaderFields
@@ -71,21 +71,16 @@ class WebResponse:
         raise MessageTooLarge(f"the response's body is larger than {self._body_bytes} bytes")
 
     async def close(self) -> None:
-        """Close the response.
-
-        httpx nests generators, none of which closes the next: reading on after `aclose` ends them.
-        """
+        """Close the response."""
         await self._response.aclose()
+        # httpx nests generators, none of which closes the next: reading on after `aclose` ends them.
         with suppress(httpx.HTTPError, httpx.StreamError):
             async for _ in self._chunks:
                 pass
 
 
 class WebClient(NamedTuple):
-    """Settings for requests. `tls`: towards the server; a proxy is verified with the system's authorities.
-
-    A proxy resolves names, so with one `find` is called only for the addresses that stand in URLs.
-    """
+    """Settings for requests. `tls`: towards the server; a proxy is verified with the system's authorities."""
 
     tls: ClientTls = ClientTls()
     proxy: Proxy | None = None
@@ -116,19 +111,39 @@ class WebClient(NamedTuple):
                 answered = await self._send(request, transport, authority)
                 response = WebResponse(answered, self.body_bytes)
                 try:
-                    self._check_head(answered)
+                    fields_read = answered.headers.raw
+                    if len(fields_read) > HEAD_FIELDS:
+                        raise RemoteProtocolError(f"the response has more than {HEAD_FIELDS} header fields")
+                    if (
+                        sum(len(name) + len(value) + len(": \r\n") for name, value in fields_read)
+                        > self.head_bytes
+                    ):
+                        raise RemoteProtocolError(
+                            f"the response's head is larger than {self.head_bytes} bytes"
+                        )
                     yield response
                 finally:
                     await response.close()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _trouble(error, authority) from None
+            if not isinstance(error, httpx.RemoteProtocolError):
+                reason = f"the connection to {authority} broke off: {_reason(error)}"
+                raise TransportClosed(reason) from None
+            broken = RemoteProtocolError(f"what {authority} answers is no whole HTTP response")
+            raise broken.quoting(f": {printable(str(error)[:SHOWN_CHARACTERS])}") from None
 
     def _make_transport(self, url: httpx.URL) -> WebTransport:
         """Return a transport for one request, reading the files of `tls`. Raises ConfigError."""
         context: ssl.SSLContext | bool = False
         if url.scheme == "https":
             context, host = client_context(self.tls), url.raw_host.decode("ascii")
-            _verify_as(context, (self.tls.server_name or host).partition("%")[0].rstrip("."))
+            name = (self.tls.server_name or host).partition("%")[0].rstrip(".")
+            wrap = context.wrap_bio
+
+            # Servers are verified by this name, though the connection goes to an address or to a proxy.
+            def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:
+                return wrap(*args, **{**options, "server_hostname": name})
+
+            context.wrap_bio = wrap_bio  # type: ignore[method-assign]  # of this one context
         proxy = None
         if self.proxy is not None:
             own = client_context(ClientTls()) if self.proxy.origin.secure else None
@@ -140,6 +155,7 @@ class WebClient(NamedTuple):
         url, failure = request.url, ConnectFailed(f"cannot connect to {authority}")
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
         if self.proxy is not None:
+            # A proxy resolves names, so only an address that stands in the URL can be judged.
             if self.find is not None and _is_address(host):
                 await self.find(host, port)
             return await _send_by_proxy(self.proxy, request, transport, authority)
@@ -153,13 +169,6 @@ class WebClient(NamedTuple):
             except ConnectFailed as error:
                 failure = error
         raise failure
-
-    def _check_head(self, response: httpx.Response) -> None:
-        fields = response.headers.raw
-        if len(fields) > HEAD_FIELDS:
-            raise RemoteProtocolError(f"the response has more than {HEAD_FIELDS} header fields")
-        if sum(len(name) + len(value) + len(": \r\n") for name, value in fields) > self.head_bytes:
-            raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
 
 
 WebTransport = httpx.AsyncHTTPTransport
@@ -209,16 +218,6 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
-    """Make `context` verify servers by this name, regardless of the address or proxy in use."""
-    wrap = context.wrap_bio
-
-    def wrap_bio(*args: Any, **options: Any) -> ssl.SSLObject:
-        return wrap(*args, **{**options, "server_hostname": server_name})
-
-    context.wrap_bio = wrap_bio  # type: ignore[method-assign]  # of this one context
-
-
 def _reason(error: BaseException) -> str:
     if isinstance(error, httpx.ConnectTimeout):
         return f"no answer within {CONNECT_SECONDS:g} s"
@@ -230,12 +229,3 @@ def _reason(error: BaseException) -> str:
         error = cause
     tls = error if isinstance(error, ssl.SSLError) else error.__cause__
     return f"TLS: {explain_server(tls)}" if isinstance(tls, ssl.SSLError) else reason_of(error)
-
-
-def _trouble(error: httpx.HTTPError | httpx.StreamError, authority: str) -> McpmuxError:
-    if isinstance(error, httpx.RemoteProtocolError):
-        words = printable(str(error)[:SHOWN_CHARACTERS])
-        return RemoteProtocolError(f"what {authority} answers is no whole HTTP response").quoting(
-            f": {words}"
-        )
-    return TransportClosed(f"the connection to {authority} broke off: {_reason(error)}")

@@ -5,8 +5,7 @@ much without any message with 1008; goodbyes and pings are answered; closing say
 peer that breaks the rules of WebSocket is disconnected. Both ends are alike but for their handshakes.
 trio-websocket speaks the protocol; no other module knows that.
 
-To a server: the error of a refused handshake has its status and the server's words. A server that chooses no
-subprotocol is accepted: some use `mcp` without saying so.
+To a server: the error of a refused handshake has its status and the server's words.
 
 To a client: only one that may connect, asks for the right path and speaks our subprotocol gets through; any
 other gets the reason, in a status and a sentence. The handshake is bounded in time and in size.
@@ -126,10 +125,9 @@ class _Wire:
         return b""
 
     def _meter(self, data: bytes) -> int:
-        """Count what comes of a message. Return how many bytes the library may have: all, or up to `refusal`.
-
-        The library limits a message when it is whole, and keeps a part for each frame and for each receive.
-        """
+        """Count what comes of a message. Return how much the library may have: all, or up to `refusal`."""
+        # The library limits a message only when it is whole, and keeps a part for each frame and for each
+        # receive.
         begun = len(self._cut)
         self._kept += len(data) + PART_BYTES
         data, place = self._cut + data, self._next
@@ -180,13 +178,15 @@ class _Wire:
         return b"" if is_refused or not data else start + end
 
     async def linger(self) -> None:
-        """Discard what still comes: closing on unread bytes would reset our goodbye away."""
+        """Discard what still comes."""
+        # Closing on unread bytes would reset our goodbye away.
         with suppress(*BROKEN):
             while await self.stream.receive_some(RECEIVE_BYTES):
                 pass
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Collect a frame: the library, which holds a lock, does not wait until the peer reads."""
+        """Collect a frame."""
+        # Not sent at once: the library holds a lock meanwhile, and must not wait until the peer reads.
         if data[0] == PONG_FRAME:
             self._pong = bytes(data)  # in place of one that still waits (RFC 6455 section 5.5.3)
         else:
@@ -371,6 +371,7 @@ async def shake_hands(
     extra = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
     request = {"host": host, "resource": target, "subprotocols": [SUBPROTOCOL], "extra_headers": extra}
     with trio.move_on_at(deadline) as messages.waiting:
+        # A server that chooses no subprotocol is accepted: some use `mcp` without saying so.
         messages.open(await messages.wrap(wrap_client_stream, **request))
         return None
     head = messages.wire.head or b""
@@ -498,15 +499,11 @@ async def _admit(
             chosen = SUBPROTOCOL if request.proposed_subprotocols else None
             messages.open(await request.accept(subprotocol=chosen))
             return
-    await _reject(messages.wire.stream, *refusal)
-
-
-async def _reject(stream: PatientStream, status: int, sentence: str, fields: HeaderFields) -> None:
-    """Answer, and give the client time to read it."""
+    status, sentence, fields = refusal
     log.debug("websocket refused", status=status, reason=sentence)
     body = sentence.encode()
     head = encode_response_head(status, (("Content-Type", "text/plain; charset=utf-8"), *fields))
     answer = b"%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
     with trio.move_on_after(CLOSE_SECONDS):
-        await stream.send_all(answer)
-        await linger_on(stream, LINGER_RECEIVES)
+        await messages.wire.stream.send_all(answer)
+        await linger_on(messages.wire.stream, LINGER_RECEIVES)  # so that the client has time to read it

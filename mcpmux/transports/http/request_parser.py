@@ -248,7 +248,14 @@ class RequestParser(MessageParser):
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 # httptools stops after an Upgrade. It is ignored (RFC 9110 section 7.8), so HTTP goes on.
-                data = self._body_head() + data[upgrade.args[0] :]
+                data = data[upgrade.args[0] :]
+                if self._body_withheld:
+                    # A head of ours makes httptools read the body that it left out.
+                    self._body_withheld = False
+                    length = self.headers.get("content-length", "")
+                    is_chunked = "transfer-encoding" in self.headers
+                    field = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {length}"
+                    data = f"POST / HTTP/1.1\r\n{field}\r\n\r\n".encode() + data
             except httptools.HttpParserError as error:
                 reason = str(error)
                 if data[:2] == _TLS_HANDSHAKE:
@@ -278,7 +285,7 @@ class RequestParser(MessageParser):
         self._target += part
 
     def on_headers_complete(self) -> None:
-        if self.phase is not HEAD:  # the head of `_body_head`, which is no request
+        if self.phase is not HEAD:  # the head of ours in `_parse`, which is no request
             return
         self.phase = BODY
         self._in_head = False
@@ -361,15 +368,6 @@ class RequestParser(MessageParser):
         method, stays = self._parser.get_method().decode("latin-1"), self._parser.should_keep_alive()
         old = version == "1.0"
         return HttpRequest(method, path, query, self.headers, b"", self._peer, old, stays, self.holder)
-
-    def _body_head(self) -> bytes:
-        """Return a head that makes httptools read the body that it left out after an Upgrade."""
-        if not self._body_withheld:
-            return b""
-        self._body_withheld = False
-        if "transfer-encoding" in self.headers:
-            return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self.headers["content-length"].encode()
 
     def _refused(self, status: int, sentence: str) -> Exception:
         return RequestRefused(status, sentence)

@@ -123,17 +123,18 @@ def choose_proxy(origin: HttpOrigin, setting: Secret | None) -> Proxy | None:
     """Return the proxy for requests to `origin`, None for a direct connection. Raises ConfigError.
 
     `setting` is a proxy's URL, to which NO_PROXY does not apply, "" for no proxy, or None to use the
-    environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in either case, read by the standard library,
-    which ignores HTTP_PROXY inside CGI. mcpmux adds two rules: loopback addresses are always reached
-    directly, as a proxy elsewhere could not reach them, and NO_PROXY may hold networks such as 10.0.0.0/8.
+    environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY in either case. NO_PROXY may hold networks
+    such as 10.0.0.0/8. Loopback addresses are always reached directly.
     """
     if setting is not None:
         url = setting.reveal()
         return parse_proxy(url, "proxy") if url else None
+    # A proxy elsewhere could not reach a loopback address.
     if is_loopback(origin.host) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     from urllib.request import getproxies_environment  # not at the top: it brings along all of e-mail
 
+    # By the standard library, which ignores HTTP_PROXY inside CGI: there it is a header of the client's.
     proxies = getproxies_environment()
     for kind in ("https" if origin.secure else "http", "all"):
         if (url := proxies.get(kind, "")) and not _is_bypassed(origin, proxies):
@@ -218,9 +219,7 @@ def _no_proxy(proxy: Proxy) -> ConnectFailed:
 
 
 # Where a response with a redirecting status leads, and whether a request may follow it there. Pure.
-#
-# Only what keeps the method and stays at the same origin is followed: headers with credentials never go to
-# another scheme, host or port, and a POST never becomes a GET. Source: RFC 9110, sections 10.2.2 and 15.4.
+# Source: RFC 9110, sections 10.2.2 and 15.4.
 
 MOVES: Final = frozenset({301, 302, 303, 307, 308})
 KEEPING_METHOD: Final = frozenset({307, 308})
@@ -229,6 +228,7 @@ SHOWN_CHARACTERS: Final = 200  # of a location
 
 def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[str, str]) -> str | None:
     """Return path and query at which to repeat the request for `target`; None if it may not be repeated."""
+    # With the other statuses a POST may become a GET.
     url = location_of(origin, target, headers) if status in KEEPING_METHOD else None
     if url is None:
         return None
@@ -236,6 +236,7 @@ def target_after(origin: HttpOrigin, target: str, status: int, headers: Mapping[
         same, there = HttpOrigin.from_url(url) == origin, target_of(url)
     except ValueError:
         return None
+    # Headers with credentials never go to another scheme, host or port.
     return there if same and is_target(there) else None
 
 
@@ -275,29 +276,26 @@ class Route(msgspec.Struct, frozen=True):
 
     async def open(self) -> ByteStream:
         """Open a stream for requests. Raises ConnectFailed. Cancelling leaves no socket behind."""
-        if self.proxy is not None:
-            byte_stream = await _open_proxy(self.proxy, self.proxy_tls)
-            if self.origin.secure:  # an http origin needs no tunnel: the proxy forwards each request
-                await _tunnel(byte_stream, self.proxy, self.origin)
+        origin, proxy = self.origin, self.proxy
+        if proxy is not None:
+            try:
+                byte_stream: ByteStream = PlainStream(await open_socket(proxy.origin.host, proxy.origin.port))
+                if (own_tls := self.proxy_tls) is not None:
+                    own = proxy.origin
+                    byte_stream = await connect_tls(byte_stream, own_tls(), own.authority, own.host)
+            except ConnectFailed as error:
+                raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
+            if origin.secure:  # an http origin needs no tunnel: the proxy forwards each request
+                await _tunnel(byte_stream, proxy, origin)
         elif self.unix is not None:
             byte_stream = PlainStream(await open_unix(self.unix))
         else:
-            byte_stream = PlainStream(await open_socket(self.origin.host, self.origin.port))
+            byte_stream = PlainStream(await open_socket(origin.host, origin.port))
         if self.tls is None:
-            assert not self.origin.secure
+            assert not origin.secure
             return byte_stream
-        peer = f"{self.origin.host}:{self.origin.port}"
-        return await connect_tls(byte_stream, self.tls(), peer, self.server_name or self.origin.host)
-
-
-async def _open_proxy(proxy: Proxy, tls: CurrentContext | None) -> ByteStream:
-    try:
-        byte_stream = PlainStream(await open_socket(proxy.origin.host, proxy.origin.port))
-        if tls is None:
-            return byte_stream
-        return await connect_tls(byte_stream, tls(), proxy.origin.authority, proxy.origin.host)
-    except ConnectFailed as error:
-        raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
+        peer = f"{origin.host}:{origin.port}"
+        return await connect_tls(byte_stream, self.tls(), peer, self.server_name or origin.host)
 
 
 async def _tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:

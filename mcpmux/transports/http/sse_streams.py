@@ -1,8 +1,8 @@
 """HTTP+SSE as a MessageStream, at both ends: an event stream one way, messages in POSTs the other way.
 
 Promises of the client: POSTs go to the address that the stream's `endpoint` event names, if it is of the same
-origin, for they carry our headers; messages of one task stay in order; `send` raises the server's refusal of
-its message. `send` waits until the server has taken the message, and for ACCEPT_SECONDS at most.
+origin; messages of one task stay in order; `send` raises the server's refusal of its message. `send` waits
+until the server has taken the message, and for ACCEPT_SECONDS at most.
 
 Promises of the server: a message goes out whole or not at all; a slow reader makes `send` wait, in bounded
 memory, until the HTTP server ends its connection; a quiet stream gets comments. The
@@ -220,7 +220,7 @@ class SseClientStream(MessageStream):
 def resolve_endpoint(url: str, reference: bytes) -> str:
     """Return the URL in an `endpoint` event; `reference` may be relative to `url`, that of the stream.
 
-    Raises RemoteProtocolError if it is no URL, or one of another origin, which would get our headers.
+    Raises RemoteProtocolError if it is no URL, or one of another origin.
     """
     try:
         text = reference.decode("ascii")
@@ -230,6 +230,7 @@ def resolve_endpoint(url: str, reference: bytes) -> str:
         shown = reference[:SHOWN_BYTES].decode(errors="replace")
         what = "its `endpoint` event holds no usable URI"
         raise RemoteProtocolError(what).quoting(f": {shown!r}") from None
+    # POSTs carry our headers, with credentials in them.
     if origin != HttpOrigin.from_url(url):
         what = "its `endpoint` event names another origin, which is not to see our headers"
         raise RemoteProtocolError(what).quoting(f": {origin.authority}")
@@ -248,7 +249,7 @@ async def open_sse_client_stream(
 ) -> AsyncIterator[SseClientStream]:
     """Open a message stream to the server at `url`, of the pool's origin.
 
-    `patience`: seconds for its `endpoint` event; some servers send others before it. `shown`: returns headers
+    `patience`: seconds for its `endpoint` event. `shown`: returns headers
     that change, such as a token. `hide` removes secrets from the server's text in errors. Raises
     NoEventStream, another RemoteProtocolError for an unusable `endpoint`, TransportError. Leaving waits a
     moment for POSTs under way, then closes the stream, which ends the session.
@@ -271,6 +272,7 @@ async def open_sse_client_stream(
                 )
             events = EventStream(response, SseDecoder(max_message_bytes, skips=True))
             try:
+                # Some servers send others before it.
                 while (event := await events.next()).event != "endpoint" or event.oversized:
                     log.debug("an event before `endpoint` is skipped", name=event.event[:SHOWN_BYTES])
             except TransportClosed as error:
