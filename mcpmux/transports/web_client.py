@@ -111,16 +111,13 @@ class WebClient(NamedTuple):
                 answered = await self._send(request, transport, authority)
                 response = WebResponse(answered, self.body_bytes)
                 try:
-                    fields_read = answered.headers.raw
-                    if len(fields_read) > HEAD_FIELDS:
+                    received = answered.headers.raw
+                    if len(received) > HEAD_FIELDS:
                         raise RemoteProtocolError(f"the response has more than {HEAD_FIELDS} header fields")
-                    if (
-                        sum(len(name) + len(value) + len(": \r\n") for name, value in fields_read)
-                        > self.head_bytes
-                    ):
-                        raise RemoteProtocolError(
-                            f"the response's head is larger than {self.head_bytes} bytes"
-                        )
+                    size = sum(len(name) + len(value) + len(": \r\n") for name, value in received)
+                    if size > self.head_bytes:
+                        limit = f"{self.head_bytes} bytes"
+                        raise RemoteProtocolError(f"the response's head is larger than {limit}")
                     yield response
                 finally:
                     await response.close()
