@@ -260,6 +260,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
     `client_info` is used if the client did not identify itself.
     """
+    # The client's version is that of its own leg.
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
     meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
@@ -267,13 +268,11 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 
 def upgrade_result(method: str, result: Fields) -> Fields:
-    """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them.
-
-    Caching hints with other values than it allows are replaced: SDKs may refuse the whole result for them.
-    """
+    """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them."""
     kind = result.setdefault("resultType", _COMPLETE)
     # Interim results "carry no caching hints" (Caching).
     if method in m.CACHEABLE and (bytes(kind) == _COMPLETE_BYTES or is_complete(result)):
+        # Other values than it allows are replaced, too: SDKs may refuse the whole result for them.
         ttl, scope = result.get("ttlMs"), result.get("cacheScope")
         if ttl is None or not bytes(ttl).isdigit():
             result["ttlMs"] = _NOT_FRESH
@@ -327,7 +326,8 @@ def stated_version(call: Call) -> str | None:
 
 
 def severity(level: Any) -> int:
-    """Return the rank of a log level, higher is worse; unknown ones rank highest, so as not to be lost."""
+    """Return the rank of a log level, higher is worse."""
+    # Unknown ones rank highest, so as not to be lost.
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
 
 
@@ -336,8 +336,8 @@ def is_heard(message: Event, level: str | None) -> bool:
     return level is None or severity(text_of(message.params.get("level"))) >= severity(level)
 
 
+# By the identity of the event, which is kept here too, so that its id is not reused.
 _recent: dict[int, tuple[Event, bytes]] = {}
-"""By the identity of the event, which is kept here too, so that its id is not reused."""
 
 
 def encode_notice(event: Event) -> bytes:
@@ -354,9 +354,10 @@ def encode_notice(event: Event) -> bytes:
 def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> bytes:
     """Return a call encoded for its leg. Its progress token is its id, if it has one.
 
-    `asks_progress`: a tool call gets one in any case, as servers report progress only when asked to.
+    `asks_progress`: a tool call gets one in any case.
     """
     meta = call.meta
+    # Servers report progress only when asked to.
     if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
         # No other call on this leg has this id, so that progress finds its call.
         meta = {**meta, PROGRESS_TOKEN: raw(request_id)}

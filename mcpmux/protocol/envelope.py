@@ -43,11 +43,9 @@ _ATTRIBUTES: Final = (MemberDescriptorType, GetSetDescriptorType)  # the latter 
 
 
 class Value:
-    """Compares, and prints, by its attributes. Immutable unless a subclass allows changes.
+    """Compares, and prints, by its attributes. Immutable unless a subclass allows changes."""
 
-    A plain class: compiled code reads its attributes directly, and those of a msgspec.Struct by name.
-    """
-
+    # A plain class: compiled code reads its attributes directly, and those of a msgspec.Struct by name.
     __slots__ = ()
 
     def _parts(self) -> dict[str, object]:
@@ -304,12 +302,14 @@ def _parse_error(error: Exception) -> str:
 
 
 def _whole(number: float) -> int | None:
-    """Return a number without a fraction as an integer, as `3.0` is the same number as `3` in JSON."""
+    """Return a number without a fraction as an integer; None if it is none, or not exact."""
+    # `3.0` is the same number as `3` in JSON.
     return int(number) if number.is_integer() and abs(number) < MOST_EXACT else None
 
 
 def first_byte(value: Raw) -> bytes:
-    """Return the first byte of a raw value, which shows its type without a copy."""
+    """Return the first byte of a raw value, which shows its type."""
+    # Without a copy of the value, which may be large.
     return memoryview(value)[:1].tobytes()
 
 
@@ -365,11 +365,9 @@ CROWDED: Final = (
 
 
 def is_crowded(data: Body) -> bool:
-    """Return whether JSON has so many names and strings that its members may take long to decode.
-
-    A name or string that ends with a backslash counts half.
-    """
-    # A search skips a long text faster than a count; where quotes are dense, a count is faster.
+    """Return whether JSON has so many names and strings that its members may take long to decode."""
+    # Quotes are counted, but for escaped ones, so a string that ends with a backslash counts half. A search
+    # skips a long text faster than a count; where quotes are dense, a count is faster.
     texts = at = 0
     while (at := data.find(_QUOTE, at)) >= 0:
         end = at + _COUNTED_BYTES

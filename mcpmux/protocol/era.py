@@ -108,7 +108,7 @@ def upgrade_call(
 
 def downgrade_meta(call: Call) -> Fields:
     """Return the `_meta` for a legacy server: without members that only modern requests have."""
-    if isinstance(call.meta, Meta):
+    if isinstance(call.meta, Meta):  # it has no other members
         return {}
     return {key: value for key, value in call.meta.items() if key not in MODERN_KEYS}
 
@@ -160,11 +160,9 @@ def _with_tight_schemas(tool: Fields) -> Fields:
 
 
 def upgrade_code(error: RpcError, *, modern: bool) -> RpcError:
-    """Return a server's error without a code that has another meaning for the client. `modern`: the server.
-
-    A modern server's own codes are those of MCP, but some of them are about its leg: the client has chosen
-    neither the headers nor the version there.
-    """
+    """Return an error of a server, `modern` or not, without a code that means something else to the client."""
+    # A modern server's own codes are those of MCP, but some of them are about its leg: the client has chosen
+    # neither the headers nor the version there.
     # An answer of mcpmux itself is no raw JSON, and may well have such a code.
     misleading = error.code in (_OF_THE_LEG if modern else DEFINED)
     if not misleading or not (error.data is None or isinstance(error.data, Raw)):
@@ -188,10 +186,10 @@ def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:
 def upgrade_refusal(params: Fields, error: RpcError) -> RpcError:
     """Return a server's refusal to read a resource with a code that clients know.
 
-    A code that neither JSON-RPC nor MCP has reserved (SDKs use 0 for any failure) has no meaning for a
-    client: it gets -32602 with `data.uri`, as for a missing resource, and the server's own error in
-    `data.error`.
+    It becomes -32602 with `data.uri`, as for a missing resource, and the server's own error in `data.error`.
     """
+    # A code that neither JSON-RPC nor MCP has reserved (SDKs use 0 for any failure) has no meaning for a
+    # client.
     if error.code in RESERVED or error.code in OWN or "uri" not in params:
         return error
     return RpcError(INVALID_PARAMS, error.message, raw({"uri": params["uri"], "error": error_body(error)}))
@@ -296,7 +294,21 @@ def downgrade_question(method: str, params: Fields, revision: str, elicitation_i
     Raises RpcError when that revision has no such question.
     """
     if method == m.ELICIT:
-        return _elicitation_for(params, revision, elicitation_id)
+        by_url = text_of(params.get("mode")) == "url"
+        if revision < (V_2025_11_25 if by_url else V_2025_06_18):
+            kind = "URL elicitation" if by_url else "elicitation"
+            raise RpcError(METHOD_NOT_FOUND, f"the client speaks {revision}, which has no {kind}")
+        if by_url:
+            # 2025-11-25 requires it, 2026-07-28 has none.
+            return {**params, "elicitationId": params.get("elicitationId", raw(elicitation_id))}
+        if revision >= V_2025_11_25 or "requestedSchema" not in params:
+            return params
+        try:
+            form = decode_fields(params["requestedSchema"])
+            fields = {name: _field_for(schema) for name, schema in _properties(params).items()}
+        except ValueError:
+            return params
+        return {**params, "requestedSchema": raw({**form, "properties": raw(fields)})}
     if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or "messages" not in params:
         return params
     try:
@@ -324,7 +336,8 @@ def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -
 
 
 def _chosen(text: str, offered: list[str]) -> list[str]:
-    """Return the choices in a text, which commas separate. Those that are offered may have commas, too."""
+    """Return the choices in a text, which commas separate."""
+    # Those that are offered may have commas, too: the longest that is offered counts.
     parts, values, chosen = text.split(","), set(offered), []
     most = min(max((value.count(",") for value in offered), default=0), COMMAS)
     start = 0
@@ -353,24 +366,6 @@ def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
     return {**answer, "content": raw(shown[0])}
 
 
-def _elicitation_for(params: Fields, revision: str, elicitation_id: str) -> Fields:
-    by_url = text_of(params.get("mode")) == "url"
-    if revision < (V_2025_11_25 if by_url else V_2025_06_18):
-        kind = "URL elicitation" if by_url else "elicitation"
-        raise RpcError(METHOD_NOT_FOUND, f"the client speaks {revision}, which has no {kind}")
-    if by_url:
-        # 2025-11-25 requires it, 2026-07-28 has none.
-        return {**params, "elicitationId": params.get("elicitationId", raw(elicitation_id))}
-    if revision >= V_2025_11_25 or "requestedSchema" not in params:
-        return params
-    try:
-        form = decode_fields(params["requestedSchema"])
-        form["properties"] = raw({name: _field_for(schema) for name, schema in _properties(params).items()})
-    except ValueError:
-        return params
-    return {**params, "requestedSchema": raw(form)}
-
-
 def _properties(params: Fields) -> dict[str, Fields]:
     """Return the fields of a form. Raises ValueError when they are malformed."""
     form = decode_fields(params.get("requestedSchema"))
@@ -382,7 +377,7 @@ def _is_array(schema: Fields) -> bool:
 
 
 def _field_for(schema: Fields) -> Fields:
-    """Return a field of a form in the form of 2025-06-18; the user types a choice of several as text."""
+    """Return a field of a form in the form of 2025-06-18."""
     if "oneOf" in schema:
         # `enumNames`, which JSON Schema does not have, is how 2025-06-18 gives choices titles (`EnumSchema`).
         values, names = _choices(schema["oneOf"])
@@ -390,6 +385,7 @@ def _field_for(schema: Fields) -> Fields:
         return {**kept, "enum": raw(values), "enumNames": raw(names)}
     if not _is_array(schema):
         return schema
+    # It has no choice of several, so the user types one as text.
     choices = zip(*_choices_in(schema), strict=True)
     offered = [value if value == name else f"{value} ({name})" for value, name in choices]
     about = text_of(schema.get("description"))
@@ -420,6 +416,7 @@ def _choices(listed: Raw) -> tuple[list[str], list[str]]:
 
 def _split(message: Fields, revision: str) -> list[Fields]:
     """Return a sampling message as messages with one block each."""
+    # Before 2025-11-25, a message has one block, and not a list of them.
     content = message.get("content", Raw(b"null"))
     if first_byte(content) not in (b"[", b"{"):
         return [message]
@@ -431,7 +428,8 @@ def _blocks_in(content: Raw) -> list[Fields]:
 
 
 def _block_for(block: Fields, revision: str) -> Fields:
-    """Return a block of a sampling message; before 2025-11-25 text, image and (2025-03-26) audio only."""
+    """Return a block of a sampling message in the form of a `revision` before 2025-11-25."""
+    # It has text, images and, in 2025-03-26, audio only (`SamplingMessage` in its schema).
     kind = text_of(block.get("type"))
     if kind in _TOOL_BLOCKS:
         return _text(bytes(raw(block)).decode())

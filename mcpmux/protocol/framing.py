@@ -44,13 +44,12 @@ BATCH_LIMIT: Final = 256  # members; as many as a session may have requests in f
 
 
 def encode_line(message: bytes) -> bytes:
-    """Return one JSON message as a line.
-
-    A pretty-printed payload holds line breaks; in JSON they can only be
-    insignificant whitespace, so spaces may replace them. A lone CR would end the line for some readers.
-    """
+    """Return one JSON message as a line."""
+    # A pretty-printed payload holds line breaks; in JSON they can only be insignificant whitespace, so spaces
+    # may replace them.
     if LF in message:
         message = message.replace(b"\n", b" ")
+    # A lone CR would end the line for some readers.
     if CR in message:
         message = message.replace(b"\r", b" ")
     return message + b"\n"
@@ -109,10 +108,9 @@ class LineDecoder:
 
 
 def read_batch(data: bytes) -> list[Message | BadMessage]:
-    """Return the members of a batch; in place of an invalid one, its error.
+    """Return the members of a batch, answers last; in place of an invalid one, its error.
 
-    Answers are last: an exchange that gets its answer ignores later messages of the batch. Raises BadMessage
-    when the whole is malformed, empty or too long.
+    Raises BadMessage when the whole is malformed, empty or too long.
     """
     members = split_batch(data)
     if len(members) > BATCH_LIMIT:
@@ -124,6 +122,7 @@ def read_batch(data: bytes) -> list[Message | BadMessage]:
         except BadMessage as bad:
             forget_frames(bad)  # its traceback holds the whole batch
             messages.append(bad)
+    # An exchange that gets its answer ignores later messages of the batch.
     return sorted(messages, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 

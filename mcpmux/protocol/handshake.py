@@ -52,7 +52,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     instructions: str | None = None
 
     def offers(self, capability: str) -> bool:
-        """Return whether the server declared a capability (2024-11-05 has none for completions)."""
+        """Return whether the server declared a capability."""
+        # 2024-11-05 has completions, and no capability for them.
         if capability == "completions" and self.revision == V_2024_11_05:
             return True
         return isinstance(self.capabilities.get(capability), dict)
@@ -70,10 +71,8 @@ def discover_call(client_info: Raw) -> Call:
 
 
 def initialize_call(client_info: Raw, capabilities: Raw, revision: str = NEWEST_LEGACY) -> Call:
-    """Return the request that opens a legacy session, in the newest legacy revision or another.
-
-    A server is promised no tasks for its questions, even if its client can make them.
-    """
+    """Return the request that opens a legacy session, in the newest legacy revision or another."""
+    # A server is promised no tasks for its questions, even if its client can make them.
     able = members_of(capabilities)
     if able.pop("tasks", None) is not None:
         capabilities = raw(able)
@@ -127,10 +126,11 @@ def offers_newest(error: RpcError) -> bool:
 def next_revision(refusal: McpmuxError, asked: Sequence[str]) -> str | None:
     """Return the legacy revision to ask for after a refused `initialize`; None: that was not the reason.
 
-    "If the server does not support the requested protocol version, it MUST respond with another", but many
-    refuse it instead. If the refusal names revisions, in `data.supported` or in words, the next one is the
-    newest of these; else the next older one. `asked`: the revisions refused so far, in order.
+    If the refusal names revisions, in `data.supported` or in words, the next one is the newest of these; else
+    the next older one. `asked`: the revisions refused so far, in order.
     """
+    # "If the server does not support the requested protocol version, it MUST respond with another", but many
+    # refuse it instead.
     named = _listed(refusal) if isinstance(refusal, RpcError) else []
     others = set(named or _REVISION.findall(refusal.in_full)).difference(asked)
     if others:

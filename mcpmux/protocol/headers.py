@@ -184,10 +184,8 @@ def header_params(schema: Any) -> dict[str, Path]:
 
 
 def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """Yield every schema in `root`, with its path of property names; None if it has no such path.
-
-    A stack instead of recursion, as a schema can be nested as deeply as JSON can.
-    """
+    """Yield every schema in `root`, with its path of property names; None if it has no such path."""
+    # A stack instead of recursion, as a schema can be nested as deeply as JSON can.
     waiting: list[tuple[Path | None, Any]] = [((), root)]
     while waiting:
         path, value = waiting.pop()
@@ -199,8 +197,9 @@ def _schemas(root: Any) -> Iterator[tuple[Path | None, dict[str, Any]]]:
 
 
 def _inner(path: Path | None, schema: dict[str, Any]) -> Iterator[tuple[Path | None, Any]]:
-    """Yield values in `schema` that may be schemas. A property that is *named* x-mcp-header is not one."""
+    """Yield values in `schema` that may be schemas."""
     for key, part in schema.items():
+        # The name of a property, which may be x-mcp-header, too, is no annotation.
         if key == "properties" and path is not None and isinstance(part, dict):
             yield from (((*path, name), inner) for name, inner in part.items())
         elif key in _NAMED_SCHEMAS and isinstance(part, dict):
@@ -246,7 +245,8 @@ def _spell(value: Any) -> str | None:
 
 
 def _same_number(text: str, value: Any) -> bool:
-    """Return whether `text` is the integer `value`, spelled in another way (`42.0` for 42). Exact."""
+    """Return whether `text` is the integer `value`, spelled in another way (`42.0` for 42)."""
+    # Not by way of floats, which are not exact from 2**53 on.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     written = _INTEGER.fullmatch(text)
@@ -355,10 +355,9 @@ class OriginPolicy:
         """`host`: the address of the listener. The rest is accepted besides it and the loopback names.
 
         `allowed_origins` is None for a listener that has no such setting.
-
-        Listening on every address names no host, so `allowed_hosts` decides alone; when it is empty any
-        Host is accepted, as the person who opened the listener to the world must expect.
         """
+        # Listening on every address names no host, so `allowed_hosts` decides alone; when it is empty any
+        # Host is accepted, as the person who opened the listener to the world must expect.
         self._any_host = host in _ANYWHERE and not allowed_hosts
         self._hosts = _LOOPBACK | {_normal(host)} | {_name(entry) for entry in allowed_hosts}
         self._hosts -= {""}  # an invalid name or Origin, which must match no entry
@@ -404,9 +403,9 @@ class OriginPolicy:
     def answer_preflight(self, headers: Mapping[str, str]) -> Headers | None:
         """Return the fields of the answer to an OPTIONS request that asks what a page may send.
 
-        Returns None for any other OPTIONS request, and for a page that may not connect. The answer does not
-        depend on the path, so it reveals nothing to strangers.
+        Returns None for any other OPTIONS request, and for a page that may not connect.
         """
+        # By the headers alone: an answer that depended on the path would show strangers what is there.
         origin = headers.get("origin", "")
         if "access-control-request-method" not in headers or not self.grants(origin):
             return None

@@ -8,9 +8,7 @@
 | error -32042 with URL elicitations | `input_required` with them, no `requestState`; see runtime/router |
 | `elicitationId` of a URL elicitation | none: left out upward, made up downward |
 
-A client is asked only what it declared. A shared session declares more to its server than each client offers,
-so mcpmux refuses for a client what it does not offer (sampling with `tools` or `toolChoice` without
-`sampling.tools` included: the model's answer would be useless without them).
+A client is asked only what it declared.
 
 Source: `basic/patterns/mrtr`, 2026-07-28; `client/sampling`, `client/elicitation`, `client/roots` of each
 revision.
@@ -53,14 +51,12 @@ SHARED_CAPABILITIES: Final = raw(
         "sampling": {"tools": {}},
         "elicitation": {"form": {}, "url": {}},
         "roots": {"listChanged": True},
+        # Some servers have tools with apps (the extension MCP Apps) only for clients that show them. For
+        # other clients, such a tool is an ordinary one.
         "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}},
     }
 )
-"""The capabilities that a session shared by many clients declares to a legacy server: all that any may have.
-
-Some servers have tools with apps (the extension MCP Apps) only for clients that show them. For other
-clients, such a tool is an ordinary one.
-"""
+"""The capabilities that a session shared by many clients declares to a legacy server: those of all."""
 
 ELICITATION_ID: Final = "elicitationId"
 TASK: Final = "task"  # in a question: the wish for a task, which mcpmux never promises a server
@@ -81,6 +77,7 @@ class Wish(NamedTuple):
 
 def offers(capabilities: Raw | None, method: str, params: Fields) -> bool:
     """Return whether a client with these capabilities can be asked this."""
+    # A shared session declares more to its server than each client offers, so this is no mistake of a server.
     offered = value_at(value_of(capabilities), (_CAPABILITY.get(method, ""),))
     if not isinstance(offered, dict):
         return False
@@ -89,20 +86,18 @@ def offers(capabilities: Raw | None, method: str, params: Fields) -> bool:
         # An empty object means forms only: before 2025-11-25 there were no modes.
         return mode in offered or (mode == "form" and not offered)
     if method == m.CREATE_MESSAGE and not params.keys().isdisjoint(_NEED_TOOLS):
-        return "tools" in offered
+        return "tools" in offered  # the model's answer would be useless without them
     return True
 
 
 def input_required(asked: dict[str, Request], state: str, *, legacy: bool) -> Fields:
-    """Return the result that asks a client what a legacy server has asked.
-
-    A modern client has no use for the id of a URL elicitation, or for the task that a question belongs to.
-    """
+    """Return the result that asks a client what a legacy server has asked."""
     wishes = {}
     for key, request in asked.items():
         params = decode_fields(request.params)
         params.pop(TASK, None)
         meta = params.pop(META, None)
+        # A modern client has no use for the id of a URL elicitation, or for the task of a question.
         if not legacy:
             params.pop(ELICITATION_ID, None)
         elif (related := members_of(meta).get(RELATED_TASK)) is not None:
@@ -203,7 +198,8 @@ def elicitation_ids(result: Fields) -> list[str]:
 
 
 def first_error(call: Call) -> RpcError | None:
-    """Return the first error in a call's responses, with which it ends: no modern server takes an error."""
+    """Return the first error in a call's responses, with which it ends."""
+    # No modern server takes an error as a response.
     try:
         responses = [read_response(value) for value in decode_fields(call.params.get(RESPONSES)).values()]
     except ValueError:

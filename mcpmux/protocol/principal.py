@@ -40,6 +40,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> str:
         """The key that sessions and the like are bound to: its name and its view."""
+        # No name has a line break in it, so no two of them have the same key.
         return f"{self.view}\n{self.name}" if self.view else self.name
 
     @property

@@ -76,11 +76,9 @@ def offers_tasks(facts: ServerFacts) -> bool:
 
 
 def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[str, Any]:
-    """Return the capabilities of tasks for a client: those of some server that can reach that client.
-
-    A legacy client has tasks of legacy servers only; a modern one that understands them has all.
-    """
+    """Return the capabilities of tasks for a client: those of some server that can reach that client."""
     able = [facts for facts in servers if offers_tasks(facts)]
+    # A modern client that understands tasks has those of all servers, a legacy one of legacy servers only.
     if not legacy:
         return {"extensions": {EXTENSION: {}}} if able else {}
     old = [facts.capabilities["tasks"] for facts in able if not is_modern(facts.revision)]
@@ -100,6 +98,7 @@ def support_in(tool: Fields) -> str:
 def made_task(result: Fields) -> Fields | None:
     """Return the task in a result that created one, in its own form; None for any other result."""
     kind = result.get("resultType")
+    # Most results are complete, which the bytes show without decoding.
     if kind is not None and bytes(kind) != _COMPLETE and text_of(kind) == "task":
         return result
     if TASK not in result or "content" in result:
@@ -131,7 +130,8 @@ def running(task: Fields) -> Fields:
 
 
 def completed(task: Fields, result: Fields) -> Fields:
-    """Return a legacy task with the result from `tasks/result`, without members for that answer only."""
+    """Return a legacy task with the result from `tasks/result`."""
+    # These members are for that answer only: here, the task is around the result.
     inner = {key: value for key, value in result.items() if key != "resultType"}
     meta = members_of(inner.pop(META, None))
     meta.pop(RELATED_TASK, None)
@@ -163,6 +163,7 @@ def poll_seconds(task: Fields) -> float:
     """Return the seconds to wait before asking again."""
     interval = value_of(task.get("pollIntervalMs"))
     low, high = _POLL_BOUNDS_MS
+    # bool is a subclass of int: `true` would be one millisecond.
     is_number = isinstance(interval, int | float) and not isinstance(interval, bool)
     return min(max(interval if is_number else _DEFAULT_POLL_MS, low), high) / 1000
 
@@ -173,7 +174,8 @@ def related_task(params: Fields) -> str | None:
 
 
 def without_task_support(result: Fields) -> Fields:
-    """Remove task support from a modern server's `tools/list`, in place: it makes no legacy tasks."""
+    """Remove task support from a modern server's `tools/list`, in place."""
+    # It makes no legacy tasks, for which a legacy client would ask.
     replace_each(result, "tools", _without_support)
     return result
 
