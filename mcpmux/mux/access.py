@@ -36,7 +36,7 @@ NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prom
 
 _JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID, "arguments", "argument")}
 _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
-"""Members that rules and interceptors judge. Some servers ignore their case, and take the last one."""
+"""Members that rules and interceptors judge."""
 
 _USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
 """Members that cannot be mistaken for another one."""
@@ -51,9 +51,7 @@ DECISIONS_BYTES: Final = 4 * 2**20
 Decisions = Lru[tuple[Principal, str, str, str], str]
 """The rule that refuses a use, "" for none, by principal, upstream, method and target.
 
-A URI with several readings takes a tenth of a millisecond to judge, and so does a name in a view that selects
-a hundred; both come again with each list and each use. A change of the rules in force, or of the known tools,
-makes all of them invalid.
+A change of the rules in force, or of the known tools, makes all of them invalid.
 """
 
 
@@ -114,6 +112,8 @@ class Judge:
         # To decide about a URI with one reading takes less time than to remember the decision.
         if not isinstance(target, str) or (names_uri(method) and is_plain(target)):
             return self._refused_by(upstream, method, target)
+        # A URI with several readings takes a tenth of a millisecond to judge, and so does a name in a view
+        # that selects a hundred; both come again with each list and each use.
         key = self.principal, upstream, method, target
         rule = self._decisions.get(key)
         if rule is None:
@@ -155,19 +155,22 @@ class Judge:
         """Return the servers' facts, reduced to the servers and capabilities that the principal may use."""
         if self.is_open:
             return facts
-        return [(name, self._narrowed(name, fact)) for name, fact in facts if self.sees(name)]
-
-    def _narrowed(self, upstream: str, facts: ServerFacts) -> ServerFacts:
-        offered = {
-            name: options
-            for name, options in facts.capabilities.items()
-            if name not in CAPABILITY_USES or self.offers(upstream, name)
-        }
-        # `subscribe` is an option of `resources` and no capability, so `offers` has not covered it.
-        resources = offered.get("resources")
-        if isinstance(resources, dict) and not self.may(upstream, m.RESOURCES_SUBSCRIBE, SOME):
-            offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
-        return msgspec.structs.replace(facts, capabilities=offered)
+        narrowed: Facts = []
+        for upstream, fact in facts:
+            if not self.sees(upstream):
+                continue
+            offered = {
+                name: options
+                for name, options in fact.capabilities.items()
+                if name not in CAPABILITY_USES or self.offers(upstream, name)
+            }
+            # `subscribe` is an option of `resources` and no capability, so `offers` has not covered it.
+            resources = offered.get("resources")
+            if isinstance(resources, dict) and not self.may(upstream, m.RESOURCES_SUBSCRIBE, SOME):
+                options = {name: option for name, option in resources.items() if name != "subscribe"}
+                offered["resources"] = options
+            narrowed.append((upstream, msgspec.structs.replace(fact, capabilities=offered)))
+        return narrowed
 
     def may_hear(self, change: str, upstreams: Collection[str] | None) -> bool:
         """Return whether the client may listen to a list of `upstreams` (None: of any)."""
@@ -178,10 +181,8 @@ class Judge:
         return any(self.offers(name, capability) for name in upstreams)
 
     def sees_change(self, change: str, upstreams: Collection[str] | None) -> bool:
-        """Return whether a list that the principal sees changes with one of `upstreams` (None: any).
-
-        Where tools are searched, their list stays the same.
-        """
+        """Return whether a list that the principal sees changes with one of `upstreams` (None: any)."""
+        # Where tools are searched, their list stays the same.
         if change == m.TOOLS_CHANGED and self.is_searched:
             return False
         return self.may_hear(change, upstreams)
@@ -250,6 +251,7 @@ def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
     for key in members:
         if key in _USUAL:
             continue
+        # Some servers ignore the case of members, and take the last one.
         name = judged.get(key.casefold(), key)
         if key != name:
             raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{name}" meant?')

@@ -2,8 +2,8 @@
 
 The law
 
-    An interceptor is for an exchange when everything fits that its table names. A name fits in every spelling
-    (see `naming`): like a `deny`, for it protects something.
+    An interceptor is for an exchange when everything fits that its table names, a name in every spelling (see
+    `naming`).
 
 An interceptor sees one message of an exchange in its 2026-07-28 shape and in the client's words, and gives a
 verdict: `mcpmux/interceptors/README.md` has the members of both.
@@ -258,18 +258,16 @@ class InterceptorRule:
             return True
         method = used_by(call.method)
         target = Target(own, is_uri=method in NAMES_URIS or (method == m.COMPLETE and ":" in own))
-        return any(target.may_be_in(glob) for glob in self._names(upstream, method))
-
-    def _names(self, upstream: str, method: str) -> list[TargetGlob]:
         place = upstream, method
         if place not in self._globs:
+            # A name fits in every spelling: like a `deny`, an interceptor protects something.
             self._globs[place] = [
                 glob
-                for text in self.settings.names
+                for text in settings.names
                 for kind in KINDS_OF_USE.get(method, KINDS)
                 for glob in self._naming.possible(text, upstream, kind, self._upstreams)
             ]
-        return self._globs[place]
+        return any(target.may_be_in(glob) for glob in self._globs[place])
 
 
 def used_by(method: str) -> str:
@@ -314,7 +312,13 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     """Return the answer that a change makes. `schema`: of a tool's structured content. Raises BadVerdict."""
     method = message.method
     if change.error is not None:
-        return _changed_error(message.outcome, change.error)
+        before, error = message.outcome, change.error
+        if not isinstance(before, RpcError):
+            raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
+        if error.get("code") != before.code or not isinstance(error.get("message"), str):
+            raise BadVerdict("its error has another `code`, or no `message`")
+        raw(error.get("data"))
+        return RpcError(before.code, error["message"], error.get("data"))
     assert change.result is not None
     old = message.outcome if isinstance(message.outcome, dict) else {"resultType": raw("complete")}
     result = {"resultType": "complete", **change.result} if old is not message.outcome else change.result
@@ -332,7 +336,10 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     if method in _HOLDING and not {"task", "taskId"} & old.keys():
         _check_shape(method, result)
         if method in m.PAGED:
-            _check_names(method, old, result)
+            items, named = m.PAGED[method].items, NAMED_BY[method]
+            names = [item.get(named) for item in decoded(old.get(items), list) if isinstance(item, dict)]
+            if any(item.get(named) not in names for item in result[items]):
+                raise BadVerdict(f"it adds or renames an item of `{items}`")
     is_whole = result.get("isError") is not True and "task" not in old
     if method == m.TOOLS_CALL and schema is not None and is_whole:
         _suit(result.get("structuredContent"), schema, "structuredContent")
@@ -348,6 +355,7 @@ def _merged(before: Fields, after: Mapping[str, Any], fixed: Collection[str]) ->
             is_same = key in before and new is not None and encode(decode_any(before[key])) == bytes(new)
             if key in fixed and not is_same:
                 raise BadVerdict(f"it changes `{key}`")
+            # Without a change all bytes stay.
             if new is not None:
                 kept[key] = before[key] if is_same else new
     except (TypeError, ValueError, RecursionError) as error:
@@ -359,15 +367,6 @@ def decoded(value: Raw | None, kind: type | None = None) -> Any:
     """Return a decoded value, None or an empty one of a kind if there is none, or another."""
     plain_value = None if value is None else decode_any(value)
     return plain_value if kind is None or isinstance(plain_value, kind) else kind()
-
-
-def _changed_error(before: ResultOrError | None, error: Mapping[str, Any]) -> RpcError:
-    if not isinstance(before, RpcError):
-        raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
-    if error.get("code") != before.code or not isinstance(error.get("message"), str):
-        raise BadVerdict("its error has another `code`, or no `message`")
-    raw(error.get("data"))
-    return RpcError(before.code, error["message"], error.get("data"))
 
 
 def _check_shape(method: str, result: Mapping[str, Any]) -> None:
@@ -385,13 +384,6 @@ def _check_shape(method: str, result: Mapping[str, Any]) -> None:
         raise BadVerdict("its `isError` is neither true nor false")
     if method == m.COMPLETE and not isinstance(result[key].get("values"), list):
         raise BadVerdict("its `completion` has no `values`")
-
-
-def _check_names(method: str, before: Fields, result: Mapping[str, Any]) -> None:
-    items, named = m.PAGED[method].items, NAMED_BY[method]
-    names = [item.get(named) for item in decoded(before.get(items), list) if isinstance(item, dict)]
-    if any(item.get(named) not in names for item in result[items]):
-        raise BadVerdict(f"it adds or renames an item of `{items}`")
 
 
 def _suit(value: object, schema: Mapping[str, Any], member: str) -> None:

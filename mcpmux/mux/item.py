@@ -10,8 +10,8 @@ not know a member allows anything in its place. Members that no revision knows a
     any other item, or one whose name came before --> is left out, with an ItemProblem
 
 Mends: an optional member that is null or of another type is removed, and so is such an entry of an array.
-`[]` where an object belongs is an empty object: PHP writes it so. A missing `inputSchema`, its missing
-`type` and the missing name of a resource are filled in.
+`[]` where an object belongs is an empty object. A missing `inputSchema`, its missing `type` and the missing
+name of a resource are filled in.
 
 Law: an item that is not left out fits.
 
@@ -289,12 +289,16 @@ def _mend(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
     except ValueError:
         pass  # neither an object nor an array
     if mended is None and len(notes) == noted:
-        _note(notes, _describe(path, value, fault))
+        if bytes(value) == b"null":
+            _note(notes, f"{_spoken(path)} is null")
+        else:
+            _note(notes, f"{_spoken(path)}: {fault.partition(' - at ')[0]}"[:NOTE_LIMIT])
     return mended
 
 
 def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | None:
     """Mend an object. Raises ValueError when the value is not one."""
+    # PHP writes an empty object so.
     if bytes(value).strip() == b"[]":
         _note(notes, f"{_spoken(path)} is an empty array instead of an object")
         value = raw({})
@@ -315,7 +319,12 @@ def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | 
             continue
         if mended is None and is_required:
             # Only a missing or null value is filled in: one of a wrong type may mean something else.
-            mended = _filled_in(form, key, fields) if may_fill_in else None
+            if not may_fill_in:
+                return None
+            if issubclass(form.shape, _Contents) and key == "name":
+                mended = fields.get("uri", fields.get("uriTemplate"))
+            else:
+                mended = _FILLED_IN.get((form.shape, key))
             if mended is None:
                 return None
         if mended is None:
@@ -325,12 +334,6 @@ def _mend_object(form: _Form, value: Raw, path: str, notes: list[str]) -> Raw | 
     return raw(fields)
 
 
-def _filled_in(form: _Form, key: str, fields: Fields) -> Raw | None:
-    if issubclass(form.shape, _Contents) and key == "name":
-        return fields.get("uri", fields.get("uriTemplate"))
-    return _FILLED_IN.get((form.shape, key))
-
-
 def _note(notes: list[str], text: str) -> None:
     if len(notes) < NOTES_LIMIT:
         notes.append(text)
@@ -338,9 +341,3 @@ def _note(notes: list[str], text: str) -> None:
 
 def _spoken(path: str) -> str:
     return f"`{path}`" if path else "the item"
-
-
-def _describe(path: str, value: Raw, fault: str) -> str:
-    if bytes(value) == b"null":
-        return f"{_spoken(path)} is null"
-    return f"{_spoken(path)}: {fault.partition(' - at ')[0]}"[:NOTE_LIMIT]

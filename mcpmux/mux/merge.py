@@ -371,9 +371,8 @@ _OWN: Final = "listChanged"
 def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) -> dict[str, Any]:
     """Return the union of the servers' capabilities that mcpmux can offer to a client of the given era.
 
-    An extension or experimental capability is offered when all servers that have it agree on its settings:
-    its additions to items and results pass untouched. Its own methods and notifications reach a server only
-    if that is the only one and has no prefix.
+    An extension or experimental capability is offered when all servers that have it agree on its settings.
+    Its own methods and notifications reach a server only if that is the only one and has no prefix.
     """
     servers = list(servers)
     merged: dict[str, Any] = task_capabilities(servers, legacy=legacy)
@@ -386,22 +385,17 @@ def merge_capabilities(servers: Iterable[ServerFacts], *, legacy: bool = False) 
                 }
                 merged.setdefault(capability, {}).update(announced)
     for kind in ("extensions", "experimental"):  # they hold others, by names that mcpmux need not know
-        for name, settings in _agreed(kind, servers).items():
-            merged.setdefault(kind, {}).setdefault(name, settings)
+        by_name: dict[str, list[Any]] = {}
+        for facts in servers:
+            offered = facts.capabilities.get(kind)
+            for name, settings in offered.items() if isinstance(offered, dict) else ():
+                if name != EXTENSION and isinstance(settings, dict):  # see `task_capabilities`
+                    by_name.setdefault(name, []).append(settings)
+        for name, every in by_name.items():
+            # Its additions to items and results pass untouched, so all servers must mean the same by it.
+            if all(settings == every[0] for settings in every):
+                merged.setdefault(kind, {}).setdefault(name, every[0])
     return merged
-
-
-def _agreed(kind: str, servers: Iterable[ServerFacts]) -> dict[str, Any]:
-    """Return what the servers offer under a capability, by name, where they agree on its settings."""
-    by_name: dict[str, list[Any]] = {}
-    for facts in servers:
-        offered = facts.capabilities.get(kind)
-        for name, settings in offered.items() if isinstance(offered, dict) else ():
-            if name != EXTENSION and isinstance(settings, dict):  # see `task_capabilities`
-                by_name.setdefault(name, []).append(settings)
-    return {
-        name: every[0] for name, every in by_name.items() if all(settings == every[0] for settings in every)
-    }
 
 
 def merge_instructions(own: str | None, servers: Iterable[tuple[str, ServerFacts]]) -> str | None:

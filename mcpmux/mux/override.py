@@ -9,8 +9,7 @@ it sends, in any case of letters; arguments that the shown schema takes are sent
 Schemas of other shapes than an object with `properties` stay unchanged, except for the parts named here. The
 only module that knows the library for JSON Schema.
 
-A schema is untrusted text: it may refer to itself, double at each reference, or have a pattern that takes
-exponential time. So applying one has a budget of steps. A schema that needs more is left to the server.
+Applying a schema has a budget of steps. A schema that needs more is left to the server.
 
 Source: "Tools" of 2026-07-28 (`inputSchema`, draft 2020-12 unless it says otherwise).
 """
@@ -56,7 +55,14 @@ class Overrides:
         for upstream, override in overrides:
             by_name = self._by_own.setdefault((upstream, override.kind), {})
             former = by_name.get(override.name)
-            by_name[override.name] = override if former is None else _added(former, override)
+            if former is not None:
+                members = {field.name: getattr(override, field.name) for field in attrs.fields(Override)}
+                texts = {name: value for name, value in members.items() if value not in (None, {})}
+                annotations = {**former.annotations, **override.annotations}
+                parameters = {**former.parameters, **override.parameters}
+                changes = {**texts, "annotations": annotations, "parameters": parameters}
+                override = attrs.evolve(former, **changes)
+            by_name[override.name] = override
         self._by_shown = {
             place: {value.rename: own for own, value in by_name.items() if value.rename is not None}
             for place, by_name in self._by_own.items()
@@ -114,8 +120,23 @@ class Overrides:
         by_name, shown = self._by_own.get((upstream, kind), {}), []
         for own, item in zip(names, items, strict=True):
             shown.append(own is None or self.is_shown(upstream, kind, own))
-            if own is not None and own in by_name:
-                _apply(by_name[own], item, expose)
+            override = None if own is None else by_name.get(own)
+            if override is None:
+                continue
+            if override.rename is not None:
+                item["name"] = raw(expose(override.rename))
+            if override.title is not None:
+                item["title"] = raw(override.title)
+            if override.description is not None:
+                item["description"] = raw(override.description)
+            if override.annotations:
+                item["annotations"] = raw({**members_of(item.get("annotations")), **override.annotations})
+            if override.parameters:
+                schema = decode_any(item.get("inputSchema", b"null"))
+                known = schema if isinstance(schema, dict) else {}
+                item["inputSchema"] = raw(override_schema(known, override.parameters))
+            if override.icons is not None:
+                item["icons"] = raw([dict(icon) for icon in override.icons])
         return shown
 
     def find_misplaced(self, names: Names) -> Iterator[str]:
@@ -145,34 +166,6 @@ NO_OVERRIDES: Final = Overrides(())
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Input schemas by upstream and tool."""
-
-
-def _apply(override: Override, item: Fields, expose: Callable[[str], str]) -> None:
-    if override.rename is not None:
-        item["name"] = raw(expose(override.rename))
-    if override.title is not None:
-        item["title"] = raw(override.title)
-    if override.description is not None:
-        item["description"] = raw(override.description)
-    if override.annotations:
-        item["annotations"] = raw({**members_of(item.get("annotations")), **override.annotations})
-    if override.parameters:
-        schema = decode_any(item.get("inputSchema", b"null"))
-        own = schema if isinstance(schema, dict) else {}
-        item["inputSchema"] = raw(override_schema(own, override.parameters))
-    if override.icons is not None:
-        item["icons"] = raw([dict(icon) for icon in override.icons])
-
-
-def _added(before: Override, override: Override) -> Override:
-    texts = {
-        field.name: getattr(override, field.name)
-        for field in attrs.fields(Override)
-        if getattr(override, field.name) not in (None, {})
-    }
-    annotations = {**before.annotations, **override.annotations}
-    parameters = {**before.parameters, **override.parameters}
-    return attrs.evolve(before, **{**texts, "annotations": annotations, "parameters": parameters})
 
 
 def overrides_of(
@@ -208,6 +201,7 @@ MATCHED_CHARACTERS_A_STEP: Final = 64  # of a text that a pattern is held agains
 CRAWLED_BYTES_A_STEP: Final = 64  # of a schema in which an anchor or an id is looked for
 
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_SHARED: Final = ("$schema", "$defs", "definitions")
 _SUBSCHEMAS: Final = ("if", "then", "else", "not")
 _SUBSCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf")
 """Keywords whose schemas apply to the same object as the schema that they stand in."""
@@ -231,7 +225,9 @@ def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[s
         if not parameter.is_shown:
             properties.pop(name, None)
         elif name in properties:
-            properties[name] = _override(properties[name], parameter)
+            own = properties[name] if isinstance(properties[name], dict) else {}  # `true`: it takes anything
+            texts = {"description": parameter.description, "default": parameter.default}
+            properties[name] = {**own, **{key: text for key, text in texts.items() if text is not None}}
         is_optional = parameter.default is not None or parameter.required is False
         if name in needed and (is_optional or not parameter.is_shown):
             needed.remove(name)
@@ -273,13 +269,6 @@ def _hide(schema: object, hidden: set[str], depth: int) -> object:
     return _with_parts_hidden(shown, hidden, depth - 1)
 
 
-def _override(schema: object, parameter: Parameter) -> Any:
-    if not isinstance(schema, dict):  # `true`, which takes anything
-        schema = {}
-    texts = {"description": parameter.description, "default": parameter.default}
-    return {**schema, **{key: value for key, value in texts.items() if value is not None}}
-
-
 def check_arguments(arguments: Fields, schema: Mapping[str, Any], parameters: Parameters) -> None:
     """Compare a client's arguments with the schema that it sees. `schema`: the server's own.
 
@@ -318,7 +307,7 @@ def fill_in(arguments: Fields, parameters: Parameters) -> Fields:
 def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
     """Return a sentence about what is wrong with a value, and where; None when the schema takes it.
 
-    No reference is fetched: one to another document cannot be understood. Raises NotJudged.
+    Raises NotJudged.
     """
     # Not at the top: few need it, and it is large.
     from jsonschema.exceptions import UnknownType, best_match
@@ -338,6 +327,7 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
         judge = _bounded(validator_for(schema, default=Draft202012Validator))
         # `$schema` would make the library choose its own validator class, without the budget.
         own = {keyword: member for keyword, member in schema.items() if keyword != "$schema"}
+        # With an empty registry no reference is fetched: one to another document cannot be understood.
         error = best_match(judge(own, registry=Registry()).iter_errors(value))
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as mistake:
         raise NotJudged("its schema is malformed") from mistake
@@ -350,6 +340,8 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
     return f"{where}: {text}" if where else text
 
 
+# A schema is untrusted text: it may refer to itself, double at each reference, or have a pattern that takes
+# exponential time.
 _budget: ContextVar[list[int]] = ContextVar("_budget")
 """[steps left, bytes of the whole schema] for the value that is being judged."""
 
@@ -391,7 +383,8 @@ def _cost(name: str, value: Any, instance: Any, schema_bytes: int) -> int:
 
 
 def _match(_validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """Apply `pattern` by RE2, in time that grows with the text alone, however bad the pattern is."""
+    """Apply `pattern` by RE2."""
+    # In time that grows with the text alone, however bad the pattern is.
     import re2
     from jsonschema.exceptions import ValidationError
 
@@ -417,7 +410,9 @@ def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[s
             value, own = getattr(parameter, key), own_properties[name]
             if value is not None and isinstance(own, dict):
                 try:
-                    mistake = find_mistake(value, {**_definitions(schema), **own})
+                    # With the parts of the schema that references inside of it may lead to.
+                    shared = {key: schema[key] for key in _SHARED if key in schema}
+                    mistake = find_mistake(value, {**shared, **own})
                 except NotJudged as reason:
                     mistake = f"not checked, the server will judge: {reason}"
                 if mistake is not None:
@@ -426,8 +421,3 @@ def find_bad_values(schema: Mapping[str, Any], parameters: Parameters) -> list[s
         if parameter.hidden and parameter.default is None and isinstance(needed, list) and name in needed:
             mistakes.append(f"{name} is hidden, but the server requires it; give it a `value`")
     return mistakes
-
-
-def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a schema that references inside of it may lead to."""
-    return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}

@@ -1,7 +1,6 @@
 """Remember which client owns a thing that a server names by an id: a task, a URL that a user was sent to.
 
-A thing is named by (upstream key, the upstream's own id) and has at most one owner, the first one. A thing
-without an owner may be used by its id alone: ids are made to be unguessable.
+A thing is named by (upstream key, the upstream's own id) and has at most one owner, the first one.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ class Ownership(Generic[NoteT]):
 
     def may_use(self, upstream: str, own_id: str, client: object) -> bool:
         """Return whether a thing is `client`'s, or has no owner."""
+        # Then its id is enough: ids are made to be unguessable.
         return self.find(upstream, own_id) is None or self.is_of(upstream, own_id, client)
 
     def leave(self, owner: object) -> None:

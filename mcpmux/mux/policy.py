@@ -112,6 +112,7 @@ class Rule:
 
     def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
         """Return which of its members do not fit, for any target; none when it is about this use."""
+        # An unknown client has no name, which `*` would fit.
         fits = {
             "principals": not self._principals
             or (bool(principal) and is_among(self._principals, principal.name)),
@@ -129,9 +130,12 @@ class Rule:
             return True
         if target is SOME:
             return self.allow
+        # What is unknown of a use counts against it.
         if target is None:
             return not self.allow
         if method == m.TEMPLATES_LIST:
+            # A client that may read a URI sees each template for it: one is hidden only if all that it stands
+            # for is denied.
             fits = self._may_fit_of if self.allow else self._covers
             return fits(target.text, upstream)
         kind = RESOURCES if target.is_uri else KIND_OF.get(method, "")

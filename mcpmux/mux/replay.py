@@ -86,10 +86,8 @@ class ReplayBuffer:
         self._last.setdefault(stream, 0)
 
     def restore(self, stream: int, number: int, data: bytes, now: float) -> None:
-        """Keep an event of an earlier process. Events come in order, and perhaps twice.
-
-        The events before the first restored one of a stream are gone, unless the stream was opened.
-        """
+        """Keep an event of an earlier process. Events come in order, and perhaps twice."""
+        # The events before the first restored one of a stream are gone, unless the stream was opened.
         if stream not in self._last:
             self._gone[stream] = number - 1
         elif number <= self._last[stream]:  # kept twice: its writer could not know that it had arrived
@@ -104,12 +102,12 @@ class ReplayBuffer:
     def add(self, stream: int, data: bytes, now: float, said: SameEvent | None = None) -> KeptEvent:
         """Keep the next event of a stream. Return it with its number.
 
-        `said`: the stream and the data, to drop an older event with the same data. It costs least when it is
-        the same object each time.
+        `said`: the stream and the data, to drop an older event with the same data.
         """
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
         event, kept = KeptEvent(stream, number, data, now), self._kept
+        # It costs least when `said` is the same object each time.
         key = said or (stream, number)
         if key in kept:
             kept[key] = event
@@ -138,7 +136,10 @@ class ReplayBuffer:
     def after(self, event_id: str, now: float) -> tuple[int, list[KeptEvent]]:
         """Return (stream, its events behind `event_id`, oldest first). Raises Gone, Ahead."""
         self.trim(now)
-        stream, number = _parse(event_id)
+        place, _, position = event_id.partition("-")
+        if not (place.isdecimal() and position.isdecimal() and len(event_id) < 40):
+            raise Gone(f"event {event_id[:40]!r} was never sent in this session")
+        stream, number = int(place), int(position)
         if number > self._last.get(stream, -1):
             raise Ahead(stream, number)
         if number < self._gone.get(stream, 0):
@@ -156,10 +157,3 @@ class ReplayBuffer:
         self._closed.discard(stream)
         self._last.pop(stream, None)
         self._gone.pop(stream, None)
-
-
-def _parse(event_id: str) -> tuple[int, int]:
-    stream, _, number = event_id.partition("-")
-    if not (stream.isdecimal() and number.isdecimal() and len(event_id) < 40):
-        raise Gone(f"event {event_id[:40]!r} was never sent in this session")
-    return int(stream), int(number)

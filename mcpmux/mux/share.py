@@ -21,8 +21,7 @@ CONNECTIONS_SETTING: Final = "limits.max_connections_per_address"  # an address 
 def origin_of(peer: str) -> str:
     """Return the host of a peer's address and port, reduced to what one client cannot choose.
 
-    A client with an IPv6 address has the whole /64 network of it. An address of this machine is "": behind a
-    proxy it may be any client's.
+    An address of this machine is "".
     """
     host = peer.rpartition(":")[0].strip("[]")
     try:
@@ -31,9 +30,11 @@ def origin_of(peer: str) -> str:
         return host
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:
+            # A client with an IPv6 address has the whole /64 network of it.
             network = ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64))
             return "" if address.is_loopback else str(network)
         address = address.ipv4_mapped
+    # Behind a proxy on this machine, its address may be any client's.
     return "" if address.is_loopback else str(address)
 
 

@@ -24,7 +24,6 @@ upstreams; `tools`, `prompts`, `resources` and `templates` name items as upstrea
 of globs, separated by commas; an absent key does not narrow the view, but with `resources` alone there are no
 templates. Other parts of a query are ignored, unless one looks like a misspelt key. A narrowing becomes
 Views, one of the upstreams and one of the items: the client gets what is in its own view and in these.
-Together they hold as many selectors as the query has globs, and not the products of lists.
 """
 
 from __future__ import annotations
@@ -190,15 +189,15 @@ class Selection:
         """Return the selection of readable resources: the selected ones, and those of selected templates."""
         if (readable := self._known.get((upstream, READABLE))) is None:
             listed = self._selected(upstream, RESOURCES)
-            readable = _Selected([*listed.included, *self._expansions(upstream)], listed.excluded)
+            selectors = self._view.include
+            including = [selector for selector in selectors if _is_about(selector, upstream, TEMPLATES)]
+            templates = self._globs(self._naming.certain, including, upstream, TEMPLATES, {})
+            # What a template can stand for: its literal text, with any text in place of the expressions.
+            texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
+            expansions = [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
+            readable = _Selected([*listed.included, *expansions], listed.excluded)
             self._known[upstream, READABLE] = readable
         return readable
-
-    def _expansions(self, upstream: str) -> list[TargetGlob]:
-        including = [selector for selector in self._view.include if _is_about(selector, upstream, TEMPLATES)]
-        templates = self._globs(self._naming.certain, including, upstream, TEMPLATES, {})
-        texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
-        return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
 
     def _selected(self, upstream: str, kind: str) -> _Selected:
         if (selected := self._known.get((upstream, kind))) is None:
@@ -228,7 +227,13 @@ class Selection:
         globs: list[TargetGlob] = []
         for selector in selectors:
             own = fits(selector.name or "*", upstream, kind, _among(selector), self._name)
-            globs += _by_hints(selector, own, known)
+            if selector.hints:
+                # Then it is about the known tools with these hints, by their names.
+                hints_asked_for = selector.hints.items()
+                fitting = (name for name, hints in known.items() if hints_asked_for <= hints.items())
+                names = [name for name in fitting if any(glob.fits(name) for glob in own)]
+                own = [ExactNames(names)] if names else []
+            globs += own
         return globs
 
 
@@ -241,16 +246,6 @@ def _is_about(selector: Selector, upstream: str, kind: str) -> bool:
     return is_of_kind and is_among(_among(selector), upstream)
 
 
-def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list[TargetGlob]:
-    """Return the globs; for a selector with hints, the known tools with these hints that they fit."""
-    if not selector.hints:
-        return globs
-    hints_asked_for = selector.hints.items()
-    fitting = (name for name, hints in known.items() if hints_asked_for <= hints.items())
-    names = [name for name in fitting if any(glob.fits(name) for glob in globs)]
-    return [ExactNames(names)] if names else []
-
-
 Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
 """The hints in the annotations of tools, by the names of the tools."""
 
@@ -258,10 +253,11 @@ Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
 def hints_of(annotations: Any) -> dict[str, bool]:
     """Return the hints in the annotations of a tool, of any type, with the defaults of the specification.
 
-    Without annotations a tool may do anything. A tool that only reads does not destroy, and a repeated call
-    has no further effect. Source: `ToolAnnotations` of 2026-07-28.
+    Source: `ToolAnnotations` of 2026-07-28.
     """
+    # Without annotations a tool may do anything.
     members = annotations if isinstance(annotations, dict) else {}
+    # A tool that only reads does not destroy, and a repeated call has no further effect.
     reads_only = members.get("readOnlyHint") is True
     return {
         "readOnlyHint": reads_only,
@@ -373,14 +369,16 @@ def _read(query: str) -> str:
                 named.setdefault(key, set()).add(str(ITEM.read(item)))
             except InvalidValue as mistake:
                 raise BadNarrowing(f"the query's {key}: {mistake}; commas stand between several") from None
-    return "&".join(f"{key}={_encoded(named[key])}" for key in KEYS if key in named)
+    parts = []
+    for key in KEYS:
+        if key in named:
+            # Sorted, so that queries for the same things have the same narrowing.
+            encoded = ",".join(quote(item, safe=_PLAIN) for item in sorted(named[key]))
+            parts.append(f"{key}={encoded}")
+    return "&".join(parts)
 
 
 _read_again = lru_cache(REMEMBERED)(_read)
-
-
-def _encoded(items: set[str]) -> str:
-    return ",".join(quote(item, safe=_PLAIN) for item in sorted(items))
 
 
 def globs_in(narrowing: str) -> Mapping[str, list[str]]:
@@ -391,6 +389,7 @@ def globs_in(narrowing: str) -> Mapping[str, list[str]]:
 
 def views_of(narrowing: str) -> Iterator[View]:
     """Yield the Views for a result of `read_narrowing`; the client gets what is in all of them."""
+    # Two views together hold as many selectors as the query has globs, one view the products of lists.
     globs = {**globs_in(narrowing)}
     upstreams = globs.pop(UPSTREAMS, None)
     if upstreams is not None:

@@ -23,8 +23,7 @@ The owner:
     any                                another replica is the owner           TRUSTED
 
 A listen is replaced, never changed: the next one asks for all URIs, and the one before ends once it is
-acknowledged. A URI that changes to the shared way stays subscribed in the direct way for a while, as the
-owner may pass on an update later than it was asked.
+acknowledged. A URI that changes to the shared way stays subscribed in the direct way for a while.
 """
 
 from __future__ import annotations
@@ -112,7 +111,8 @@ class Wanted:
     def begin(self, owner: Any, *, for_lists: bool) -> None:
         """Begin a connection, without any listen. `owner`: the object to ask for shared URIs, or None."""
         self.direct, self.shared = Way(for_lists=for_lists), Way()
-        self.refused.clear()  # a refusal is for one connection: a restarted server may agree
+        # A refusal is for one connection: a restarted server may agree.
+        self.refused.clear()
         self._both_until = -math.inf
         self.follow(owner)
 
@@ -179,7 +179,8 @@ class Wanted:
     # Events
 
     def look_again(self) -> None:
-        """Note that some URIs may not be wanted any more: later clients of them are owed no change."""
+        """Note that some URIs may not be wanted any more."""
+        # Later clients of them are owed no change.
         if self._missed or self.refused:
             uris = self.uris()
             self._missed &= uris
@@ -258,12 +259,14 @@ class Wanted:
         if not goes_on and (not way.is_open or way.server == server):
             self._lose(way, way.agreed)
         if self._lose(way, way.agreed - granted) - asked:
-            self.turn += 1  # they were dropped, and are wanted again since it was asked
+            # They were dropped, and are wanted again since it was asked.
+            self.turn += 1
         way.server, way.asked, way.is_open = server, asked, True
         way.is_asking = way.has_gap = False
         if way is self.shared:
             self._trust = Trust.TRUSTED
             way.asked = granted
+            # The owner may pass on an update later than it was asked.
             if not granted.isdisjoint(self.direct.agreed):
                 self._both_until = now + settle_seconds
                 self.direct.ask_at(self._both_until)
@@ -317,7 +320,8 @@ class Wanted:
     def end_replaced(self, server: object, granted: frozenset[str], *, is_over: bool) -> None:
         """End a listen of the shared way that another one has replaced. `is_over`: see `break_off`."""
         if not is_over or not self.shared.is_open or self.shared.server != server:
-            self.miss(granted & self.agreed)  # its last updates may be lost
+            # Its last updates may be lost.
+            self.miss(granted & self.agreed)
 
     def _lose(self, way: Way, uris: Iterable[str]) -> frozenset[str]:
         """Remove `uris` from `way`. Return those that are missed from now on."""

@@ -160,7 +160,7 @@ def _with_tight_schemas(tool: Fields) -> Fields:
 
 
 def upgrade_code(error: RpcError, *, modern: bool) -> RpcError:
-    """Return an error of a server, `modern` or not, without a code that means something else to the client."""
+    """Return an error of a server, `modern` or not, without a code that means something else to clients."""
     # A modern server's own codes are those of MCP, but some of them are about its leg: the client has chosen
     # neither the headers nor the version there.
     # An answer of mcpmux itself is no raw JSON, and may well have such a code.
