@@ -317,6 +317,7 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
             raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
         if error.get("code") != before.code or not isinstance(error.get("message"), str):
             raise BadVerdict("its error has another `code`, or no `message`")
+        # It fails here, as a fault of the interceptor, if JSON cannot hold it.
         raw(error.get("data"))
         return RpcError(before.code, error["message"], error.get("data"))
     assert change.result is not None

@@ -1,7 +1,5 @@
 """Check the items of lists against the protocol's schema, and mend them where that is safe.
 
-SDKs read a list as a whole. One tool without an input schema costs their clients the tools of all servers.
-
 The shapes below are those of all revisions together, the strictest where they differ: a revision that does
 not know a member allows anything in its place. Members that no revision knows are never looked at.
 
@@ -242,6 +240,8 @@ def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[I
 
     Raises ValueError when `items` is not an array.
     """
+    # SDKs read a list as a whole. One tool without an input schema would cost their clients the tools of all
+    # servers.
     form, key = _FORMS[method], NAMED_BY[method]
     names: dict[str, None] = {}
     fitting: list[Fields] = []

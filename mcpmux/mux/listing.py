@@ -2,8 +2,7 @@
 
     unknown --learn--> known --changed, or KNOWN_SECONDS over--> outdated --learn--> known
 
-An outdated list stays readable until it is learned again. A change that is reported while the list is fetched
-leaves it outdated: the fetched list may be from before the change.
+An outdated list stays readable until it is learned again.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ class Listing:
             name: {key: item[key].copy() for key in _KEPT if key in item} for name, item in items.items()
         }
         self._hints = None
+        # A list that was fetched while a change was reported may be from before the change.
         self._until = now + KNOWN_SECONDS if changes == self.changes else -math.inf
 
     # About tools

@@ -7,8 +7,7 @@ many whole rounds as it takes to reach the page size.
 Laws: walking all pages yields every item exactly once; the order does not depend on the page size; an
 upstream page is fetched once per walk; a failed upstream loses only its own items and is reported.
 
-Some servers list an item twice, or begin again where their list should end. A combined page has no item
-twice. Between pages that is not certain, see `Before`.
+A combined page has no item twice. Between pages that is not certain, see `Before`.
 
 State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
 Only this file changes it.
@@ -145,11 +144,7 @@ def expose_list(method: str, items: Raw, space: Space) -> Exposed:
 
 
 def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> EncodedList | None:
-    """Return the list with a prefix before all items' names; None where that is not surely right.
-
-    The prefix is put into each member that is spelled as the items' names are. That is right if it makes as
-    many changes as there are items, and each item's name changes as it should: then nothing else has changed.
-    """
+    """Return the list with a prefix before all items' names; None where that is not surely right."""
     if key == "name":
         expected = list(map(space.expose_name, own))
     elif _UI in "\n".join(own):
@@ -159,6 +154,9 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
     # All items of one upstream get the same prefix, so the first one shows it.
     prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
     for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
+        # The prefix is put into each member that is spelled as the items' names are. That is right if it
+        # makes as many changes as there are items, and each item's name changes as it should: then nothing
+        # else has changed.
         parts = data.split(start)
         if len(parts) == len(own) + 1:
             changed = (start + prefix).join(parts).strip()
@@ -185,6 +183,7 @@ BEGINS_AGAIN: Final = ItemProblem(
 )
 
 
+# Some servers list an item twice, or begin again where their list should end.
 class Before:
     """The names of one upstream's items so far: on this combined page, and by marks in its cursor."""
 

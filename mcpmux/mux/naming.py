@@ -157,11 +157,11 @@ class Naming:
     ) -> Iterator[str]:
         """Yield a sentence when a text at `place` in the settings selects no listed thing.
 
-        `among`: globs of the upstreams that it is about; `fits`: `certain` or `possible`. An upstream that is
-        missing from `names` may have any thing.
+        `among`: globs of the upstreams that it is about; `fits`: `certain` or `possible`.
         """
         owner = next(filter(None, (self.owner_of(text, kind, among) for kind in kinds)), None)
         about = [upstream for upstream in upstreams if is_among(among, upstream)]
+        # An upstream that is missing from `names` may have any thing.
         if not about or any(name not in names for name in (about if owner is None else [owner])):
             return
         listed = {upstream: names[upstream] for upstream in about if upstream in names}

@@ -89,15 +89,14 @@ def matches(glob: Glob, text: str) -> bool:
 
 
 def may_meet(one: Glob, other: Glob) -> bool:
-    """Return whether there is a text that both globs stand for.
-
-    Between its first and last piece a glob with a star takes any text, so for two such globs only their ends
-    can be at odds: a text with the longer of both beginnings, all middle pieces and the longer end is both.
-    """
+    """Return whether there is a text that both globs stand for."""
     if len(one) == 1:
         return matches(other, one[0])
     if len(other) == 1:
         return matches(one, other[0])
+    # Between its first and last piece a glob with a star takes any text, so for two such globs only their
+    # ends can be at odds: a text with the longer of both beginnings, all middle pieces and the longer end is
+    # both.
     short_head, head = sorted((one[0], other[0]), key=len)
     short_tail, tail = sorted((one[-1], other[-1]), key=len)
     return head.startswith(short_head) and tail.endswith(short_tail)

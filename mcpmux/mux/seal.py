@@ -143,6 +143,7 @@ class CursorSeal(_Seal):
         Only `principal` can use it. Neither `kind` nor the principal's name has a NUL in it.
         """
         body = encode(positions)
+        # Of a small body, the compressed form is longer.
         packed = zlib.compress(body, 6)
         text = self._seal(_DEFLATED + packed if len(packed) < len(body) else _PLAIN + body, kind, principal)
         if len(body) > _BODY_LIMIT or len(text) > CURSOR_LIMIT:

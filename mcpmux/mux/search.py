@@ -124,7 +124,7 @@ _EMPTY: Final = (
     "on or our so some that the their them then there these this to tool tools up use want was we what when "
     "where which who whose with you your"
 )
-"""Words of questions without a meaning for the search, though few tools may have them."""
+# They have no meaning for the search, though few tools may have them, which would make them weigh much.
 _EMPTY_WORDS: Final = frozenset(_EMPTY.split())
 
 
@@ -167,7 +167,8 @@ class Index:
 
 
 def _spaced(text: str) -> str:
-    """Return a text with words in CamelCase also split, so that each part can be found."""
+    """Return a text with words in CamelCase also split."""
+    # So that each part can be found.
     spaced = _HUMP.sub(" ", text)
     return text if spaced == text else f"{text} {spaced}"
 

@@ -145,10 +145,7 @@ def is_at_or_above(above: str, uri: str) -> bool:
 
 
 def parents(uri: str) -> Iterator[str]:
-    """Yield every URI that `uri` is a sub-resource of, the shortest first.
-
-    An untrusted URI can have as many as it has characters: take only as many as are needed.
-    """
+    """Yield every URI that `uri` is a sub-resource of, the shortest first. There may be very many."""
     last = 0
     for separator in _SEPARATOR.finditer(uri):
         start = separator.start()
@@ -160,7 +157,8 @@ def parents(uri: str) -> Iterator[str]:
 
 def find_above(known: Collection[str], uri: str) -> list[str]:
     """Return those of the `known` URIs that are `uri` or above it, nearest first."""
-    # A URI can have more parents than URIs are known; then each of these is compared with it.
+    # An untrusted URI can have as many parents as characters, and more than URIs are known; then each of
+    # these is compared with it.
     candidates = [*islice(parents(uri), PARENTS_LIMIT + 1), uri]
     if len(candidates) <= PARENTS_LIMIT + 1:
         return [above for above in reversed(candidates) if above in known]

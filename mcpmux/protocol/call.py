@@ -54,8 +54,8 @@ MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_L
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
 
+# Parameters that are remembered in many places, so their length is limited.
 _SHORT: Final = ("name", "taskId")
-"""Parameters that are remembered in many places, so their length is limited."""
 
 KEPT: Final = 256  # decoded values of `_meta` that are kept
 KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded anew each time
@@ -129,6 +129,7 @@ class Call(Value):
         try:
             fields = params.copy() if isinstance(params, dict) else decode_fields(params)
             meta = fields.pop(META, None)
+            # A client repeats the same `_meta` in each request, so its members are kept.
             if meta is not None:
                 data = bytes(meta)
                 remembered = _kept.get(data)
@@ -301,6 +302,7 @@ def check_complete(result: Fields) -> None:
 def check_call(call: Call) -> None:
     """Check that the required members of `_meta` are present and valid. Raises RpcError."""
     meta = call.meta
+    # Most requests repeat a `_meta` that was checked before.
     if isinstance(meta, Meta) and meta.sound:
         return
     version = stated_version(call)

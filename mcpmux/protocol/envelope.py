@@ -183,6 +183,7 @@ def decode_message(data: bytes) -> Message:
         return _decode_message(data)
     except UNREADABLE as unreadable:
         reason = _parse_error(unreadable)
+    # Only now: repair costs more than decoding.
     text = repaired(data)
     if text != data:
         with suppress(*UNREADABLE):

@@ -103,7 +103,8 @@ class LineDecoder:
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
         self._kept += piece
-        if self._size > self._limit + 1:  # 1: a CR may be the last byte, which does not count
+        # 1 more: a CR may be the last byte, which does not count.
+        if self._size > self._limit + 1:
             del self._kept[self._end_bytes : len(self._kept) - self._end_bytes]
 
 

@@ -11,8 +11,7 @@ Many programs make the same mistakes, which are repaired:
     NaN, Infinity, -Infinity                                become null, as JSON.stringify writes them
 
 Promises: the rest of the text keeps its bytes; valid JSON is returned unchanged. Refuses to guess: text with
-any other mistake stays malformed, and the decoder reports it. Repair costs more than decoding, so it is used
-only for text that the decoder has refused.
+any other mistake stays malformed, and the decoder reports it.
 
 Source: RFC 8259; "replacement of maximal subparts" in the Unicode Standard, section 3.9, for UTF-8.
 """

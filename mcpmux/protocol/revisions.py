@@ -32,5 +32,6 @@ def is_modern(revision: str) -> bool:
 
 
 def allows_batch(revision: str) -> bool:
-    """Return whether JSON-RPC batches exist: in 2025-03-26 only (a MUST there, removed in 2025-06-18)."""
+    """Return whether JSON-RPC batches exist."""
+    # A MUST in 2025-03-26, removed in 2025-06-18.
     return revision == V_2025_03_26

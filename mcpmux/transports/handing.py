@@ -100,14 +100,12 @@ class ConnectionChannel:
 
 
 class HandedListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener for connections that another process has accepted, and that `put` brings here.
-
-    It queues none: a connection that is not taken stays with the caller of `put`.
-    """
+    """A listener for connections that another process has accepted, and that `put` brings here."""
 
     def __init__(self, number: int, channel: ConnectionChannel) -> None:
         """`number`: the listener's. `channel`: to the process that accepts connections."""
         self._number, self._channel = number, channel
+        # None is queued here: a connection that is not taken stays with the caller of `put`.
         self._in, self._out = trio.open_memory_channel[trio.SocketStream](0)
 
     async def put(self, stream: trio.SocketStream) -> bool:

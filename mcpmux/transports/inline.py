@@ -6,9 +6,8 @@
     ASLEEP, WAITING -- awaited -----> ATTENDED   from now on the awaiting task runs it as if it had called it
     RUNNING, ATTENDED -- it ends ---> OVER
 
-Most exchanges wait for one thing only, the answer of a server, and everything before and after it can be done
-where bytes are read. A task for each would cost more than the work. So an exchange is an ordinary coroutine:
-the code that has something for it runs it, and it gets a task as soon as it waits for anything else.
+An exchange is an ordinary coroutine: the code that has something for it runs it, and it gets a task as soon
+as it waits for anything else than the answer of a server.
 
 Rule: a coroutine that may run inline awaits `in_task()` before anything of trio that waits or opens a cancel
 scope. In a task, `in_task` does nothing, and `woken` sleeps until it is woken.
@@ -40,8 +39,9 @@ class WakeSource(Protocol):
 
 
 class _Pause:
-    """A value that a coroutine yields to its runner, once, by an iterator: a generator would cost more."""
+    """A value that a coroutine yields to its runner, once."""
 
+    # By an iterator: a generator would cost more.
     def __await__(self) -> Any:
         return iter((self,))
 
@@ -103,6 +103,8 @@ async def _sleep(source: WakeSource) -> None:
     await wait_task_rescheduled(abort)
 
 
+# Most exchanges wait for one thing only, the answer of a server, and everything before and after it can be
+# done where bytes are read. A task for each would cost more than the work.
 class Inline:
     """A coroutine without a task. `start` it, and await this whenever it is neither asleep nor over.
 

@@ -76,6 +76,7 @@ class LineStream(MessageStream):
         self.queue = SendQueue(lambda lines: stream.send_all(b"".join(lines)))
 
     async def send(self, message: bytes) -> None:
+        # Queued whole, or not at all if this is cancelled while it waits.
         line = encode_line(message)
         while not self.queue.offer(line):
             if self.queue.end is not None:
@@ -188,7 +189,7 @@ async def sending(messages: Messages, queue: SendQueue) -> AsyncIterator[Message
         try:
             yield messages
         finally:
-            # While the writer still runs, as it sends what is queued.
+            # While the writer still runs, as it sends what is queued: leaving the nursery waits for it.
             await messages.aclose()
 
 

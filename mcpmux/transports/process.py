@@ -41,8 +41,8 @@ EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, in 
 OWN_SECRETS = frozenset({"MCPMUX_TOKEN", "MCPMUX_ADMIN_TOKEN", "MCPMUX_AUDIT_KEY"})
 """Variables that are for mcpmux alone. A child has them only if its `env` in the settings names them."""
 
+# Ctrl-C in our terminal must not reach the child: mcpmux stops it by the ladder.
 _APART: dict[str, Any] = {}
-"""Options that keep Ctrl-C in our terminal from the child: mcpmux stops it by the ladder."""
 if sys.platform == "win32":
     _APART["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
 else:
@@ -184,7 +184,8 @@ def _advice(program: str, env: Mapping[str, str], cwd: Path | None, error: OSErr
 
 
 def _program(command: str) -> str:
-    """Return the path to start. Windows looks only for `.exe` files, and `npx` is `npx.cmd` there."""
+    """Return the path to start."""
+    # Windows looks only for `.exe` files, and `npx` is `npx.cmd` there.
     return shutil.which(command) or command if sys.platform == "win32" else command
 
 

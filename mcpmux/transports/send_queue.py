@@ -13,7 +13,7 @@ import trio
 
 QUEUE_BYTES: Final = 256 * 1024  # waiting to be sent, after which senders wait: a few full kernel buffers
 FLUSH_SECONDS = 2.0  # for the last messages when closing; a peer that does not read loses them
-LAST_WORDS_SECONDS = 2.0  # a peer that stopped reading is gone; what it said before that is still taken
+LAST_WORDS_SECONDS = 2.0  # for what a peer has said that stopped reading
 
 BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -48,7 +48,8 @@ class SendQueue:
         self.done = trio.Event()  # sending is over: all is sent, or the stream broke
 
     async def room(self) -> None:
-        """Wait while too much is queued and more would be taken. A checkpoint only when it has to wait."""
+        """Wait while too much is queued and more would be taken."""
+        # A checkpoint only when it has to wait.
         while self._queued_bytes >= QUEUE_BYTES and self.end is None:
             await self._room.park()
 
@@ -82,7 +83,8 @@ class SendQueue:
         self._take()
 
     def stop(self) -> None:
-        """Stop sending at once. A piece that is being sent is cut off: the stream is of no use any more."""
+        """Stop sending at once."""
+        # A piece that is being sent is cut off, so the stream is of no use any more.
         self._sending.cancel(reason="the connection is closed")
 
     async def close(self) -> None:
@@ -118,6 +120,7 @@ class SendQueue:
                     else:
                         await self._work.park()
         except BROKEN as error:
+            # A peer that stopped reading is gone; what it said before that is still taken.
             self.finish(reason=f"cannot send: {error.__cause__ or error}")
             self._read_deadline = self._reading.deadline = trio.current_time() + LAST_WORDS_SECONDS
         finally:

@@ -32,7 +32,8 @@ KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that 
 
 
 def add_part(parts: list[bytes | bytearray], part: bytes) -> None:
-    """Add a part to those of a message, joining small ones, so that memory stays near the message's size."""
+    """Add a part to those of a message, joining small ones."""
+    # Each part is an object: of many small ones these would take more memory than the message.
     if not parts or len(part) >= SMALL_PART:
         parts.append(part)
         return
@@ -76,10 +77,8 @@ def encode_event(
 
 
 def with_id(event: bytes, event_id: str) -> bytes:
-    """Return an encoded event with an id, which it had not: an event for many readers is encoded once.
-
-    Raises as `encode_event`.
-    """
+    """Return an encoded event with an id, which it had not. Raises as `encode_event`."""
+    # An event for many readers is encoded once, and has another id for each of them.
     return b"id: %b\n%b" % (_one_line(event_id), event)
 
 

@@ -107,7 +107,8 @@ class WebClient(NamedTuple):
         request = httpx.Request(method, url, headers=headers, content=body, extensions=_EXTENSIONS)
         transport = await trio.to_thread.run_sync(self._make_transport, place)
         try:
-            async with transport:  # no httpx.AsyncClient: it adds headers, cookies and the environment
+            # No httpx.AsyncClient: it adds headers, cookies and the environment.
+            async with transport:
                 answered = await self._send(request, transport, authority)
                 response = WebResponse(answered, self.body_bytes)
                 try:

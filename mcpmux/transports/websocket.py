@@ -256,7 +256,8 @@ class WebSocketStream(MessageStream):
     def open(self, connection: WebSocketConnection) -> None:
         """Begin to send and receive."""
         self._connection = connection
-        self.wire.head = b""  # there may be secrets in it
+        # There may be secrets in it.
+        self.wire.head = b""
         self.wire.opened.set()
         self._nursery.start_soon(self.queue.run, name="message writer")
 
@@ -357,7 +358,8 @@ async def open_websocket(
                     yield messages
             finally:
                 await messages.aclose()
-        if failure is not None:  # here it leaves in no group
+        # Here, outside of the nursery, it leaves in no group.
+        if failure is not None:
             raise failure
     finally:
         if stream is not None:
@@ -380,7 +382,8 @@ async def shake_hands(
         answer.feed(head)
         while not answer.complete and answer.body_bytes < BODY_BYTES:
             answer.feed(bytes(await messages.wire.stream.receive_some(RECEIVE_BYTES)))
-    nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
+    # Without the query, which may hold secrets.
+    nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"
     if answer.status:
         text = printable(answer.take_body()[:BODY_BYTES].decode(errors="replace").strip())
         refused = f"{nothing_there}: the server answered {answer.status}"
@@ -426,8 +429,9 @@ class HandshakePolicy:
         reason = self.policy.refuses(headers.get("host", ""), headers.get("origin"))
         if reason is not None:
             return 403, reason, ()
+        # Behind the head come the frames.
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 400, "a WebSocket handshake has no body", ()  # behind it come the frames
+            return 400, "a WebSocket handshake has no body", ()
         if request.proposed_subprotocols and SUBPROTOCOL not in request.proposed_subprotocols:
             return 400, f"the subprotocol here is {SUBPROTOCOL!r}; offer it, or none", ()
         return None
@@ -439,7 +443,8 @@ def _headers(request: WebSocketRequest, head: bytes) -> dict[str, str]:
     for raw_name, raw_value in request.headers:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    if (host := HOST.search(head)) is not None:  # which the library does not show
+    # The library does not show it.
+    if (host := HOST.search(head)) is not None:
         headers["host"] = host[1].decode("latin-1")
     return headers
 

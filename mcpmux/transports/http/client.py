@@ -1,9 +1,8 @@
 """An HTTP/1.1 client for one origin: a bounded pool of connections, the last one used first.
 
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
-connection, which is how HTTP cancels. A reader that has everything but the end of a stream calls `finish`,
-and the connection is used again once that end has come. No redirects, no decompression, no HEAD. The pool has
-no tasks.
+connection, unless only the end of a stream is missing: then the connection is used again once that end has
+come. No redirects, no decompression, no HEAD. The pool has no tasks.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class HttpConnection:
     def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
         """Send a small request without waiting, and let the poller receive the response.
 
-        `take_over` lets a task go on with it. Return False, closing the stream, if only a part was sent: the
-        server cannot act on a part. So it is if the stream has something to receive already.
+        `take_over` lets a task go on with it. Return False, closing the stream, if not all of it was sent.
         """
         byte_stream = self.byte_stream
         if self._poller is None:
+            # What has come before a request belongs to none.
             if byte_stream.early:
                 self.close()
                 return False
@@ -106,6 +105,7 @@ class HttpConnection:
         self.failure = None
         try:
             if byte_stream.send_nowait(request) < len(request):
+                # The server cannot act on a part, so that the request may be sent once more.
                 self.close()
                 return False
         except TransportClosed:
@@ -162,16 +162,14 @@ class HttpConnection:
             raise
 
     async def receive_rest(self) -> bytearray:
-        """Return a body whose length is known, received without another copy. Raises as `exchange`.
-
-        The memory is at most twice what the server has sent, or ROOM_BYTES, however much it announces.
-        """
+        """Return a body whose length is known, received without another copy. Raises as `exchange`."""
         parser = self.parser
         begun = parser.take_body()
         filled, size = len(begun), len(begun) + parser.missing
         body = bytearray(min(size, max(filled, ROOM_BYTES)))
         body[:filled] = begun
         while filled < size:
+            # At most twice what the server has sent, or ROOM_BYTES, however much it announces.
             if filled == len(body):
                 body += bytes(min(filled, size - filled))
             with memoryview(body) as room, room[filled:] as rest:
@@ -200,7 +198,8 @@ class HttpConnection:
         return True
 
     def leave(self) -> None:
-        """Wait ENDING_SECONDS for the end of a response, then close: the server may wait for that."""
+        """Wait ENDING_SECONDS for the end of a response, then close."""
+        # A server that sends no end may wait until the client closes.
         self.is_left = True
         if self._deadlines is not None:  # otherwise the next request looks
             self.until = trio.current_time() + ENDING_SECONDS
@@ -252,6 +251,7 @@ class HttpResponse:
 
     def hear_more(self, hear: Callable[[], None]) -> None:
         """Have `hear`, which calls this, called again when more has arrived."""
+        # It was taken before the call, so that a reader which is done is not called again.
         assert self._connection is not None
         self._connection.hear = hear
 
@@ -324,6 +324,7 @@ class HttpResponse:
             pool._running -= 1
         stays = parser.keep_alive if parser.complete else ends and parser.may_keep_alive
         if pool._closed or not stays:
+            # This is how HTTP cancels a response that is not complete.
             connection.close()
             return
         connection.idle_since = pool._clock()
@@ -530,11 +531,7 @@ class HttpPool:
             self._running -= 1
 
     def _take_idle(self, idempotent: bool) -> HttpConnection | None:
-        """Return the connection that was used last, if it is still good, or else one used before.
-
-        For an idempotent request, one that was just used is not checked: that costs a system call, and the
-        request can be repeated.
-        """
+        """Return the connection that was used last, if it is still good, or else one used before."""
         idle = self._idle
         usable: HttpConnection | None = None
         unended: list[HttpConnection] = []  # whose last response has not ended yet
@@ -548,6 +545,7 @@ class HttpPool:
                 continue
             is_good = is_whole and parser.keep_alive and seconds <= self.limits.idle_seconds
             # Anything to receive on an idle connection is the end, an error, or belongs to no request.
+            # Looking for it costs a system call, which an idempotent request can save, as it can be repeated.
             if is_good and (
                 (idempotent and seconds <= FRESH_SECONDS) or not connection.byte_stream.is_readable()
             ):

@@ -120,7 +120,8 @@ def has_no_body(status: int) -> bool:
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """Return one chunk of a chunked body; b"" for empty data, as an empty chunk would end the body."""
+    """Return one chunk of a chunked body; b"" for empty data."""
+    # An empty chunk would end the body (RFC 9112 section 7.1).
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
@@ -159,7 +160,8 @@ class HttpRequest:
         self.holding: Holding | None = None
 
     def __repr__(self) -> str:
-        return f"HttpRequest({self.method} {self.path})"  # the rest may be secret
+        # The rest may be secret.
+        return f"HttpRequest({self.method} {self.path})"
 
 
 # Parsing
@@ -199,12 +201,12 @@ _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 class KnownHead:
     """A good head, made by `learn`, with which the next message on the same connection is compared.
 
-    A peer on a connection that stays open sends the same head again and again. So this reads only the values
-    of VARYING, and of fields whose values have differed already: visible ASCII on one line, which every
-    parser reads alike. The parser gets everything else, from the message's first byte on: a head that
-    differs, or did not come in one piece, a message with bytes before or behind it. The result is always
-    that of the parser.
+    This reads only the values of VARYING, and of fields whose values have differed already. The parser gets
+    everything else, from the message's first byte on: a head that differs, or did not come in one piece, a
+    message with bytes before or behind it. The result is always that of the parser.
     """
+
+    # A peer on a connection that stays open sends the same head again and again.
 
     __slots__ = ("_end", "_headers", "_most", "_varying")
 
@@ -236,6 +238,7 @@ class KnownHead:
             # Empty values, and those with spaces around them, are left to the parser.
             if position <= start or text[start] == " " or text[position - 1] == " ":
                 return None
+            # Visible ASCII on one line is what every parser reads alike.
             value = data[start:position]
             if value.translate(_VISIBLE) != value:
                 return None
@@ -279,6 +282,7 @@ def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None)
     between[-1] += LINE_END
     if sum(map(len, between)) > LEARNED_BYTES:
         return None
+    # Peers with the same software send the same head, so one is kept for all connections.
     head = _known(tuple(fields), tuple(part.decode("latin-1") for part in between))
     # A head is of use only if it reads the message that it was made from.
     return head if head.read(data) is not None else None
@@ -454,6 +458,7 @@ class ResponseParser(MessageParser):
 
     def skip_rest(self) -> None:
         """Note that the `missing` bytes were received without the parser."""
+        # A large body is received into one place, see `HttpConnection.receive_rest`.
         self.received_bytes += self.missing
         self.body_bytes = self.length
         self.complete = True

@@ -74,18 +74,17 @@ class ReplyWriter:
     __slots__ = ("_scope", "_state", "byte_stream", "deadline", "rest")
 
     def __init__(self, state: ServerState, byte_stream: ByteStream, scope: trio.CancelScope) -> None:
-        """`scope`: the connection's; cancelling it ends the handler, so that sending never has to fail."""
+        """`scope`: the connection's."""
         self._state = state
         self.byte_stream = byte_stream
+        # Cancelling it ends the handler, so that sending never has to fail.
         self._scope = scope
         self.deadline = math.inf
         self.rest: memoryview | None = None
 
     def send(self, data: bytes) -> Awaitable[None]:
-        """Send all of `data`. The result must be awaited at once.
-
-        The rest of a cancelled call is sent before the next.
-        """
+        """Send all of `data`. The result must be awaited at once."""
+        # The rest of a cancelled call comes before the next.
         if self.rest is not None:
             return self._send_behind(data)
         try:
@@ -163,7 +162,7 @@ class HttpReply:
 
     `tap`, if there is one, sees all of a body, or each part of a stream when it is sent. `call_off` cancels
     the handler, for a reason: its answer is ended, an empty one if it has not begun, and the connection goes
-    on. Another task calls it while the handler works, so that the handler needs no cancel scope.
+    on. Another task calls it while the handler works.
     """
 
     __slots__ = (
@@ -175,11 +174,13 @@ class HttpReply:
         self, request: HttpRequest, writer: ReplyWriter, state: ServerState, call_off: Callable[[str], None]
     ) -> None:
         self.request = request
+        # In place of a cancel scope of the handler's own, which would cost it a task.
         self.call_off = call_off
         self._writer = writer
         self._state = state
         self.stage = NEW
-        self.is_kept_alive = False  # if True, comments keep proxies from taking the connection for dead
+        # If True, comments keep proxies on the way from taking a quiet connection for dead.
+        self.is_kept_alive = False
         self._quiet_since = state.now
         self.context: Context | None = None  # in which the handler works
         self._chunked = False
@@ -237,7 +238,8 @@ class HttpReply:
         if self.tap is not None:
             self.tap.see_stream(status, data)
         self._chunked = not self.request.http_1_0
-        if not self._chunked:  # then only the end of the connection ends the body
+        # HTTP/1.0 has no chunks: only the end of the connection ends the body.
+        if not self._chunked:
             self.request.keep_alive = False
         head = self._encode_head(status, fields)
         if self._chunked:

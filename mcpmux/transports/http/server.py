@@ -89,7 +89,8 @@ async def serve_http(
             await accepting.start(serve, name="http listeners")
             task_status.started()
             await stopping.wait()
-            state.draining = True  # from now on each response closes its connection
+            # From now on each response closes its connection.
+            state.draining = True
             accepting.cancel_scope.cancel()
         background.cancel_scope.cancel()
 
@@ -163,7 +164,8 @@ class _Server:
         return None
 
     async def _refuse(self, connection: ServerConnection, refusal: Refusal) -> None:
-        """Send a refusal, and keep the connection for a while, so that the client reads it before a reset."""
+        """Send a refusal, and keep the connection for a while."""
+        # Otherwise the client would get a reset before it has read the refusal.
         if len(self._refused) >= REFUSED_CONNECTIONS:
             self._refused.pop(next(iter(self._refused))).cancel(reason="others are refused, too")
         connection.refusal = refusal
@@ -180,8 +182,7 @@ class Room:
 
     It is the one that has rested longest, of the peer with the most connections. Laws: the chosen guest
     rests; no guest of the same peer has rested longer; its peer has no fewer guests than the peer of the new
-    one; no peer has more guests, one of which rested at the last look. All guests are looked at once in
-    LOOK_SECONDS at most, however many new ones come.
+    one; no peer has more guests, one of which rested at the last look.
     """
 
     def __init__(self) -> None:
@@ -231,6 +232,7 @@ class Room:
         self.go(*pair)
         return pair[1]
 
+    # Once in LOOK_SECONDS at most, however many new ones come: all guests are looked at.
     def _look(self, now: float) -> None:
         self._looked = now
         self._resting = {}

@@ -193,10 +193,8 @@ class ServerConnection:
                     await self._sleep()
 
     async def _hear_out(self, refusal: Refusal) -> None:
-        """Receive the head of a request that is refused anyway, as a page reads only what names its origin.
-
-        A preflight request is answered: only then does a page send the request that gets the refusal.
-        """
+        """Receive the head of a request that is refused anyway."""
+        # It has the origin, without whose name a browser keeps the refusal from its page.
         parser, judge = self._parser, self._server.judge
         try:
             with trio.move_on_after(HEAR_SECONDS), suppress(TransportClosed):
@@ -209,6 +207,7 @@ class ServerConnection:
             with suppress(TransportClosed):
                 self.byte_stream.send_nowait(self._encode_refusal(refusal, parser.headers.get("origin")))
             raise
+        # A preflight request is answered: only then does a page send the request that gets the refusal.
         if judge is None or not parser.requests or parser.requests[0].method != "OPTIONS":
             return
         request = parser.requests[0]
@@ -229,10 +228,8 @@ class ServerConnection:
         return head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
     async def _send_last(self, data: bytes) -> None:
-        """Send the end of an answer, then receive and discard for a while.
-
-        Otherwise a client that is still sending would get a reset before it has read the answer.
-        """
+        """Send the end of an answer, then receive and discard for a while."""
+        # Otherwise a client that is still sending would get a reset before it has read the answer.
         self._parser.forget_body()  # it may be large, and the client may take its time
         self._give_back()
         self._forget()  # from here on this task receives
@@ -248,7 +245,8 @@ class ServerConnection:
             self._holding = None
 
     def close(self) -> None:
-        """Close the socket and drop all references: cycles would wait long for the garbage collector."""
+        """Close the socket and drop all references."""
+        # Cycles would wait long for the garbage collector.
         self._give_back()
         self._forget()
         self.byte_stream.close()
