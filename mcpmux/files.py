@@ -1,7 +1,8 @@
-"""Read a bounded part of a file, never waiting for a pipe or a device. Replace a file as a whole.
+"""Read a bounded part of a file, never waiting for a pipe or a device. Replace a file as a whole. Lock one.
 
 No reader ever sees half of a new file, and no change of other programs is lost: a file that was changed since
-it was read is left alone. A link still leads to the file.
+it was read is left alone. A link still leads to the file. A lock is between processes, and ends with the
+process that has it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -156,3 +158,37 @@ def remove_file(path: Path, expected: str | None) -> None:
 def _check(path: Path, expected: str | None) -> None:
     if read_text(path) != expected:
         raise ConfigError(["the file was changed in the meantime; nothing was written"], str(path))
+
+
+# Locks
+
+BINARY: Final[int] = getattr(os, "O_BINARY", 0)
+"""A flag for `os.open`. Without it Windows translates line ends."""
+
+OWN_FILE: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+"""A flag for `os.open` of a file to write: refuse a link, which may lead to another user's file."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR: Final = 2**40  # a byte that is locked cannot be read by others, so this is none of the contents
+
+    def lock_file(descriptor: int) -> None:
+        """Lock an open file until its descriptor is closed. Raises BlockingIOError when another has it."""
+        # `locking` locks at the current position, so that is moved and put back.
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        try:
+            os.lseek(descriptor, _FAR, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError(error.errno, "another process has the file") from None
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def lock_file(descriptor: int) -> None:
+        """Lock an open file until its descriptor is closed. Raises BlockingIOError when another has it."""
+        # Not `lockf`: POSIX locks end as soon as the process closes any descriptor of the file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,9 +35,16 @@ from trio.abc import Stream
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
-from mcpmux.files import PRIVATE, PRIVATE_FOLDER, read_text, remove_file, replace_private, state_folder
+from mcpmux.files import (
+    PRIVATE,
+    PRIVATE_FOLDER,
+    lock_file,
+    read_text,
+    remove_file,
+    replace_private,
+    state_folder,
+)
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.transports.file_lock import lock_file
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
 
 log = structlog.get_logger()

@@ -17,10 +17,9 @@ import msgspec
 
 from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
-from mcpmux.files import replacing, state_folder, to_disk
+from mcpmux.files import OWN_FILE, lock_file, replacing, state_folder, to_disk
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.file_lock import OWN_FILE, lock_file
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations

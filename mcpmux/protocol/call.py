@@ -285,6 +285,9 @@ def upgrade_result(method: str, result: Fields) -> Fields:
 def is_complete(result: Fields) -> bool:
     """Return whether a result has the content that its request asked for; without `resultType` it has."""
     kind = result.get("resultType", _COMPLETE)
+    # Most have the usual spelling, which is compared without decoding it.
+    if bytes(kind) == _COMPLETE_BYTES:
+        return True
     return text_of(kind) == "complete" or first_byte(kind) == b"n"  # null, which some servers send for "none"
 
 

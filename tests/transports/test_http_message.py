@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.message import (
-    encode_chunk,
     encode_fields,
     encode_request_head,
     encode_response_head,
@@ -52,13 +51,6 @@ def test_response_head_starts_with_the_status(status, line):
 
 def test_request_head_starts_with_method_and_target():
     assert encode_request_head("GET", "/a?b", (("A", "b"),)) == b"GET /a?b HTTP/1.1\r\nA: b\r\n"
-
-
-@pytest.mark.parametrize(
-    ("data", "chunk"), [(b"", b""), (b"a", b"1\r\na\r\n"), (b"b" * 16, b"10\r\n" + b"b" * 16 + b"\r\n")]
-)
-def test_chunk_says_its_size(data, chunk):
-    assert encode_chunk(data) == chunk
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ import msgspec
 
 from mcpmux.config.scalars import NAME_PATTERN
 from mcpmux.errors import ConfigError, McpmuxError
+from mcpmux.files import BINARY, OWN_FILE, lock_file
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.file_lock import BINARY, OWN_FILE, lock_file
 
 VERSION = 1
 

@@ -28,9 +28,9 @@ import msgspec
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
+from mcpmux.files import BINARY, lock_file
 from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.file_lock import BINARY, lock_file
 
 try:
     from isal.isal_zlib import compressobj

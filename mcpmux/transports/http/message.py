@@ -119,12 +119,6 @@ def has_no_body(status: int) -> bool:
     return status < 200 or status in (204, 304)
 
 
-def encode_chunk(data: bytes) -> bytes:
-    """Return one chunk of a chunked body; b"" for empty data."""
-    # An empty chunk would end the body (RFC 9112 section 7.1).
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-
-
 def http_date(seconds: float) -> str:
     """Return seconds since 1970 as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7)."""
     # Not `email.utils`, whose import slows the start. The names are English, as mcpmux sets no locale.

@@ -31,7 +31,6 @@ from mcpmux.transports.http.message import (
     LAST_CHUNK,
     HeaderFields,
     HttpRequest,
-    encode_chunk,
     encode_response_head,
     has_no_body,
 )
@@ -282,7 +281,7 @@ class HttpReply:
             self.tap.see_more(data)
         if not data:
             return True
-        # The same as `encode_chunk`, with a call less: one event may go to many clients at once.
+        # As `_encode_part` does, with a call less: one event may go to many clients at once.
         return self._writer.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def flush(self) -> Awaitable[None]:
@@ -322,7 +321,8 @@ class HttpReply:
         return head + state.date_field
 
     def _encode_part(self, data: bytes) -> bytes:
-        return encode_chunk(data) if self._chunked else data
+        # No chunk for empty data: it would end the body (RFC 9112 section 7.1).
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
 
 
 def readable(fields: HeaderFields, grant: HeaderFields) -> HeaderFields:
