@@ -136,8 +136,12 @@ class Rule:
         if method == m.TEMPLATES_LIST:
             # A client that may read a URI sees each template for it: one is hidden only if all that it stands
             # for is denied.
-            fits = self._may_fit_of if self.allow else self._covers
-            return fits(target.text, upstream)
+            places = self.globs(upstream, RESOURCES)
+            expansions = template_glob(target.text)
+            if self.allow:
+                return any(may_meet(place.glob, expansions) for place in places)
+            # Each expression becomes a mark that no literal holds: only a star of the rule can match it.
+            return any(matches(place.glob, STAR.join(expansions)) for place in places)
         kind = RESOURCES if target.is_uri else KIND_OF.get(method, "")
         globs = self.globs(upstream, kind, view)
         return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in globs)
@@ -165,17 +169,6 @@ class Rule:
                 )
             ]
         return self._globs[place]
-
-    def _may_fit_of(self, template: str, upstream: str) -> bool:
-        """Return whether it may fit some URI that a template of an upstream stands for, as written."""
-        expansions = template_glob(template)
-        return any(may_meet(target_glob.glob, expansions) for target_glob in self.globs(upstream, RESOURCES))
-
-    def _covers(self, template: str, upstream: str) -> bool:
-        """Return whether it fits every URI that a template of an upstream stands for, as written."""
-        # Each expression becomes a mark that no literal holds: only a star of the rule can match it.
-        marked = STAR.join(template_glob(template))
-        return any(matches(target_glob.glob, marked) for target_glob in self.globs(upstream, RESOURCES))
 
 
 class Decision(NamedTuple):
@@ -217,23 +210,20 @@ class Policy:
             MEMORY_LIMIT, MEMORY_BYTES
         )
 
-    def _relevant(self, principal: Principal, upstream: str, method: str) -> tuple[list[Rule], list[Rule]]:
-        """Return (those that allow, those that deny) of the rules that fit, leaving the target aside."""
-        key = (principal, upstream, method)
-        remembered = self._known.get(key)
-        if remembered is not None:
-            return remembered
-        fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
-        allows = [rule for rule in fitting if rule.allow and rule.may_fit(upstream, method, principal.view)]
-        relevant = allows, [rule for rule in fitting if not rule.allow]
-        self._known.keep(key, relevant, 8 * len(fitting))
-        return relevant
-
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """See Rules."""
-        allows, denies = self._relevant(principal, upstream, USED_BY.get(method, method))
+        # Those that fit, leaving the target aside; clients use many targets of few upstreams.
+        use = USED_BY.get(method, method)
+        key = (principal, upstream, use)
+        relevant = self._known.get(key)
+        if relevant is None:
+            fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, use)]
+            allows = [rule for rule in fitting if rule.allow and rule.may_fit(upstream, use, principal.view)]
+            relevant = allows, [rule for rule in fitting if not rule.allow]
+            self._known.keep(key, relevant, 8 * len(fitting))
+        allows, denies = relevant
         object_: Target | None = None
         # Any `deny` that fits wins, so they come first; then one `allow` is enough.
         for rule in (*denies, *allows) if allows else ():
