@@ -171,7 +171,7 @@ class RequestParser(MessageParser):
         self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
-        self._request: HttpRequest | None = None  # whose head is complete and whose body is not
+        self.coming: HttpRequest | None = None  # whose body is being received, still without the body
         self._length = 0  # of its body, if the head says it
         self._chunk_lines = ChunkLines()
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
@@ -182,11 +182,6 @@ class RequestParser(MessageParser):
         """Free the parser of httptools. No more bytes may be fed."""
         # It and we hold each other, and a reference cycle would wait for the garbage collector.
         del self._parser
-
-    @property
-    def coming(self) -> HttpRequest | None:
-        """The request whose body is being received, still without the body."""
-        return self._request
 
     @property
     def is_large(self) -> bool:
@@ -202,7 +197,7 @@ class RequestParser(MessageParser):
         """Free the received bytes of requests that no handler answers. No more bytes may be fed."""
         self._body.clear()
         self.requests.clear()
-        self._request = None
+        self.coming = None
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes. Never raises: see `refusal`."""
@@ -273,7 +268,7 @@ class RequestParser(MessageParser):
             self._chunk_lines.begin_head()
             self.phase = HEAD
             self._in_head = True
-            self._request = None
+            self.coming = None
             self._target = b""
             self.headers = {}
             self._repeats = 0
@@ -321,7 +316,7 @@ class RequestParser(MessageParser):
             if headers["expect"].lower() != "100-continue":
                 raise RequestRefused(417, "the only expectation supported is 100-continue")
             self.wants_continue = version == "1.1"
-        self._request = self._start_request(version)
+        self.coming = self._start_request(version)
 
     def on_body(self, part: bytes) -> None:
         self.body_bytes += len(part)
@@ -340,13 +335,13 @@ class RequestParser(MessageParser):
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
-            assert self._request is not None  # its head came first
+            assert self.coming is not None  # its head came first
             self._chunk_lines.end_body()
             body = self._body
-            self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
+            self.coming.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
             body.clear()  # the next request may come much later
-            self.requests.append(self._request)
-            self._request = None
+            self.requests.append(self.coming)
+            self.coming = None
             self.phase = IDLE
             self.wants_continue = False  # there was no body to wait for
 

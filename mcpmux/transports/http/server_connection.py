@@ -182,8 +182,9 @@ class ServerConnection:
                 if self._server.grants is not None:
                     await self._hear_out(self.refusal)
             while self.state is not ENDING:
-                handling = self._handling
-                is_asleep = handling is not None and handling.is_asleep  # inline: it needs no task
+                # Not in a variable: while the task sleeps, its frame would keep the handler of an earlier
+                # request.
+                is_asleep = self._handling is not None and self._handling.is_asleep
                 if self.state is JUDGING:
                     await self._judge()
                 elif self.state is CALLED_OFF or (self.state is ANSWERING and not is_asleep):
