@@ -182,7 +182,7 @@ class ServerConnection:
                 if self._server.grants is not None:
                     await self._hear_out(self.refusal)
             while self.state is not ENDING:
-                # Not in a variable: while the task sleeps, its frame would keep the handler of an earlier
+                # The handler is in no variable: the frame of a sleeping task would keep that of an earlier
                 # request.
                 is_asleep = self._handling is not None and self._handling.is_asleep
                 if self.state is JUDGING:
