@@ -155,8 +155,8 @@ def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> Encoded
     prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
     for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
         # The prefix is put into each member that is spelled as the items' names are. That is right if it
-        # makes as many changes as there are items, and each item's name changes as it should: then nothing
-        # else has changed.
+        # makes as many changes as there are items, and each item's name changes as it should: no change is
+        # left for another member.
         parts = data.split(start)
         if len(parts) == len(own) + 1:
             changed = (start + prefix).join(parts).strip()
