@@ -5,9 +5,8 @@ The content of a POST decides how it is served: modern `_meta` or a modern versi
 streams, DELETE ends the session. `http_sessions` keeps the sessions.
 
 Promises where clients must authenticate: before a client is admitted, only Host and Origin of its request are
-examined, and a large body is not even read; a stream (GET, or a listen) ends when the token that opened it
-expires or is withdrawn. The answers to preflight requests, the protected resources' metadata and the server
-card are public. They do not reveal which views exist.
+examined; a stream (GET, or a listen) ends when the token that opened it expires or is withdrawn. The answers
+to preflight requests, the protected resources' metadata and the server card are public.
 
 Where several processes serve the same clients, a request about something of another process (a legacy
 session, a stream of HTTP+SSE, a parked call, a task) does not reach this one: its own process authenticates
@@ -39,7 +38,6 @@ from mcpmux.clients.http_answer import (
     refuse_with,
     respond,
 )
-from mcpmux.clients.http_session import HttpSession
 from mcpmux.clients.http_sessions import HttpSessions
 from mcpmux.clients.server_card import ServerCard
 from mcpmux.clients.service import Service
@@ -79,7 +77,7 @@ from mcpmux.protocol.headers import (
     ToolHeaders,
     check_request,
 )
-from mcpmux.protocol.principal import Turned
+from mcpmux.protocol.principal import Principal, Turned
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.transports.body_budget import BodyBudget
@@ -88,7 +86,6 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
-    from mcpmux.auth.discovery import OwnMetadata
     from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
@@ -96,6 +93,8 @@ log = structlog.get_logger()
 Handling = Awaitable[None]
 """The remaining work for a request, to be awaited."""
 
+METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"), ("Vary", "Origin"))
+WELL_KNOWN: Final = "/.well-known/"  # RFC 8615; OpenID Connect has it behind the path of an issuer
 _OBJECT: Final = b"{"  # the first byte of most bodies, and of no batch
 # Principals whose lists of tools are remembered; for others the parameter headers are not compared.
 LEARNERS_LIMIT: Final = 1000
@@ -145,7 +144,14 @@ class HttpEndpoint:
         self._legs: Lru[tuple[str, str, bytes], Watch] = Lru(
             LEGS_LIMIT, LEGS_BYTES
         )  # the legs without a session
-        self.sessions = HttpSessions(service, limits, gate, marks or Marks(), records, self._count_streams)
+        self.sessions = HttpSessions(
+            service,
+            limits,
+            gate,
+            marks or Marks(),
+            records,
+            lambda: len(self._sse) if self._sse is not None else 0,
+        )
         # The (endpoint, view) of paths that were served before: most requests need one look here.
         self._places: dict[str, tuple[str, str]] = {}
         # The part of a path before the name of a view, and the endpoint that it belongs to.
@@ -154,9 +160,6 @@ class HttpEndpoint:
         if listener.sse_path:
             more = gate, stopping, self.sessions.new_id, self.sessions.is_full, self._streams, bodies
             self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
-
-    def _count_streams(self) -> int:
-        return len(self._sse) if self._sse is not None else 0
 
     def handle(self, request: HttpRequest, reply: HttpReply) -> Handling:
         """Answer a request. Most need no task: clients' tokens were judged before, if they need any."""
@@ -185,6 +188,7 @@ class HttpEndpoint:
         if answer is not None:
             await answer
         elif gate is not None:
+            # A client that is not admitted must not make this process read and hold a large body.
             try:
                 resource = self._resource_at(gate, request.path)
                 admission = await gate.admit(request.headers, request.holder, resource)
@@ -204,6 +208,8 @@ class HttpEndpoint:
             if refusal is None:
                 return self._card.answer(request, reply)
             return refuse_with(reply, 403, refusal)
+        # A page of another origin, or of a name that was rebound to this machine, must reach no session
+        # ("Security Warning" in "Transports").
         refusal = self._policy.refuses(host, request.headers.get("origin"))
         if refusal is not None:
             if gate is None and self._service.tap is not None:
@@ -211,7 +217,15 @@ class HttpEndpoint:
             return refuse_with(reply, 403, refusal)
         if gate is None or WELL_KNOWN not in request.path or self._is_resource(self._place_of(request.path)):
             return None
-        return self._show_metadata(gate.resource, request, reply)
+        # A client reads the metadata to learn where it gets a token, so it has none yet (RFC 9728).
+        metadata = gate.resource
+        paths = metadata.paths_asked(request.path, self._path) if metadata is not None else ()
+        place = next(filter(self._is_resource, map(self._place_of, paths)), None)
+        if metadata is None or place is None:
+            return refuse_with(reply, 404, "There is no such document")
+        if request.method not in ("GET", "HEAD"):
+            return refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
+        return reply.send(200, METADATA, metadata.document_of(metadata.url_of(self._path, *place)))
 
     async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
         await in_task()
@@ -222,6 +236,7 @@ class HttpEndpoint:
             await turn_away(reply, turned)
             return
         request.principal = admission.principal
+        # Any other request ends soon by itself, and its answer was allowed when it began.
         if not opens_stream:
             await self._serve(request, reply)
             return
@@ -233,7 +248,7 @@ class HttpEndpoint:
 
     def _is_resource(self, place: tuple[str, str]) -> bool:
         """Return whether a place is an endpoint, or could be a view of one."""
-        # Without a look whether the view exists: these answers are public and must not reveal views.
+        # Without a look whether the view exists: these answers are public, and must not reveal which do.
         path, view = place
         return path in self._bases.values() and (not view or is_name(view))
 
@@ -243,36 +258,6 @@ class HttpEndpoint:
             return ""
         place = self._place_of(path)
         return gate.resource.url_of(self._path, *(place if self._is_resource(place) else (self._path, "")))
-
-    async def _show_metadata(
-        self, metadata: OwnMetadata | None, request: HttpRequest, reply: HttpReply
-    ) -> None:
-        """Answer a request for a well-known document: the metadata of an endpoint or a view, or 404."""
-        paths = metadata.paths_asked(request.path, self._path) if metadata is not None else ()
-        place = next(filter(self._is_resource, map(self._place_of, paths)), None)
-        if metadata is None or place is None:
-            await refuse_with(reply, 404, "There is no such document")
-        elif request.method in ("GET", "HEAD"):
-            await reply.send(200, METADATA, metadata.document_of(metadata.url_of(self._path, *place)))
-        else:
-            await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
-
-    def _enter_view(self, request: HttpRequest) -> None:
-        """Put the principal into the view that the URL names, if it may use it, and set the endpoint's path.
-
-        The request is then served as one at the endpoint itself. Raises BadNarrowing.
-        """
-        asked = request.path
-        place = self._places.get(asked) or self._place_of(asked)
-        path, view = place
-        if view or request.query:
-            entered = self._service.enter(request.principal, view, request.query)
-            if entered is not None:
-                request.path, request.principal = path, entered
-                if view:  # not for a query: views are few, queries are not bounded
-                    self._places[asked] = place
-        else:
-            request.path = path
 
     def _place_of(self, path: str) -> tuple[str, str]:
         """Return the endpoint that a path leads to, and the view that it names, "" for none."""
@@ -285,38 +270,80 @@ class HttpEndpoint:
         return (endpoint, view) if endpoint is not None and view else (path, "")
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Serve the request of an admitted client, in the view that its URL names."""
         if request.path != self._path or request.query:
-            try:
-                self._enter_view(request)
-            except BadNarrowing as mistake:
-                return refuse_with(reply, 400, str(mistake))
+            asked = request.path
+            entered: Principal | None = request.principal
+            place = self._places.get(asked) or self._place_of(asked)
+            path, view = place
+            if view or request.query:
+                try:
+                    entered = self._service.enter(request.principal, view, request.query)
+                except BadNarrowing as mistake:
+                    return refuse_with(reply, 400, str(mistake))
+            # Else the path stays: it leads nowhere, so that clients cannot find out which views exist.
+            if entered is not None:
+                request.path, request.principal = path, entered
+                if view:  # not for a query: views are few, queries are not bounded
+                    self._places[asked] = place
         # After the view is entered, which is part of a leg's key.
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
         judging = self._service.judging(request.principal) if request.query else None
-        if judging is not None:
-            return self._judge_and_serve(judging, request, reply)
-        return self._serve_entered(request, reply)
+        is_lost = (
+            SESSION_HEADER in request.headers
+            and request.path == self._path
+            and self.sessions.may_recover(request)
+        )
+        if judging is not None or is_lost:
+            return self._serve_later(judging, request, reply, is_lost=is_lost)
+        return self._answer(request, reply)
 
-    async def _judge_and_serve(
-        self, judging: Awaitable[list[str]], request: HttpRequest, reply: HttpReply
+    async def _serve_later(
+        self, judging: Awaitable[list[str]] | None, request: HttpRequest, reply: HttpReply, *, is_lost: bool
     ) -> None:
-        """Serve a request once its query is known to select an item; answer 400 if it selects none."""
-        await in_task()
-        try:
-            await judging
-        except BadNarrowing as mistake:
-            await refuse_with(reply, 400, str(mistake))
-        else:
-            await self._serve_entered(request, reply)
+        """Serve a request once its query is known to select an item, and its session has been taken over.
 
-    def _serve_entered(
-        self, request: HttpRequest, reply: HttpReply, *, is_recovered: bool = False
-    ) -> Handling:
-        """Serve a request whose principal has entered its view.
-
-        `is_recovered`: its session was taken over, if there is one to take over.
+        `judging`: None if the query needs no judging. `is_lost`: its session may be one of a process that has
+        gone.
         """
+        await in_task()
+        if judging is not None:
+            try:
+                await judging
+            except BadNarrowing as mistake:
+                await refuse_with(reply, 400, str(mistake))
+                return
+        trouble = await self.sessions.recover(request) if is_lost else None
+        if isinstance(trouble, RpcError):
+            await answer_error(reply, trouble)
+        elif trouble is not None:
+            # A new exception: the one object is shared by all requests that waited for the recovery.
+            raise MovedElsewhere(str(trouble))
+        else:
+            await self._answer(request, reply)
+
+    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
+        session = self.sessions.find(request)
+        watch = session.watch if session is not None else None
+        if watch is None:
+            place = _place_of_leg(request)
+            watch = self._legs.get(place)
+            if watch is None:
+                watch = Watch(tap, tap.client("http"))
+                watch.leg.view = request.principal.view or None
+                # A client without a session never says that it has gone: the oldest legs count as gone.
+                for silent in self._legs.keep(place, watch, LEG_BYTES):
+                    tap.gone(silent.leg)
+        if EXCHANGE.get():  # left by the request before on the same connection, whose task this is
+            EXCHANGE.set(0)
+        if request.path == self._path:
+            if request.body:
+                tap.message_passed(watch.leg, "in", request.body)
+            reply.tap = WatchedReply(watch)
+
+    def _answer(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Answer a request whose principal has entered its view: by its path, its method and its content."""
         if request.path != self._path:
             if self._sse is not None and request.path == self._sse.path:
                 return self._sse.handle(request, reply)
@@ -326,61 +353,19 @@ class HttpEndpoint:
                 place = f"{self._path}?{request.query}" if request.query else self._path
                 return refuse_with(reply, 308, sentence, (("Location", place),))
             return refuse_with(reply, 404, sentence)
-        if SESSION_HEADER in request.headers and not is_recovered and self.sessions.may_recover(request):
-            return self._recover(request, reply)
-        if request.method == "POST":
-            return self._post(request, reply)
-        if (refusal := _version_refused(request)) is not None:
-            return answer_error(reply, refusal)
-        # Only a legacy session has streams that a client opens by GET.
-        if request.method == "GET" and SESSION_HEADER in request.headers:
-            return self._get(request, reply)
-        if request.method == "DELETE":
-            return self._delete(request, reply)
-        return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
-
-    async def _recover(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer a request in a session of a process that has gone, after taking the session over."""
-        await in_task()
-        trouble = await self.sessions.recover(request)
-        if isinstance(trouble, RpcError):
-            await answer_error(reply, trouble)
-        elif trouble is not None:
-            # A new exception: the one object is shared by all requests that waited for the recovery.
-            raise MovedElsewhere(str(trouble))
-        else:
-            await self._serve_entered(request, reply, is_recovered=True)
-
-    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
-        session = self.sessions.find(request)
-        watch = (session.watch if session is not None else None) or self._leg_of(request, tap)
-        if EXCHANGE.get():  # left by the request before on the same connection, whose task this is
-            EXCHANGE.set(0)
-        if request.path == self._path:
-            if request.body:
-                tap.message_passed(watch.leg, "in", request.body)
-            reply.tap = WatchedReply(watch)
-
-    def _leg_of(self, request: HttpRequest, tap: Tap) -> Watch:
-        place = _place_of_leg(request)
-        watch = self._legs.get(place)
-        if watch is None:
-            watch = Watch(tap, tap.client("http"))
-            watch.leg.view = request.principal.view or None
-            # A client without a session never says that it has gone: the oldest legs count as gone.
-            for silent in self._legs.keep(place, watch, LEG_BYTES):
-                tap.gone(silent.leg)
-        return watch
-
-    def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        if request.method != "POST":
+            return self._get_or_delete(request, reply)
         if request.headers.get("content-type", "") != JSON_TYPE and not is_json(request):
             return refuse_with(reply, 415, NOT_JSON)
         try:
-            if request.body[:1] != _OBJECT and (session := self._batching(request)) is not None:
-                messages = read_batch(request.body)
-                refusal = self._refuses(messages, request, reply)
-                streams = "text/event-stream" in request.headers.get("accept", "")
-                return refusal or session.answer_batch(messages, reply, streams=streams)
+            # Only 2025-03-26 has batches, so only a session of that revision takes one.
+            if request.body[:1] != _OBJECT and is_batch(request.body):
+                session = self.sessions.find(request)
+                if session is not None and allows_batch(session.session.revision):
+                    messages = read_batch(request.body)
+                    refusal = self._refuses(messages, request, reply)
+                    streams = "text/event-stream" in request.headers.get("accept", "")
+                    return refusal or session.answer_batch(messages, reply, streams=streams)
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
             # The question that this answers would otherwise wait for its whole deadline.
@@ -410,13 +395,6 @@ class HttpEndpoint:
                 return turn_away(reply, turned, message.id) if turned is not None else None
         return None
 
-    def _batching(self, request: HttpRequest) -> HttpSession | None:
-        """Return the session if the body is a batch in a session whose revision has batches, else None."""
-        session = self.sessions.find(request)
-        if session is None or not allows_batch(session.session.revision):
-            return None
-        return session if is_batch(request.body) else None
-
     def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply.tap, WatchedReply):
@@ -432,7 +410,11 @@ class HttpEndpoint:
             if VERSION not in call.meta and (
                 version is None or not is_modern(version) or message.method == m.INITIALIZE
             ):
-                return self._take_legacy(message, call, request, reply, streams=streams)
+                if (refusal := _version_refused(request)) is not None:
+                    raise refusal
+                if message.method == m.INITIALIZE:
+                    return self._initialize(message, request, reply)
+                return self.sessions.find_existing(request).post(message, call, reply, streams=streams)
             # Headers that differ from the body are refused: a proxy may have decided by the headers.
             check_request(request.headers, call)
             if self._tools.bytes and (tools := self._tools.get(call.principal.key)) is not None:
@@ -447,23 +429,8 @@ class HttpEndpoint:
                 answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
                 work = answer(message.id, call, notify)
         except Exception as error:  # the wall around one request
-            return _fail(message, reply, error)
+            return reply.send(*failure(message, error))
         return respond(message, reply, work, streams=streams)
-
-    def _take_legacy(
-        self,
-        message: Request,
-        call: Call,
-        request: HttpRequest,
-        reply: HttpReply,
-        *,
-        streams: bool,
-    ) -> Handling:
-        if (refusal := _version_refused(request)) is not None:
-            raise refusal
-        if message.method == m.INITIALIZE:
-            return self._initialize(message, request, reply)
-        return self.sessions.find_existing(request).post(message, call, reply, streams=streams)
 
     async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
         """Answer a listen. Raises Busy when its client has too many streams."""
@@ -484,7 +451,7 @@ class HttpEndpoint:
         try:
             session_id, opened, result = await self.sessions.open(message, request.principal)
         except RpcError as refusal:
-            await _fail(message, reply, refusal)
+            await reply.send(*failure(message, refusal))
             return
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
@@ -493,22 +460,33 @@ class HttpEndpoint:
         log.info("session opened", revision=opened.session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 
-    async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
+    def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> Handling:
         if (refusal := _version_refused(request)) is not None:
-            await answer_error(reply, refusal)
-            return
+            return answer_error(reply, refusal)
         if SESSION_HEADER in request.headers:
             try:
                 session = self.sessions.find_existing(request)
             except NoSession as error:
-                await answer_error(reply, error)
-                return
+                return answer_error(reply, error)
             if isinstance(message, Notification):
                 session.take_notification(message)
             elif isinstance(message, Reply | ErrorReply):
                 session.take_answer(message)
         # "Sending Messages to the Server": what has no answer gets 202.
-        await reply.send(202, ())
+        return reply.send(202, ())
+
+    def _get_or_delete(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        if (refusal := _version_refused(request)) is not None:
+            return answer_error(reply, refusal)
+        # Only a legacy session has streams that a client opens by GET.
+        if request.method == "GET" and SESSION_HEADER in request.headers:
+            return self._get(request, reply)
+        if request.method != "DELETE":
+            return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
+        if self.sessions.find(request) is None:
+            return refuse_with(reply, 404, "Session not found")
+        self.sessions.end(request.headers[SESSION_HEADER], "session ended")
+        return reply.send(204, ())
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
         await in_task()
@@ -521,28 +499,11 @@ class HttpEndpoint:
         except Gone as gone:
             await refuse_with(reply, 400, str(gone))
 
-    async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
-        if self.sessions.find(request) is None:
-            await refuse_with(reply, 404, "Session not found")
-        else:
-            self.sessions.end(request.headers[SESSION_HEADER], "session ended")
-            await reply.send(204, ())
-
 
 def _version_refused(request: HttpRequest) -> RpcError | None:
     """Return the error for a version that is not supported, to any request ("Protocol Version Header")."""
     version = request.headers.get(VERSION_HEADER)
     return unsupported_version(version) if version is not None and version not in SUPPORTED else None
-
-
-def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
-    return reply.send(*failure(message, error))
-
-
-# In front of an endpoint.
-
-METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"), ("Vary", "Origin"))
-WELL_KNOWN: Final = "/.well-known/"  # RFC 8615; OpenID Connect has it behind the path of an issuer
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:
