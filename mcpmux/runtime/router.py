@@ -80,9 +80,7 @@ class Router:
         self.interests = Interests(registry, self.resolver, hub, access, rates, self._admit_subscription)
         self._visits = UrlVisits(hub.personal)
         self.round_trips = RoundTrips(seal_key, marks, self.resolver, access)
-        self.search = ToolSearch(
-            access, self._dispatch, self._list, lambda result: self._signature.put_on(result)
-        )
+        self.search = ToolSearch(access, self._use, self._list, lambda result: self._signature.put_on(result))
         self._routes: dict[str, Exchange] = {
             m.DISCOVER: self._discover,
             m.RESOURCES_READ: self._read,
@@ -117,7 +115,13 @@ class Router:
             check_spelling(call)
         if not is_open and self.search.is_about(call):
             return self.search.exchange(call, notify)
-        return self._dispatch(call, notify)
+        # The only upstream may know methods that mcpmux does not, and its lists need no merging.
+        only, route = self.resolver.namespace.transparent, self._routes.get(call.method)
+        if only is not None and (route is None or call.method in m.PAGED):
+            return self._pass_on(only, call, notify)
+        if route is None:
+            raise no_method(call.method)
+        return route(call, notify)
 
     async def _count_and_settle(self, call: Call, notify: Notify, settle: Settle | None) -> Fields:
         await self.count(call)
@@ -135,15 +139,6 @@ class Router:
         """Count a request of a client. Raises Busy when it has too many."""
         if self._rates.counts_requests:
             await self._rates.begin(call)
-
-    def _dispatch(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        # The only upstream may know methods that mcpmux does not, and its lists need no merging.
-        only, route = self.resolver.namespace.transparent, self._routes.get(call.method)
-        if only is not None and (route is None or call.method in m.PAGED):
-            return self._pass_on(only, call, notify)
-        if route is None:
-            raise no_method(call.method)
-        return route(call, notify)
 
     def _stepped(
         self, upstream: str | None, own: str | None, call: Call, notify: Notify, work: AnswerCall
@@ -185,14 +180,13 @@ class Router:
             work = partial(self._pass_on, only, is_stepped=True)
             return await self._stepped(only, None, call, notify, work)
         upstream = self._registry.for_call(only, call)
-        ask = partial(self._ask, upstream, call)
         # Before the list is sifted: items may be judged by the annotations of tools.
         if call.method in (m.TOOLS_LIST, m.TASKS_LIST):
             await self.access.learn_tools(upstream, call)
         if upstream.memory is not None and call.method in m.LISTS:
-            result = await upstream.memory.list(call, ask, notify, upstream)
+            result = await upstream.memory.list(self._ask, upstream, call, notify)
         else:
-            result = await ask(notify)
+            result = await self._ask(upstream, call, notify)
         return await self.access.sift_result(call, only, upstream.key, result)
 
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
@@ -368,10 +362,12 @@ class Router:
         if own != uri:  # else the client's bytes stay
             call = call.with_params({**call.params, "uri": Raw(encode(own))})
         upstream = self._registry.for_call(owner, call)
-        if upstream.memory is None or upstream.memory.passes():
-            answer: Awaitable[Fields] = self._ask(upstream, call, notify)
+        memory = upstream.memory
+        if memory is not None:
+            answer = memory.read(self._ask, upstream, call, own, notify)
         else:
-            answer = upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
+            answer = self._ask(upstream, call, notify)
+        # Outside of the cache, as one error may be for several clients, who see other names.
         return answer if upstream.space.transparent else self._hinted(answer, uri, call)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
@@ -442,10 +438,12 @@ class Router:
         else:
             owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
         upstream, own_ref = self._registry.for_call(owner, call), raw({**ref, key: raw(own)})
-        return await self._stepped(owner, own, call, notify, partial(self._ask_about, upstream, own_ref))
 
-    def _ask_about(self, upstream: Upstream, ref: Raw, call: Call, notify: Notify) -> Awaitable[Fields]:
-        return self._ask(upstream, call.with_params({**call.params, "ref": ref}), notify)
+        def ask(call: Call, notify: Notify) -> Awaitable[Fields]:
+            # Only now: interceptors see the reference as the client wrote it.
+            return self._ask(upstream, call.with_params({**call.params, "ref": own_ref}), notify)
+
+        return await self._stepped(owner, own, call, notify, ask)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.resolver.namespace

@@ -63,10 +63,6 @@ ITEM_OVERHEAD: Final = 150  # bytes that an item costs besides its texts, about
 HINTS: Final = ("ttlMs", "cacheScope")
 """Members of a result that limit how long it may be used, and for whom."""
 
-AskServer = Callable[[Notify], Awaitable[Fields]]
-"""Make the exchange, and pass its notifications to the argument."""
-
-
 EVERYBODY: Final[tuple[Audience]] = (None,)
 
 
@@ -80,6 +76,10 @@ class AskedUpstream(Protocol):
     def status(self) -> UpstreamStatus: ...
 
     def patience(self, method: str) -> float: ...
+
+
+AskServer = Callable[[Any, Call, Notify], Awaitable[Fields]]
+"""Make the exchange with an upstream, and pass its notifications on. The upstream is an AskedUpstream."""
 
 
 class Counts(msgspec.Struct):
@@ -203,31 +203,19 @@ class ResponseCache:
 
     # Calls
 
-    def passes(self) -> bool:
-        """Return whether a read bypasses the cache, as this server's reads could not be shared so far.
-
-        After PASSED reads one is tried again.
-        """
-        if self._passing:
-            self._passing -= 1
-            return True
-        if self._doubts >= DOUBTS:
-            self._passing = PASSED
-        return not self.modern  # older revisions have no `cacheScope`, so no answer is public
-
-    async def list(self, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream) -> Fields:
+    async def list(self, ask: AskServer, upstream: AskedUpstream, call: Call, notify: Notify) -> Fields:
         """Return a page of a list as the server sends it: from the cache, an exchange under way, or by `ask`.
 
         Raises RpcError.
         """
         cursor = text_of(call.params.get("cursor"))
         if len(call.params) > 1 or (call.params and cursor is None) or call.wants_progress:
-            return await ask(notify)
+            return await ask(upstream, call, notify)
         if upstream.watch is not None:
             upstream.watch.routed(upstream.name)
 
         async def fetch() -> Page:
-            return Page([], [], None, await ask(notify))
+            return Page([], [], None, await ask(upstream, call, notify))
 
         seconds = upstream.patience(call.method)
         try:
@@ -237,34 +225,42 @@ class ResponseCache:
         return dict(cached.page.result)
 
     def read(
-        self, call: Call, uri: str, ask: AskServer, notify: Notify, upstream: AskedUpstream
+        self, ask: AskServer, upstream: AskedUpstream, call: Call, uri: str, notify: Notify
     ) -> Awaitable[Fields]:
         """Return a resource from the cache, from an exchange under way, or by `ask`. Raises RpcError.
 
         A call waits for another one's exchange for as long as its own may take. The result may be changed.
         """
+        # Reads of a server that could not be shared so far bypass the cache; after PASSED one is tried again.
+        if self._passing:
+            self._passing -= 1
+            return ask(upstream, call, notify)
+        if self._doubts >= DOUBTS:
+            self._passing = PASSED
+        if not self.modern:  # older revisions have no `cacheScope`, so no answer is public
+            return ask(upstream, call, notify)
         if upstream.watch is not None:
             upstream.watch.routed(upstream.name)
         # Anything else in the call may change the answer, so that it is not the answer to other calls.
         if len(call.params) != 1 or not PLAIN.issuperset(call.meta):
-            return ask(notify)
+            return ask(upstream, call, notify)
         key = CacheKey(self.key, m.RESOURCES_READ, uri)
         generation = self._generations.of(self._name)
         entry = self._cache.find(key, EVERYBODY, trio.current_time(), generation)
         if entry is not None:
             self.counts.hits += 1
-            self._doubt(public=True)
+            self._doubts = self._passing = 0
             return _found(aged(entry))
         self.counts.misses += 1
         # A call that wants progress or log messages needs its own exchange to get them.
         if not HEARD.isdisjoint(call.meta):
-            return ask(notify)
+            return ask(upstream, call, notify)
         if (key, generation, None) in self._cache.joinable:
-            return self._join_read(key, call, ask, notify, upstream)
-        return self._lead_read(key, generation, call, ask, notify)
+            return self._join_read(key, ask, upstream, call, notify)
+        return self._lead_read(key, generation, ask, upstream, call, notify)
 
     async def _join_read(
-        self, key: CacheKey, call: Call, ask: AskServer, notify: Notify, upstream: AskedUpstream
+        self, key: CacheKey, ask: AskServer, upstream: AskedUpstream, call: Call, notify: Notify
     ) -> Fields:
         """Return the result of another call's exchange, or of an own one if that may not be shared."""
         seconds = upstream.patience(call.method)
@@ -274,16 +270,24 @@ class ResponseCache:
             if read is not None:
                 self.counts.misses -= 1
                 self.counts.shared += 1
-                self._doubt(public=True)
+                self._doubts = self._passing = 0
                 return dict(read.result)
             if answered:
                 patience.deadline = math.inf  # the server answers, so the own exchange gets its full time
-            return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
+            generation = self._generations.of(self._name)
+            return await self._lead_read(key, generation, ask, upstream, call, notify)
         raise upstream.status.late(call.method, seconds)
 
     async def _lead_read(
-        self, key: CacheKey, generation: int, call: Call, ask: AskServer, notify: Notify
+        self,
+        key: CacheKey,
+        generation: int,
+        ask: AskServer,
+        upstream: AskedUpstream,
+        call: Call,
+        notify: Notify,
     ) -> Fields:
+        # A client that joins gets no notifications, so an answer that came after some is not for it.
         silent = True
 
         async def pass_on(event: Event) -> None:
@@ -294,7 +298,7 @@ class ResponseCache:
         # Later calls may join this one. An invalidation meanwhile keeps its result out of the cache.
         fetch = self._cache.begin(key, generation, None, call)
         try:
-            result = await ask(pass_on)
+            result = await ask(upstream, call, pass_on)
             public = silent and is_public(result)
             fetch.outcome = _Read(result, not public)
             if public and (ttl := ttl_of(result)):
@@ -306,7 +310,11 @@ class ResponseCache:
             raise
         finally:
             self._cache.end(fetch)
-        self._doubt(public=public)
+        if public:
+            self._doubts = self._passing = 0
+        elif self._doubts < DOUBTS:
+            self._doubts += 1
+            self._passing = PASSED if self._doubts == DOUBTS else 0
         return dict(result)
 
     async def _join(self, key: CacheKey, generation: int, audience: Audience, call: Call) -> tuple[Any, bool]:
@@ -335,13 +343,6 @@ class ResponseCache:
                 raise RpcError(outcome.code, outcome.message, outcome.data)
             return outcome, True
         return None, False
-
-    def _doubt(self, *, public: bool) -> None:
-        if public:
-            self._doubts = self._passing = 0
-        elif self._doubts < DOUBTS:
-            self._doubts += 1
-            self._passing = PASSED if self._doubts == DOUBTS else 0
 
     async def page(
         self,
