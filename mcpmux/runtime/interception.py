@@ -376,7 +376,7 @@ class Interception:
                 raise _Ended(self._refusal(step, message, verdict.reason))
             if isinstance(verdict, Change):
                 await self._learn(walk, message.call)
-                if verdict.headers and walk.upstream is not None and walk.upstream.connection is None:
+                if verdict.headers and walk.upstream is not None and walk.upstream.status.connection is None:
                     await in_task()
                     with trio.fail_after(settings.timeout):
                         await walk.upstream.supervision.settled()  # its transport decides
@@ -472,7 +472,7 @@ class Interception:
         self, walk: _Walk, call: Call, headers: Mapping[str, object]
     ) -> tuple[tuple[str, str], ...]:
         upstream = walk.upstream
-        connection = upstream.connection if upstream is not None else None
+        connection = upstream.status.connection if upstream is not None else None
         if upstream is None or connection is None or not connection.channel.takes_headers:
             raise BadVerdict("its server is not reached by Streamable HTTP, so it gets no headers")
         target = upstream.config.target

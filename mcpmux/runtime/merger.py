@@ -257,7 +257,7 @@ class Merger:
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
         of_tasks = call.method == TASKS_LIST
         try:
-            if upstream.connection is None:
+            if upstream.status.connection is None:
                 await in_task()
                 with limited(deadline):
                     await upstream.supervision.appear()

@@ -294,7 +294,8 @@ class Router:
         if self._tasks.abandon(state) or (self.interception is not None and self.interception.abandon(state)):
             return
         for upstream in self._registry.connected():
-            if upstream.connection is not None and upstream.connection.abandon(state):
+            connection = upstream.status.connection
+            if connection is not None and connection.abandon(state):
                 return
 
     def join(self, client: Client) -> None:
@@ -307,8 +308,8 @@ class Router:
         if self.interception is not None:
             self.interception.leave(client)
         for upstream in self._registry.connected():
-            if upstream.connection is not None:
-                upstream.connection.channel.questions.leave(client)
+            if (connection := upstream.status.connection) is not None:
+                connection.channel.questions.leave(client)
         self._registry.leave(client)
         self._hub.personal.leave(client)
 

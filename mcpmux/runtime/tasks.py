@@ -101,7 +101,7 @@ class Tasks:
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
         """Return whether a tool call cannot make a task: its server makes none, and it asks for none."""
-        connection = upstream.connection
+        connection = upstream.status.connection
         return connection is not None and not connection.makes_tasks and _ABOUT_TASKS.isdisjoint(call.params)
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
@@ -268,8 +268,8 @@ class Tasks:
             await _ask(upstream, m.TASKS_CANCEL, task_id, call)
         finally:
             questions = self._asked.pop((upstream.key, task_id))
-            if questions is not None and upstream.connection is not None:
-                upstream.connection.abandon(questions.state)
+            if questions is not None and upstream.status.connection is not None:
+                upstream.status.connection.abandon(questions.state)
         return _acknowledged()
 
     # Calls that wait for tasks, of clients that know no tasks. The task is polled at the interval that its

@@ -114,7 +114,7 @@ class VisibleNames:
             list_call = call.on_behalf(_LIST_OF[kind], {})
             try:
                 upstream = self._registry.for_call(name, list_call)
-                if connected and upstream.connection is None:
+                if connected and upstream.status.connection is None:
                     return
                 names, _ = await names_of(upstream, list_call.method, list_call)
                 texts = list(names)[: CANDIDATES_LIMIT if connected else None]

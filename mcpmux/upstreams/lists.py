@@ -74,11 +74,11 @@ async def find_page(
         following = text_of(result.get("nextCursor"))
         return Page(listed.names, listed.items, following, hints, size, listed.problems)
 
-    if upstream.connection is None:
+    if upstream.status.connection is None:
         await in_task()
         with limited(deadline):
             await upstream.supervision.settled()
-    connection, memory = upstream.connection, upstream.memory
+    connection, memory = upstream.status.connection, upstream.memory
     offered = connection is None or connection.facts.offers(kind.capability)  # unknown without a connection
     # Without a memory a combined page must not be cached (`until` None): no change would drop it.
     if memory is None or anew:

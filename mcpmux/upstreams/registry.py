@@ -197,7 +197,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 
     def connected(self) -> Iterator[Upstream]:
         """Yield every session with a connection, private ones included."""
-        return (upstream for upstream in self.sessions() if upstream.connection is not None)
+        return (upstream for upstream in self.sessions() if upstream.status.connection is not None)
 
     def sessions(self) -> list[Upstream]:
         """Return all sessions: shared ones, era sessions and private ones."""
@@ -222,7 +222,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         if key != name:
             self._for_legacy(shared)
         session = self._by_key.get(key)
-        return session if session is not None and session.connection is not None else None
+        return session if session is not None and session.status.connection is not None else None
 
     def by_key(self, key: str) -> Upstream | None:
         """Return the session with that key; None when it has ended."""
@@ -262,8 +262,8 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         """
         name = shared.name
         if (session := self._of_era.get(name)) is not None:
-            return session if session.connection is not None else shared
-        connection = shared.connection
+            return session if session.status.connection is not None else shared
+        connection = shared.status.connection
         if connection is None or self._nursery is None or not mirrors(shared.config):
             return shared
         is_due = trio.current_time() >= self._not_before.get(name, 0)

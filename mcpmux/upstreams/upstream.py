@@ -107,11 +107,6 @@ class Upstream:
         subscriber.on_lists = self.announce
 
     @property
-    def connection(self) -> Connection | None:
-        """The connection while it is ready or failing."""
-        return self.status.connection
-
-    @property
     def facts(self) -> ServerFacts | None:
         """The server's facts while it is connected, else None."""
         return self.status.facts
@@ -277,29 +272,25 @@ class Upstream:
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Queue a notification of clients for the server, if it is connected. Equal ones are sent once."""
         self._generations.act(self.name)
-        if self.connection is not None:
-            self.connection.tell_nowait(method, params or {})
-
-    def _lost_with(self, withdrawn: Notification) -> Notification:
-        """Return a notification that a call is no longer parked, with the error of the lost connection."""
-        connection = self.connection
-        reason = self.status.trouble if connection is None else connection.channel.close_reason.told
-        lost = f"was lost while its client was asked something: {reason}"
-        error = self.status.error(UPSTREAM_UNAVAILABLE, lost)
-        return Notification(WITHDRAWN, raw({**members_of(withdrawn.params), ERROR: error_body(error)}))
+        if (connection := self.status.connection) is not None:
+            connection.tell_nowait(method, params or {})
 
     def take(self, notification: Notification) -> None:
         """Take a notification of the server, or one of the channel about itself."""
+        connection = self.status.connection
         if notification.method == m.HEARING:
             self.announce()
             return
         if notification.method == m.FORGOTTEN:  # the server refuses the session's own stream
-            if self.connection is not None:
-                self.supervision.renew(self.connection, TransportError("its own stream is refused"))
+            if connection is not None:
+                self.supervision.renew(connection, TransportError("its own stream is refused"))
             return
         # The call is lost with its connection: its client gets that error, and does not repeat the call.
-        if notification.method == WITHDRAWN and (self.connection is None or self.connection.closed.is_set()):
-            notification = self._lost_with(notification)
+        if notification.method == WITHDRAWN and (connection is None or connection.closed.is_set()):
+            reason = self.status.trouble if connection is None else connection.channel.close_reason.told
+            lost = f"was lost while its client was asked something: {reason}"
+            error = error_body(self.status.error(UPSTREAM_UNAVAILABLE, lost))
+            notification = Notification(WITHDRAWN, raw({**members_of(notification.params), ERROR: error}))
         # The cache first: a client that is notified may ask at once, and must not get the old answer.
         if self.memory is not None:
             self.memory.hear(notification)
@@ -344,7 +335,7 @@ class Upstream:
 
     def announce(self) -> None:
         """Inform the cache which list changes arrive now."""
-        connection = self.connection
+        connection = self.status.connection
         if self.memory is not None and connection is not None:
             self.memory.follow(connection.facts, self.subscriber.lists, hearing=connection.channel.hearing)
 

@@ -64,12 +64,12 @@ async def legacy_client(world: World) -> ScriptedClient:
 async def test_an_added_upstream_is_there_and_an_unchanged_one_keeps_its_session(autojump_clock):
     async with open_world({"docs": docs()}) as world:
         client = await legacy_client(world)
-        connection = world.mux.upstreams["docs"].connection
+        connection = world.mux.upstreams["docs"].status.connection
         world.servers["more"] = docs()
         assert become(world, upstream("docs"), upstream("more")) == {"added": ["more"]}
         await client.receive_method("notifications/resources/list_changed")
         assert "more+memo:1" in await uris(client)
-        assert world.mux.upstreams["docs"].connection is connection is not None
+        assert world.mux.upstreams["docs"].status.connection is connection is not None
         assert world.connects == {"docs": 1, "more": 1}
 
 

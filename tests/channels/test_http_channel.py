@@ -91,7 +91,7 @@ async def test_a_read_that_ends_with_its_session_is_repeated():
 
         async def lose() -> None:
             await waits.wait()
-            connection = mux.upstreams["web"].connection
+            connection = mux.upstreams["web"].status.connection
             assert connection is not None
             assert isinstance(connection.channel, HttpChannel)
             connection.channel.peer.lose(TransportClosed("for a test"))

@@ -233,7 +233,7 @@ async def test_what_was_found_out_is_remembered_when_the_stream_breaks():
     async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         count = conversation(face).count("POST /sse")
-        connection = mux.upstreams["x"].connection
+        connection = mux.upstreams["x"].status.connection
         assert connection is not None
         face.break_off()
         await connection.closed.wait()
@@ -301,7 +301,7 @@ async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):
     async with open_stage(Docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         replaced.set()
-        connection = mux.upstreams["x"].connection
+        connection = mux.upstreams["x"].status.connection
         assert connection is not None
         face.break_off()
         await connection.closed.wait()

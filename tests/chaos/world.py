@@ -103,7 +103,7 @@ class World:
                 faults[session.key] = f"{session.state}: {session.status.trouble}"
             elif session.subscriber.asked != uris:
                 faults[session.key] = f"subscribed to {session.subscriber.asked}, wanted are {uris}"
-            elif _is_deaf(session.connection):
+            elif _is_deaf(session.status.connection):
                 faults[session.key] = "its own stream is not open (yet: it may be asked for in 5 s again)"
         return faults
 

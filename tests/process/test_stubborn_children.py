@@ -131,7 +131,7 @@ async def open_once(folder: Path, revision: str, status: int) -> AsyncIterator[a
 async def read_once(mux: app.Mux) -> int:
     """Read from the server, wait until it has ended, and return its pid."""
     pid = await pid_of_server(mux)
-    while mux.upstreams["x"].connection is not None:  # noqa: ASYNC110  # no event tells of it
+    while mux.upstreams["x"].status.connection is not None:  # noqa: ASYNC110  # no event tells of it
         await trio.sleep(0.01)
     return pid
 
@@ -144,7 +144,7 @@ async def test_a_server_that_ends_after_each_call_starts_when_needed(tmp_path, r
         outbox = mux.hub.join(ClientOutbox(frozenset({"notifications/resources/list_changed"})))
         pids += [await read_once(mux) for _ in range(DEATHS + 1)]
         with trio.fail_after(30):
-            while (upstream.state, upstream.connection) != ("ready", None):  # noqa: ASYNC110  # no event tells of it
+            while (upstream.state, upstream.status.connection) != ("ready", None):  # noqa: ASYNC110  # no event tells of it
                 await trio.sleep(0.01)
         assert upstream.status.connects == len(set(pids)) == DEATHS + 2
         assert not outbox.waiting

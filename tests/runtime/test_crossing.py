@@ -289,8 +289,8 @@ def cancellations(worker: Worker) -> Counter[Any]:
 
 def assert_nothing_in_flight(mux: app.Mux) -> None:
     for upstream in mux.upstreams.values():
-        assert upstream.connection is not None
-        assert "<PendingRequests 0 in flight>" in repr(upstream.connection.channel)
+        assert upstream.status.connection is not None
+        assert "<PendingRequests 0 in flight>" in repr(upstream.status.connection.channel)
 
 
 async def test_nothing_crosses_on_pipes(autojump_clock):

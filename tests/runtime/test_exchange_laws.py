@@ -262,8 +262,8 @@ def check_server(server: Server) -> None:
 def check_nothing_is_held(world: World) -> None:
     upstream = world.mux.upstreams["x"]
     assert (upstream.status.in_flight, upstream.limiter.running, upstream.limiter.waiting) == (0, 0, 0)
-    assert upstream.connection is not None
-    channel = upstream.connection.channel
+    assert upstream.status.connection is not None
+    channel = upstream.status.connection.channel
     assert channel.deadlines.watched == set()
     # A question of our own after its health may be on its way.
     assert [pending for pending in channel.pending_requests if pending.call.method in ASKED] == []

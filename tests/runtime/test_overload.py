@@ -351,7 +351,7 @@ async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch
         upstream = mux.upstreams["web"]
         assert await read(mux) is None
         script.alive = False
-        while upstream.connection is not None:  # noqa: ASYNC110  # no event tells of it
+        while upstream.status.connection is not None:  # noqa: ASYNC110  # no event tells of it
             await trio.sleep(0.01)
         script.alive = True
         while upstream.state != "ready":  # noqa: ASYNC110  # no event tells of it

@@ -118,7 +118,7 @@ class Client:
         async def keep() -> None:
             results.append(await self._mux.router.exchange(call, self._hear))
 
-        channel = self._mux.upstreams["web"].connection.channel
+        channel = self._mux.upstreams["web"].status.connection.channel
         channel._nursery = nursery = Watching(channel._nursery)
         changed = trio.Event()
         exchange = Inline(keep(), copy_context(), changed.set)

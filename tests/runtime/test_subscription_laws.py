@@ -317,10 +317,12 @@ class Stage:
         hub = self._world.mux.hub
         assert repr(hub) == "<NotificationHub 0 listeners, <Subscriptions {} of 0 listeners>>"
         for upstream in self._world.mux.upstreams.values():
-            if upstream.connection is not None:
+            if upstream.status.connection is not None:
                 assert repr(upstream.subscriber) == "<Subscriber 0 asked, 0 refused>"
-                listens = 1 if upstream.connection.facts.revision == MODERN else 0  # for changes of lists
-                assert f"<PendingRequests {listens} in flight>" in repr(upstream.connection.channel)
+                listens = (
+                    1 if upstream.status.connection.facts.revision == MODERN else 0
+                )  # for changes of lists
+                assert f"<PendingRequests {listens} in flight>" in repr(upstream.status.connection.channel)
 
 
 clients = st.sampled_from(list(CLIENTS))

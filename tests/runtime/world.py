@@ -53,7 +53,7 @@ class World:
 
     def channel(self, name: str) -> Channel:
         """Return the channel to a server that is connected."""
-        connection = self.mux.upstreams[name].connection
+        connection = self.mux.upstreams[name].status.connection
         assert connection is not None
         return connection.channel
 

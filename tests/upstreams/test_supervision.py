@@ -103,7 +103,7 @@ async def test_a_server_that_keeps_dying_is_in_a_crash_loop(up, autojump_clock):
         count = world.connects["x"]
         await trio.sleep(10 * LOOP_SECONDS)
         assert 10 <= world.connects["x"] - count <= 10 / (1 - JITTER)
-        if upstream.connection is not None:
+        if upstream.status.connection is not None:
             await trio.sleep(1)  # it lives for half a second now and then
         left_out = (await world.client().request("resources/list"))["_meta"]["dev.mcpmux/upstreams"]
         assert left_out["x"]["state"] == "crash-loop"

@@ -95,7 +95,7 @@ class SharedUpstream:
     async def _tell_when_ready(self, mux: Mux) -> None:
         announced = None
         while True:
-            connection = mux.upstreams[self.name].connection
+            connection = mux.upstreams[self.name].status.connection
             if connection is not None and connection is not announced:
                 announced = connection
                 self.on_ready(self.name)
@@ -105,7 +105,7 @@ class SharedUpstream:
     async def _serve(self, mux: Mux, stream: Stream, crowded: str) -> None:
         server = mux.upstreams[self.name]
         await server.supervision.settled()
-        connection = server.connection
+        connection = server.status.connection
         async with trio.open_nursery() as nursery:
             if connection is not None:
                 # A worker that loses its connection connects again, and so learns the new server's facts.
@@ -136,7 +136,7 @@ class _Service:
     def _require_server(self) -> None:
         # A call for one that was replaced goes to the next one, and waits until that is connected.
         is_replaced = self._upstreams[self._server.name] is not self._server
-        if self._server.connection is None and not is_replaced:
+        if self._server.status.connection is None and not is_replaced:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.status.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
