@@ -291,19 +291,17 @@ class DuplexChannel(Channel):
     def _take_request(self, request: Request, batch: BatchAnswer | None = None) -> None:
         if request.method in ASKS and not self._objects:  # a server's question to one of its clients
             self._nursery.start_soon(self.questions.take, request)
-        elif request.id in self._incoming:  # the peer could not tell the two answers apart
+            return
+        if request.id in self._incoming:  # the peer could not tell the two answers apart
             reason = f"Invalid request: id {request.id!r} is already in flight"
             self._object_to(BadMessage(INVALID_REQUEST, reason), batch)
-        elif self._draining:
+            return
+        if self._draining:
             self._object_to(BadMessage(BUSY, "Busy: mcpmux is stopping; try again later", request.id), batch)
-        elif len(self._incoming) >= self.incoming_limit:
-            busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
-            self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
-        else:
-            self._begin(request, batch)
-
-    def _begin(self, request: Request, batch: BatchAnswer | None) -> None:
+            return
         try:
+            if len(self._incoming) >= self.incoming_limit:
+                raise Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             if self.large is not None:
                 self.large.begin(request.id)
         except Busy as busy:
@@ -321,11 +319,19 @@ class DuplexChannel(Channel):
     async def _serve(self, request: Request, batch: BatchAnswer | None) -> None:
         try:
             try:
-                data = await self._encoded_answer(request)
+                data = encode_reply(request.id, await self._answer(request, self._say))
             except trio.Cancelled:
                 if batch is not None:  # the others of the batch still get their answers
                     self._say_soon(batch.settle())
                 raise
+            except RpcError as error:
+                forget_frames(error)
+                data = encode_error(request.id, error)
+            except Exception as error:  # the wall around one request
+                # The text of the error is for the log only: it may hold secrets.
+                log.error("request failed", method=request.method, exc_info=error)
+                forget_frames(error)
+                data = encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
             whole = data if batch is None else batch.settle(data)
             if whole is not None and not self._offer(whole):
                 await in_task()
@@ -337,18 +343,6 @@ class DuplexChannel(Channel):
             if self.large is not None:
                 self.large.end(request.id)
             self._stop_when_drained()
-
-    async def _encoded_answer(self, request: Request) -> bytes:
-        try:
-            return encode_reply(request.id, await self._answer(request, self._say))
-        except Exception as error:  # the wall around one request
-            if isinstance(error, RpcError):
-                forget_frames(error)
-                return encode_error(request.id, error)
-            # The text of the error is for the log only: it may hold secrets.
-            log.error("request failed", method=request.method, exc_info=error)
-            forget_frames(error)
-            return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
     async def _say(self, event: Event) -> None:
         message = encode_notification(event.method, event.params)

@@ -99,8 +99,7 @@ log = structlog.get_logger()
 OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
 """Opens a channel to the same server over HTTP+SSE; returns None if the server does not speak that."""
 
-# For the server to open its own stream; some send no headers before there is an event.
-LISTEN_SECONDS: Final = 2.0
+LISTEN_SECONDS: Final = 2.0  # for the server to open its own stream
 REFUSED_SECONDS = 5.0  # before a server is asked again that refused its own stream
 TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations before a call is repeated
 
@@ -174,8 +173,15 @@ class HttpChannel(Channel):
     async def _learn_and_repeat(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
         """List the server's tools anew to learn which headers it misses, then repeat the call."""
         self._learning.append(call)  # so that it is repeated once only
+        cursor: Raw | None = None
         try:
-            await self._list_tools(call, deadline)
+            for _ in range(TOOL_PAGES):  # bounded, as a server's cursors may go in circles
+                params = {} if cursor is None else {"cursor": cursor}
+                result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), ignore_event, deadline)
+                self.peer.tools.learn(result)
+                cursor = result.get("nextCursor")
+                if cursor is None or first_byte(cursor) != b'"':
+                    break
             return await self.exchange(call, notify, deadline)
         finally:
             self._learning.remove(call)
@@ -187,16 +193,6 @@ class HttpChannel(Channel):
         for tool, reason in self.peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result
-
-    async def _list_tools(self, call: Call, deadline: Deadline | None) -> None:
-        cursor: Raw | None = None
-        for _ in range(TOOL_PAGES):  # bounded, as a server's cursors may go in circles
-            params = {} if cursor is None else {"cursor": cursor}
-            result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), ignore_event, deadline)
-            self.peer.tools.learn(result)
-            cursor = result.get("nextCursor")
-            if cursor is None or first_byte(cursor) != b'"':
-                return
 
     # One request
 
@@ -459,6 +455,7 @@ class HttpChannel(Channel):
         except ValueError:
             return
         method = message.method
+        # A server must not speak in mcpmux's own name, in which channels report about themselves.
         if method.startswith(m.OWN):
             return
         if method == m.CANCELLED:
@@ -468,7 +465,7 @@ class HttpChannel(Channel):
         elif pending is None:
             if method == m.PROGRESS:  # which some servers send on their own stream
                 self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(method, params))
-            elif method == m.LOG_MESSAGE:
+            elif method == m.LOG_MESSAGE:  # SDKs send here what they log outside of a request's stream
                 self._take_log(message, params)
             elif method != m.ACKNOWLEDGED:  # which is of no use without its request
                 self._hear(message)
@@ -479,6 +476,7 @@ class HttpChannel(Channel):
 
     def _abandon(self, pending: PendingRequest) -> None:
         assert isinstance(pending, PendingHttpRequest)
+        # Only closing the response cancels a modern call ("Streamable HTTP", 2026-07-28).
         if pending.carrier is not None:  # the task tells the server, if the call was sent
             pending.carrier.cancel(reason="nobody waits for it")
         elif pending.sent is not None:
@@ -489,6 +487,7 @@ class HttpChannel(Channel):
 
     def fail_calls(self) -> None:
         """Cancel and fail all waiting calls, as the channel ends."""
+        # First: calls that fail below may be repeated at once, and must not be sent here again.
         self._over = self.close_reason
         for pending in self.pending_requests:
             self._abandon(pending)
@@ -506,6 +505,7 @@ class HttpChannel(Channel):
         """Open the stream of a legacy server for notifications outside of requests, if it offers one."""
         listening = trio.Event()
         self._nursery.start_soon(self._hear_own_stream, listening, name="http listen")
+        # Some servers send no headers before there is an event: the session must not wait for one.
         with trio.move_on_after(LISTEN_SECONDS):
             await listening.wait()
 

@@ -4,20 +4,8 @@ Promises: headers agree with the body, in the revision that was agreed; a server
 sets `closed`. Refuses to know what a message means.
 
 Servers refuse a forgotten session in many ways. `may_mean_forgotten` decides which refusals are a reason to
-check: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), one of a few error codes, or one of the
-server's own with a text about the session. None of them proves it. Only another session does, opened beside
-the first (see `upstream`).
-
-A call is sent once more, within its own deadline, when it is safe to repeat, or when the server is known not
-to have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a
-whole, or not to speak the agreed revision any more:
-
-    answer to the call                                    repeated, when it is no read
-    404 to a request with a session                       yes: the specification gives it this one meaning
-    another 4xx, but not 408 and 429                      yes: it was refused before anything was done
-    an error object that says that about the request      yes: -32600, -32602, -32022, and 4xx as above
-    5xx, or -32001, -32000 or a server's own code         if its text names the session or initialization
-    no answer, or another error object                    no: it may have been carried out
+check; none of them proves it. A call is sent once more, within its own deadline, when it is safe to repeat,
+or when the server is known not to have carried it out: `may_repeat` decides that.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
 """
@@ -298,12 +286,15 @@ def nonsense(
 
 def may_mean_forgotten(error: McpmuxError) -> bool:
     """Return whether a refusal may mean that the server has forgotten the session of the request."""
+    # None of these proves it, as servers refuse for many reasons. Only another session does, opened beside
+    # the first one.
     if isinstance(error, HttpStatusError):
         # With Retry-After the server is busy, and knows when it will answer.
         return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
     if isinstance(error, HttpErrorReply | MessageRefused):
         return error.status not in _NOT_OF_SESSIONS
     if isinstance(error, RpcError):
+        # Some report it with status 200 and a code of their own, such as -30001: the text decides then.
         names_session = _is_own(error.code) and _NAMES_SESSION.search(error.message) is not None
         return names_session or error.code in _OF_SESSIONS
     return isinstance(error, SessionExpired)
@@ -315,19 +306,24 @@ def _is_own(code: int) -> bool:
 
 
 def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
-    """Return whether `call` may be sent again after `error`; see the table at the top of the module.
+    """Return whether `call` may be sent again after `error`.
 
-    `holds`: a check has shown that the session and the agreed revision are still in force.
+    `holds`: a check has shown that the session and the agreed revision are still in force. If not, the server
+    refuses the session as a whole, or does not speak the agreed revision any more.
     """
+    # A 404 to a request with a session has this one meaning ("Session Management").
     if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired | SessionEnded):
         return True
     if holds:
         return False
     status = error.status if isinstance(error, HttpStatusError | HttpErrorReply | MessageRefused) else 200
+    # Another 4xx was refused before anything was done, but for 408 and 429.
     if 400 <= status < 500:
         return status not in _NOT_OF_SESSIONS
+    # The server says itself that it did not understand the request, so it did not carry it out.
     if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:
         return True
+    # Any other error may come from a call that was carried out, unless its text names the session.
     is_likely = status >= 500 or (isinstance(error, RpcError) and _is_own(error.code))
     return is_likely and _NAMES_SESSION.search(error.in_full) is not None
 
@@ -475,6 +471,7 @@ class HttpPeer:
         for hop in range(REDIRECTS + 1):
             shown: Headers = ()
             if self._credential is not None:
+                # A call that failed here has not reached the server: it may be repeated whatever it does.
                 with not_sent_yet():
                     shown = self._credential.header_now() or await self._credential.header()
             try:

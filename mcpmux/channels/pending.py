@@ -174,7 +174,11 @@ class PendingRequests:
 
         `request_id`: None for the only request in flight.
         """
-        pending = self._only() if request_id is None else self._find(request_id)
+        pending = self._find(request_id)
+        if request_id is None:
+            # A listen waits for its end, not for an answer.
+            waiting = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
+            pending = waiting[0] if len(waiting) == 1 else None
         if pending is None:
             return False
         pending.settle(error)
@@ -245,8 +249,3 @@ class PendingRequests:
     def _find(self, token: Id | None) -> PendingRequest | None:
         number = token if type(token) is int else own_id(token)
         return None if number is None else self._tickets.get(number)
-
-    def _only(self) -> PendingRequest | None:
-        """Return the only request that waits for an answer; a listen, which waits for its end, is none."""
-        candidates = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
-        return candidates[0] if len(candidates) == 1 else None

@@ -151,11 +151,16 @@ class ParkedCalls(Generic[T]):
         """Remove and return the value of a call that has come again. Raises RpcError for another call."""
         state = again.text(STATE) or ""
         entry = self._entries.get(state)
+        if entry is None:
+            raise unknown_state()
+        first, value = entry
+        same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
+        same_client = first.client is again.client and first.principal.key == again.principal.key
         # A state of another client or call is refused like an unknown one, and betrays no more.
-        if entry is None or not _is_same(entry[0], again):
+        if first.method != again.method or not same_target or not same_client:
             raise unknown_state()
         del self._entries[state]
-        return entry[1]
+        return value
 
     def sift(self, is_wanted: Callable[[T], bool]) -> None:
         """Remove the values that are not wanted any more."""
@@ -164,12 +169,6 @@ class ParkedCalls(Generic[T]):
     def states_of(self, client: object) -> list[str]:
         """Return the states that one client has."""
         return [state for state, (call, _) in self._entries.items() if call.client is client]
-
-
-def _is_same(first: Call, again: Call) -> bool:
-    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
-    same_client = first.client is again.client and first.principal.key == again.principal.key
-    return first.method == again.method and same_target and same_client
 
 
 class ParkedCall:
@@ -275,7 +274,10 @@ class Questions:
         candidates = [request for request in self._pending_requests if request.call.method in self.may_ask]
         # A server that waits for an answer asks no more in that call: a client that leaves its call parked
         # must not make the questions of all others ambiguous.
-        candidates = [candidate for candidate in candidates if not _has_asked(candidate)] or candidates
+        lately = trio.current_time() - ASKS_MORE_SECONDS
+        candidates = [
+            request for request in candidates if request.parked_at is None or request.parked_at >= lately
+        ] or candidates
         if not candidates:
             return None
         client = candidates[0].call.client
@@ -413,8 +415,3 @@ class Questions:
         self._deadlines.forget(parked)
         parked.pending.parked_at = parked.pending.wake = None
         return parked.pending
-
-
-def _has_asked(pending: PendingRequest) -> bool:
-    """Return whether a server has waited for a client's answer for so long that it asks no more before it."""
-    return pending.parked_at is not None and trio.current_time() - pending.parked_at > ASKS_MORE_SECONDS

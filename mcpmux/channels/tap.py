@@ -248,8 +248,14 @@ def identify(call: Call) -> None:
         leg, meta = origin.leg, call.meta
         introduction = meta.get(VERSION), meta.get(CLIENT_INFO)
         if introduction != leg.introduction:
-            leg.introduce((text_of(introduction[0]) or "")[:NAME_CHARS] or None, name_in(introduction[1]))
-            leg.introduction = _kept(introduction)
+            version, info = introduction
+            leg.introduce((text_of(version) or "")[:NAME_CHARS] or None, name_in(info))
+            # Copies, without the message around them; a long one must not be kept for each leg.
+            if sum(len(bytes(value)) for value in introduction if value is not None) <= INTRODUCTION_LENGTH:
+                leg.introduction = (
+                    version.copy() if version is not None else None,
+                    info.copy() if info is not None else None,
+                )
         leg.meta = meta if type(meta) is Meta else None
 
 
@@ -263,13 +269,6 @@ def introduction_in(body: bytes) -> bytes:
         return b""
     end = body.find(b"}", start, start + NAME_CHARS)
     return body[start : end if end >= 0 else start + NAME_CHARS]
-
-
-def _kept(said: Introduction) -> Introduction | None:
-    """Copy an introduction, without the message around it; None if it is too long to be kept."""
-    version, info = (value.copy() if value is not None else None for value in said)
-    length = sum(len(bytes(value)) for value in (version, info) if value is not None)
-    return (version, info) if length <= INTRODUCTION_LENGTH else None
 
 
 def name_in(info: Raw | None) -> str | None:
