@@ -1,4 +1,4 @@
-"""Open a channel to a configured target: the one place that knows which transports there are.
+"""Open a channel to a configured target, or over a stream: the one place that knows all transports.
 
 Over HTTP that is Streamable HTTP or HTTP+SSE: "Clients wanting to support older servers should" POST
 `initialize`, and if the answer is 400, 404 or 405, GET the same URL. An event stream that begins with
@@ -21,10 +21,9 @@ from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.channels.channel import Channel
-from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.duplex_channel import Answer, DuplexChannel
 from mcpmux.channels.http_channel import HttpChannel, OpenOlder
 from mcpmux.channels.http_peer import HttpPlace
-from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.channels.tap import EXCHANGE, Watch, tapped
 from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.expansion import Hide, make_hide
@@ -45,6 +44,24 @@ log = structlog.get_logger()
 
 STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
 DETECT_SECONDS = 5.0  # for the first event, where the server may not speak HTTP+SSE
+
+
+@asynccontextmanager
+async def open_duplex_channel(
+    messages: MessageStream, hear: Hear, answer: Answer | None = None, *, linger: float = 0
+) -> AsyncIterator[DuplexChannel]:
+    """Open a channel over `messages` that reads in the background. The caller closes the stream.
+
+    `answer` answers a client, inline (see `transports/inline`); None if the peer is a server. `linger`:
+    seconds for which the peer's exchanges may go on after the end of the stream, which sets `closed`; the
+    block goes on. Leaving cancels them.
+    """
+    async with trio.open_nursery() as nursery:
+        channel = DuplexChannel(messages, hear, answer)
+        nursery.start_soon(channel.run, linger, name="channel reader")
+        nursery.start_soon(channel.deadlines.run, name="channel deadlines")
+        yield channel
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ import trio
 
 from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.channels.tap import Watch, tapped
 from mcpmux.clients.legacy_session import Session
 from mcpmux.clients.service import Elsewhere, Service

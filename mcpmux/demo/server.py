@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from mcpmux import __version__
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (

@@ -7,7 +7,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mcpmux.app.loop_watch import HELD_SECONDS, PAUSE_SECONDS, SAMPLE_SECONDS, LoopWatch
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from tests.peers.pipe import open_memory_pipes
 from tests.step_watch import run_watched
 

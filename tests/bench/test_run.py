@@ -14,7 +14,7 @@ from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import Results
 from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
 from tests.peers.pipe import open_memory_pipes

@@ -12,7 +12,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcpmux.channels.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import raw

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.errors import Overdue
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from tests.peers.pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question

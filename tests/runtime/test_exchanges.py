@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from mcpmux.channels.duplex_channel import DuplexChannel
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.channels.pending import PendingRequest
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule

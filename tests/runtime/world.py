@@ -12,7 +12,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.channels.channel import Channel
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.channels.tap import tapped
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Caching, Config, Intercept, Limits, Merging, Stdio, Upstream

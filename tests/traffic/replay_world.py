@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.opener import open_duplex_channel
 from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Merging
 from mcpmux.config.views import View
