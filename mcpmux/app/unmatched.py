@@ -26,7 +26,7 @@ from mcpmux.mux.view import KIND_OF_LIST, find_unmatched
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, value_of
-from mcpmux.runtime.visible_names import search
+from mcpmux.runtime.resolver import search
 from mcpmux.upstreams.lists import NAME_CHARACTERS, walk
 from mcpmux.upstreams.upstream import Upstream
 

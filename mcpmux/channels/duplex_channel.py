@@ -324,9 +324,9 @@ class DuplexChannel(Channel):
                 if batch is not None:  # the others of the batch still get their answers
                     self._say_soon(batch.settle())
                 raise
-            except RpcError as error:
-                forget_frames(error)
-                data = encode_error(request.id, error)
+            except RpcError as refusal:
+                forget_frames(refusal)
+                data = encode_error(request.id, refusal)
             except Exception as error:  # the wall around one request
                 # The text of the error is for the log only: it may hold secrets.
                 log.error("request failed", method=request.method, exc_info=error)

@@ -12,7 +12,7 @@ from typing import Final
 
 from mcpmux.errors import ConfigError
 
-ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
+ELSEWHERE: Final = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "request_timeout"}
 """Keys in the files of host apps -> our keys."""
 
 
@@ -27,7 +27,7 @@ class NoValue(InvalidValue):
     """A value is not there, or not fit for use, outside of the file: in a variable or in another file."""
 
 
-_SORTS = {bool: "true or false", str: "text", dict: "a table", list: "a list", type(None): "null"}
+_SORTS: Final = {bool: "true or false", str: "text", dict: "a table", list: "a list", type(None): "null"}
 
 
 def sort_of(value: object) -> str:

@@ -52,7 +52,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
-from mcpmux.upstreams.status import UpstreamStatus
+from mcpmux.upstreams.health import UpstreamStatus
 
 # Reads in a row that could not be shared, after which a server's reads bypass the cache for a while. The way
 # through the cache takes 6 us or more of the 53 of a whole exchange (interpreted).

@@ -41,8 +41,7 @@ from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
 from mcpmux.transports.wall import walled
 from mcpmux.upstreams.connection import Connection, Eras, SessionOpener
-from mcpmux.upstreams.health import Health
-from mcpmux.upstreams.status import UpstreamStatus, when_again
+from mcpmux.upstreams.health import Health, UpstreamStatus, when_again
 from mcpmux.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()

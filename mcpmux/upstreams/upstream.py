@@ -44,10 +44,9 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock
 from mcpmux.upstreams.connection import Connection, SessionOpener
-from mcpmux.upstreams.health import Health
+from mcpmux.upstreams.health import Health, UpstreamStatus
 from mcpmux.upstreams.limiter import Limiter, RateCounter
 from mcpmux.upstreams.response_cache import ResponseCache
-from mcpmux.upstreams.status import UpstreamStatus
 from mcpmux.upstreams.subscriber import Subscriber
 from mcpmux.upstreams.supervision import OpenChannel, Supervision
 

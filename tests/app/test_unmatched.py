@@ -16,7 +16,7 @@ from mcpmux.app.unmatched import PAUSE_SECONDS, find_unmatched_names, kinds_name
 from mcpmux.config import AccessRule, Capture, CaptureRule, Config, Limits
 from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
-from mcpmux.runtime.visible_names import FEW_NAMES, search
+from mcpmux.runtime.resolver import FEW_NAMES, search
 from tests.peers.revision import Json
 from tests.peers.server import ScriptedServer
 from tests.runtime.test_tool_search import RawTools
