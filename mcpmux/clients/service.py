@@ -168,12 +168,16 @@ class Filter(NamedTuple):
 
 def read_filter(call: Call) -> Filter:
     """Return the filter of a `subscriptions/listen`. Raises RpcError when it is malformed."""
+    lists: list[str] = []
     try:
         wish: Any = decode_any(call.params["notifications"])
         uris = wish.get("resourceSubscriptions") or []
-        flags = {name: wish.get(name, False) for name in _KINDS}
         sound = isinstance(uris, list) and set(map(type, uris)) <= {str}
-        sound = sound and set(map(type, flags.values())) == {bool}
+        for name in _KINDS:
+            flag = wish.get(name, False)
+            sound = sound and isinstance(flag, bool)
+            if flag:
+                lists.append(name)
     except (KeyError, ValueError, AttributeError):
         sound = False
     if not sound:
@@ -184,7 +188,7 @@ def read_filter(call: Call) -> Filter:
         raise RpcError(
             INVALID_PARAMS, f"Invalid params: more than {SUBSCRIPTION_LIMIT} resourceSubscriptions"
         )
-    return Filter(frozenset(name for name, flag in flags.items() if flag), tuple(dict.fromkeys(uris)))
+    return Filter(frozenset(lists), tuple(dict.fromkeys(uris)))
 
 
 async def serve_listen(
@@ -197,15 +201,16 @@ async def serve_listen(
     await in_task()
     await router.count(call)
     wish = read_filter(call)
-    # Without lists in which the client may use no item; `_subscribe_all` judges URIs one by one.
-    wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
-    tag = raw({SUBSCRIPTION_ID: request_id})
-    kinds = frozenset(_KINDS[name] for name in wish.lists)
+    tag, agreed, kinds = raw({SUBSCRIPTION_ID: request_id}), dict[str, Any](), list[str]()
+    for name, kind in _KINDS.items():
+        # Without lists in which the client may use no item; `_subscribe_all` judges URIs one by one.
+        if name in wish.lists and router.may_hear(call.principal, kind):
+            agreed[name] = True
+            kinds.append(kind)
     # Joined before the acknowledgement: a change between the two waits in the outbox.
-    outbox = hub.join(ClientOutbox(kinds, call.principal, is_granted=True, leg=current_leg()))
+    outbox = hub.join(ClientOutbox(frozenset(kinds), call.principal, is_granted=True, leg=current_leg()))
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
-        agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}
         if honoured:
             agreed["resourceSubscriptions"] = honoured
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
@@ -247,4 +252,5 @@ async def _subscribe_all(
         async with trio.open_nursery() as nursery:
             for _ in uris[:SUBSCRIBED_AT_ONCE]:
                 nursery.start_soon(subscribe)
-    return [uri for uri in uris if uri in honoured]
+    # In the order of the request: a client may compare the two.
+    return list(filter(honoured.__contains__, uris))

@@ -25,7 +25,6 @@ from mcpmux.runtime.sessions import MadeTask
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.limiter import RateCounter
 from mcpmux.upstreams.registry import PRIVATE, UpstreamRegistry
-from mcpmux.upstreams.upstream import Upstream
 
 
 class Interests:
@@ -54,7 +53,9 @@ class Interests:
             await self._rates.begin(call)
         owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         await self._admit(owner, own, call.on_behalf(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}))
+        refusal: RpcError | None = None
         for upstream in self._registry.tellers(owner, call):
+            new = agreed = False
             try:
                 await upstream.supervision.expect("resources", "subscribe")
                 # The rules may have changed meanwhile. No await from here to the hub's tables, so that
@@ -62,29 +63,24 @@ class Interests:
                 rule = self._access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
                 if rule is not None:
                     raise as_refused(no_resource(uri), rule)
-                await self._subscribe_at(upstream, outbox, own, uri)
+                said_raw = uri == own and not upstream.space.transparent
+                # Before the upstream agrees, so that an update right after its answer is not missed.
+                new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+                agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
+                if not agreed:
+                    late = f"did not agree to tell about changes of {own} in time"
+                    raise upstream.status.error(UPSTREAM_TIMEOUT, late)
                 return
             except RpcError as error:
-                refusal = error
+                # If it is the server's own, it has the server's own URI, and clients know another one.
+                refusal = rewrite.expose_error(error, upstream.space)
                 if error.code != METHOD_NOT_FOUND:
                     break
+            finally:
+                if new and not agreed:  # an earlier subscription of the client stays
+                    self._hub.unsubscribe(outbox, upstream.key, own)
+        assert refusal is not None
         raise refusal
-
-    async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, uri: str) -> None:
-        said_raw = uri == own and not upstream.space.transparent
-        # Before the upstream agrees, so that an update right after its answer is not missed.
-        new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
-        agreed = False
-        try:
-            agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
-        except RpcError as error:
-            raise rewrite.expose_error(error, upstream.space) from None
-        finally:
-            if new and not agreed:  # an earlier subscription of the client stays
-                self._hub.unsubscribe(outbox, upstream.key, own)
-        if not agreed:
-            late = f"did not agree to tell about changes of {own} in time"
-            raise upstream.status.error(UPSTREAM_TIMEOUT, late)
 
     def go_on_listening(
         self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool

@@ -294,21 +294,19 @@ class NotificationHub:
         The upstream's subscriber must be asked to agree then. Return False when the client has subscribed
         before. Raises RpcError when a limit of subscriptions is reached.
         """
-        if not outbox.is_replica:
-            self._check_room(outbox, weigh(uri))
+        if not outbox.is_replica:  # which has the limits of each of its clients
+            size = weigh(uri)
+            taken = self.subscriptions.bytes_of(outbox) + size
+            if self.subscriptions.count(outbox) >= SUBSCRIPTION_LIMIT:
+                raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
+            if taken > SUBSCRIBED_BYTES:
+                most = f"{SUBSCRIBED_BYTES >> 20} MiB"
+                raise RpcError(BUSY, f"Busy: the URIs of one client's subscriptions take more than {most}")
+            # One client must not take the memory of all others: a little is left to each of them.
+            if taken > LITTLE_BYTES and self.subscriptions.all_bytes + size > ALL_SUBSCRIBED_BYTES:
+                most = f"{ALL_SUBSCRIBED_BYTES >> 20} MiB"
+                raise RpcError(BUSY, f"Busy: the URIs of all clients' subscriptions take more than {most}")
         return self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw)
-
-    def _check_room(self, outbox: ClientOutbox, size: int) -> None:
-        """Raise RpcError if a client may not subscribe to a further URI of `size` bytes."""
-        taken = self.subscriptions.bytes_of(outbox) + size
-        if self.subscriptions.count(outbox) >= SUBSCRIPTION_LIMIT:
-            raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
-        if taken > SUBSCRIBED_BYTES:
-            most = f"{SUBSCRIBED_BYTES >> 20} MiB"
-            raise RpcError(BUSY, f"Busy: the URIs of one client's subscriptions take more than {most}")
-        if taken > LITTLE_BYTES and self.subscriptions.all_bytes + size > ALL_SUBSCRIBED_BYTES:
-            most = f"{ALL_SUBSCRIBED_BYTES >> 20} MiB"
-            raise RpcError(BUSY, f"Busy: the URIs of all clients' subscriptions take more than {most}")
 
     def client_listening(self, upstream: str, uri: str) -> object:
         """Return a client that listens to `uri` and accepts requests; None when there is none."""
@@ -431,6 +429,7 @@ class NotificationHub:
             """Return one event for all clients that use the same spelling, so that it is encoded once."""
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
+        # One object for most clients: each makes its own only of an event that it sees for the first time.
         usual, clients = event_of(uri, False), 0
         restricted, raw_of = not self._access.is_open, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
@@ -445,10 +444,7 @@ class NotificationHub:
             else:
                 outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
         for subscribed in set(audience.values()):
-            self._note_told((upstream, subscribed), clients)
-
-    def _note_told(self, subject: ResourceKey, clients: int) -> None:
-        self.told[subject] = Told(trio.current_time(), clients)
+            self.told[upstream, subscribed] = Told(trio.current_time(), clients)
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         if outbox.is_replica:  # the replica judges for each of its clients
@@ -544,7 +540,7 @@ class NotificationHub:
             if self._access.of(outbox.principal).sees_change(method, upstreams):
                 outbox.put(event)
                 clients += 1
-        self._note_told(("", method), clients)
+        self.told["", method] = Told(trio.current_time(), clients)
 
 
 def upstream_of(key: str) -> str:

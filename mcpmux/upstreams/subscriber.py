@@ -248,7 +248,9 @@ class Subscriber:
                     server = self._connection if way is wanted.direct else wanted.owner
                     await nursery.start(self._keep_listening, way, server, uris)
                 elif uris is not None:
-                    self._replace(way, trio.CancelScope(), self._settle_seconds if wanted.stop(way) else 0.0)
+                    stays = self._settle_seconds if wanted.stop(way) else 0.0
+                    self._newest[way].deadline = trio.current_time() + stays
+                    self._newest[way] = trio.CancelScope()
                 if way is wanted.direct:
                     self.settled.set()
                 self._act(answered=True)
@@ -280,6 +282,7 @@ class Subscriber:
             elif event.method == m.RESOURCE_UPDATED and granted is not None:  # an owner's
                 self._pass_on(text_of(event.params.get("uri")) or "")
 
+        # An owner acknowledges when its upstream has: that has its own time there.
         with trio.CancelScope() as scope:
             with trio.move_on_after(AGREE_SECONDS if is_direct else math.inf) as patience:
                 try:
@@ -325,8 +328,9 @@ class Subscriber:
             settle_seconds=settle_seconds,
             goes_on=is_direct or REPLACES in told,
         )
-        # Only now, so that there is no gap in which an update could be lost.
-        self._replace(way, listen, settle_seconds)
+        # Only now, so that there is no gap in which an update could be lost. The listen before may have some.
+        self._newest[way].deadline = trio.current_time() + settle_seconds
+        self._newest[way] = listen
         if is_direct:
             lists = self.lists = frozenset(
                 [name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True]
@@ -336,11 +340,6 @@ class Subscriber:
             self.on_lists()
         self._act(answered=True)
         return granted
-
-    def _replace(self, way: Way, listen: trio.CancelScope, seconds: float) -> None:
-        """Make `listen` the newest one of `way`, and end the one before, which may have updates left."""
-        self._newest[way].deadline = trio.current_time() + seconds
-        self._newest[way] = listen
 
     # The legacy way to ask
 
