@@ -526,8 +526,12 @@ class Interception:
             raise unknown_state()
         walk.first, walk.done, walk.outcome = waiting.first, waiting.done, waiting.outcome
         walk.approved = waiting.done
-        is_agreed, name = _has_consented(call), waiting.step.rule.name
-        on = REQUEST if waiting.outcome is None else RESULT
+        try:
+            response = read_response(decode_fields(call.params.get(RESPONSES))[QUESTION])
+            is_agreed = not isinstance(response, RpcError) and text_of(response.get("action")) == "accept"
+        except (KeyError, ValueError):  # an answer to another question is no consent
+            is_agreed = False
+        name, on = waiting.step.rule.name, REQUEST if waiting.outcome is None else RESULT
         self._note(name, on, AGREED if is_agreed else REFUSE, trio.current_time())
         if not is_agreed:
             message = walk.message(REQUEST, call)
@@ -555,14 +559,6 @@ def _question(call: Call, ask: Ask) -> Fields | None:
         params = {"mode": raw("form"), "message": raw(ask.message), "requestedSchema": raw(form)}
     can_ask = call.method in m.MAY_ASK_FOR_INPUT
     return params if can_ask and offers(call.meta.get(CLIENT_CAPABILITIES), m.ELICIT, params) else None
-
-
-def _has_consented(call: Call) -> bool:
-    try:
-        response = read_response(decode_fields(call.params.get(RESPONSES))[QUESTION])
-    except (KeyError, ValueError):
-        return False
-    return not isinstance(response, RpcError) and text_of(response.get("action")) == "accept"
 
 
 def _after(message: InterceptedMessage, changed: Call | ResultOrError) -> InterceptedMessage:

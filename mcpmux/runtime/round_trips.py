@@ -161,15 +161,21 @@ class RoundTrips:
         if call.legacy:
             return result
         sealed, principal, mark = result.copy(), call.principal.key, self._marks.current
-        is_anywhere = mark != "" and _is_anywhere(upstream)
-        if is_anywhere:
-            mark = ANYWHERE
+        facts, is_anywhere = upstream.facts, False
+        # In 2026-07-28 no request depends on another, so any process may send the next one.
+        if mark and facts is not None and is_modern(facts.revision) and is_one_for_all(upstream.config):
+            mark, is_anywhere = ANYWHERE, True
         state = text_of(sealed[STATE]) if STATE in sealed else None
         if state is not None:
             sealed[STATE] = raw(mark + (self._state_seal.seal(principal, state) if principal else state))
         task_id = text_of(sealed[TASK_ID]) if TASK_ID in sealed else None
+        if task_id is not None and is_anywhere:
+            # Its owner and tool are known only where it was made: the id takes them to other processes.
+            resolved = self._resolver.namespace.resolve_task(task_id)
+            tool = self._access.tool_of(*resolved) if resolved is not None else None
+            task_id = self._task_seal.seal(principal, encode((task_id, tool)).decode())
         if task_id is not None:
-            sealed[TASK_ID] = raw(mark + (self._write_task(task_id, principal) if is_anywhere else task_id))
+            sealed[TASK_ID] = raw(mark + task_id)
         if mark and not is_anywhere and "inputRequests" in sealed and STATE not in sealed:
             sealed[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
         return sealed
@@ -180,12 +186,6 @@ class RoundTrips:
             return state
         principal = call.principal.key
         return self._marks.current + (self._state_seal.seal(principal, state) if principal else state)
-
-    def _write_task(self, exposed: str, principal: str) -> str:
-        resolved = self._resolver.namespace.resolve_task(exposed)
-        tool = self._access.tool_of(*resolved) if resolved is not None else None
-        # The task's owner and tool are known only where it was made, so the id takes them to other processes.
-        return self._task_seal.seal(principal, encode((exposed, tool)).decode())
 
     def _read_task(self, sealed: str, principal: str) -> str:
         """Return the exposed id of a sealed task, and note its owner and tool in this process.
@@ -200,11 +200,6 @@ class RoundTrips:
         if resolved is not None:
             self._access.tasks.note(*resolved, principal, tool)
         return exposed
-
-
-def _is_anywhere(upstream: Upstream) -> bool:
-    facts = upstream.facts
-    return facts is not None and is_modern(facts.revision) and is_one_for_all(upstream.config)
 
 
 VISIT_SECONDS: Final = 30.0  # for a user who has just accepted; a longer visit is asked about again

@@ -106,8 +106,18 @@ class Tasks:
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer a tool call or a call about tasks. Raises RpcError."""
+        deadline: Deadline | None = None
         # The server's era, which only a connection shows, determines the side that decides about a task.
-        deadline = await _settle(upstream, call) if upstream.facts is None else None
+        if upstream.facts is None:
+            await in_task()
+            seconds = upstream.patience(call.method)
+            # The time of the call includes this wait.
+            deadline = Deadline(seconds, 0.0, upstream.config.max_request_timeout)
+            try:
+                with deadline.limit():
+                    await upstream.supervision.settled()
+            except Overdue:
+                raise upstream.status.late(call.method, seconds) from None
         if call.method == m.TOOLS_CALL:
             return await self._call_tool(upstream, call, notify, deadline)
         await in_task()
@@ -319,22 +329,23 @@ class Tasks:
                 if status == "cancelled":
                     raise RpcError(INTERNAL_ERROR, text_of(task.get("statusMessage")) or "task cancelled")
                 if status == "input_required" and (requests := decode_fields(task.get("inputRequests"))):
-                    result = self._park(wait, requests)
-                    parked_or_done = True
-                    return result
-                await _tell_progress(wait, task, notify)
+                    state = self._parked.add(wait.call, wait)
+                    parked_or_done, wait.watching = True, trio.CancelScope()
+                    self._nursery.start_soon(self._watch, state, wait, name="parked wait for a task")
+                    asked = {"inputRequests": raw(requests), STATE: raw(state)}
+                    return {"resultType": raw("input_required"), **asked}
+                message, token = text_of(task.get("statusMessage")), wait.call.meta.get(PROGRESS_TOKEN)
+                # Most polls bring the state that is known already, which is no progress.
+                if token is not None and message not in (None, wait.message):
+                    wait.message, wait.told = message, wait.told + 1
+                    progress = {"progress": raw(wait.told), "message": raw(message)}
+                    await notify(Event(m.PROGRESS, {PROGRESS_TOKEN: token, **progress}))
                 await trio.sleep(tasks.poll_seconds(task))
         finally:
             if not parked_or_done:
                 # Shielded, as the call may be cancelled; `_give_up` is bounded by CANCEL_SECONDS.
                 with trio.CancelScope(shield=True):
                     await self._give_up(wait)
-
-    def _park(self, wait: Wait, asked: Fields) -> Fields:
-        state = self._parked.add(wait.call, wait)
-        wait.watching = trio.CancelScope()
-        self._nursery.start_soon(self._watch, state, wait, name="parked wait for a task")
-        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
 
     async def _watch(self, state: str, wait: Wait) -> None:
         """Keep a parked wait for ANSWER_SECONDS, and end its questions once the task needs no answers.
@@ -392,18 +403,6 @@ async def _until_nothing_is_asked(wait: Wait) -> None:
         seconds = tasks.poll_seconds(task)
 
 
-async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
-    message = text_of(task.get("statusMessage"))
-    token = wait.call.meta.get(PROGRESS_TOKEN)
-    # Most polls bring the state that is known already, which is no progress.
-    if token is None or message is None or message == wait.message:
-        return
-    wait.message = message
-    wait.told += 1
-    progress = {PROGRESS_TOKEN: token, "progress": raw(wait.told), "message": raw(message)}
-    await notify(Event(m.PROGRESS, progress))
-
-
 async def _support_of(upstream: Upstream, call: Call) -> str | None:
     """Return the task support that the tool of a call states; None for a tool that is not listed."""
     name = call.text("name") or ""
@@ -411,19 +410,6 @@ async def _support_of(upstream: Upstream, call: Call) -> str | None:
     if listing is None or name not in listing.items:
         listing, _ = await learn_listing(upstream, m.TOOLS_LIST, call, anew=True)
     return listing.task_support(name)
-
-
-async def _settle(upstream: Upstream, call: Call) -> Deadline:
-    """Wait for a server that is still starting. Return the deadline of the call, which includes the wait."""
-    await in_task()
-    seconds = upstream.patience(call.method)
-    deadline = Deadline(seconds, 0.0, upstream.config.max_request_timeout)
-    try:
-        with deadline.limit():
-            await upstream.supervision.settled()
-    except Overdue:
-        raise upstream.status.late(call.method, seconds) from None
-    return deadline
 
 
 def _knows_extension(call: Call) -> bool:

@@ -81,7 +81,14 @@ class ToolSearch:
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Answer the list of a view that is searched, or a call in it. Raises RpcError."""
         if call.method == m.TOOLS_LIST:
-            return self._sign(_list(call))
+            if bytes(call.params.get("cursor", b"null")) != b"null":
+                raise RpcError(INVALID_PARAMS, "Invalid cursor: this list has one page")
+            listed = {"tools": SHOWN_WITH_TASKS if call.legacy else SHOWN}
+            hints = {
+                "ttlMs": raw(0),
+                "cacheScope": raw("private"),
+            }  # another configuration may end the search
+            return self._sign({"resultType": raw("complete"), **listed, **hints})
         name = call.text("name")
         try:
             if name == FIND_TOOLS:
@@ -122,12 +129,14 @@ class ToolSearch:
         key = sha256(b"\n".join(pages)).digest()
         indexed = self._indexes.get(key)
         if indexed is None:
-            indexed = tools, index = [], Index()
+            indexed = tools, index = list[Any](), Index()
             await in_task()
             for page in pages:
                 size = 0
                 for tool in filter(is_for_models, decode_list(page)):
-                    tools.append(_readable(tool))
+                    values: dict[str, Any] = {key: value_of(tool[key]) for key in GIVEN if key in tool}
+                    # Without members that cannot be decoded, such as numbers that are too large.
+                    tools.append({key: value for key, value in values.items() if value is not None})
                     size += sum(map(len, tool.values()))
                     if size > INDEXED_BYTES:
                         index.add(tools[len(index) :])
@@ -137,19 +146,6 @@ class ToolSearch:
                 index.add(tools[len(index) :])
             self._indexes.keep(key, indexed, INDEX_SHARE * sum(map(len, pages)))
         return indexed
-
-
-def _readable(tool: Fields) -> dict[str, Any]:
-    """Return a decoded tool, without members that cannot be decoded, such as numbers that are too large."""
-    values = {key: value_of(tool[key]) for key in GIVEN if key in tool}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _list(call: Call) -> Fields:
-    if bytes(call.params.get("cursor", b"null")) != b"null":
-        raise RpcError(INVALID_PARAMS, "Invalid cursor: this list has one page")
-    shown = SHOWN_WITH_TASKS if call.legacy else SHOWN
-    return {"resultType": raw("complete"), "tools": shown, "ttlMs": raw(0), "cacheScope": raw("private")}
 
 
 def _told(text: str) -> Fields:
