@@ -471,7 +471,7 @@ class HttpPeer:
         for hop in range(REDIRECTS + 1):
             shown: Headers = ()
             if self._credential is not None:
-                # A call that failed here has not reached the server: it may be repeated whatever it does.
+                # A call that fails here has not reached the server, so it may be repeated.
                 with not_sent_yet():
                     shown = self._credential.header_now() or await self._credential.header()
             try:
