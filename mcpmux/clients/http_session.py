@@ -258,25 +258,19 @@ class HttpSession:
         """
         # Only a tool call may change something, so only that is worth a resumable stream.
         if streams and request.method == m.TOOLS_CALL:
-            return self._answer_tool_call(request, call, reply)
+            # Before 2025-11-25 no event without data may open a stream, so an early one has no use.
+            patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else KEEP_ALIVE_SECONDS
+            resumable = ResumableCall(request, call, self._nursery, trio.current_time() + patience)
+            self._admit(request, resumable.cancel)
+            self._deadlines.watch(resumable)
+            return self._start_and_follow(resumable, reply)
         self._admit(request, reply.call_off)
+        return self._respond(request, call, reply, streams=streams)
+
+    async def _respond(self, request: Request, call: Call, reply: HttpReply, *, streams: bool) -> None:
         notify = HttpNotify(reply, streams)
-        work = self.session.answer(call, notify, partial(self._ask, notify))
-        return self._respond(request, reply, work, streams=streams)
-
-    def _answer_tool_call(self, request: Request, asked: Call, reply: HttpReply) -> Awaitable[None]:
-        """Answer a tool call, which goes on when its client loses the connection."""
-        # Before 2025-11-25 no event without data may open a stream, so an early one has no use.
-        patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else KEEP_ALIVE_SECONDS
-        call = ResumableCall(request, asked, self._nursery, trio.current_time() + patience)
-        self._admit(request, call.cancel)
-        self._deadlines.watch(call)
-        return self._start_and_follow(call, reply)
-
-    async def _respond(
-        self, request: Request, reply: HttpReply, work: Awaitable[Fields], *, streams: bool
-    ) -> None:
         try:
+            work = self.session.answer(call, notify, partial(self._ask, notify))
             await respond(request, reply, work, streams=streams, legacy=True)
         finally:
             del self._in_flight[request.id]
@@ -314,7 +308,11 @@ class HttpSession:
         await in_task()
         reply.is_kept_alive = streams
         answers: list[bytes] = []
-        say = partial(_say_in_turn, trio.Lock(), HttpNotify(reply, streams))
+        turn, send = trio.Lock(), HttpNotify(reply, streams)
+
+        async def say(message: bytes) -> None:
+            async with turn:  # the members share one stream, and two writes at a time would mix
+                await send(message)
 
         async def work(request: Request, call: Call) -> None:
             if self.watch is not None:
@@ -437,7 +435,15 @@ class HttpSession:
         number = OWN_STREAM
         missed: list[KeptEvent] = []
         if last_event_id is not None:
-            number, missed = self._missed_after(last_event_id)
+            try:
+                number, missed = self._buffer.after(last_event_id, trio.current_time())
+            except Ahead as ahead:
+                if ahead.stream != OWN_STREAM or self._recovered is None:
+                    raise
+                # The client is right: a store that failed over may have lost events of another process that
+                # had the session meanwhile. Their contents are unknown, so the client reads everything again.
+                self._buffer.skip_to(OWN_STREAM, ahead.number)
+                self._recovered.catch_up()
         self._readers += 1
         try:
             data = b"".join(with_id(event.data, event.event_id) for event in missed)
@@ -449,19 +455,6 @@ class HttpSession:
                 await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
-
-    def _missed_after(self, event_id: str) -> tuple[int, list[KeptEvent]]:
-        """Return (stream, its events after `event_id`). Raises Gone."""
-        try:
-            return self._buffer.after(event_id, trio.current_time())
-        except Ahead as ahead:
-            if ahead.stream != OWN_STREAM or self._recovered is None:
-                raise
-            # The client is right: a store that failed over may have lost events of another process that had
-            # the session meanwhile. Their contents are unknown, so the client has to read everything again.
-            self._buffer.skip_to(OWN_STREAM, ahead.number)
-            self._recovered.catch_up()
-            return OWN_STREAM, []
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
@@ -529,12 +522,13 @@ class OwnStream:
             if self._keeper is not None:
                 self._keeper.keep(StreamEvent(OWN_STREAM, kept.number, data))
             return _EVENT % (kept.number, data)
-        questions, self._questions = self._questions, []
-        return b"".join([self._keep_question(encode_event(data)) for data in questions])
-
-    def _keep_question(self, data: bytes) -> bytes:
-        # Not by the keeper: no other process waits for the answer.
-        return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
+        events, questions, self._questions = b"", self._questions, []
+        for question in questions:
+            data = encode_event(question)
+            # Not by the keeper: no other process waits for the answer.
+            number = self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number
+            events += _EVENT % (number, data)
+        return events
 
 
 _last: tuple[Event, SameEvent] = (_QUESTION, (OWN_STREAM, b""))  # the event encoded last, by any session
@@ -553,8 +547,3 @@ def _say(event: Event) -> SameEvent:
     notice = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, notice
     return notice
-
-
-async def _say_in_turn(turn: trio.Lock, say: HttpNotify, message: bytes) -> None:
-    async with turn:  # the members of a batch share one stream, and two writes at a time would mix
-        await say(message)

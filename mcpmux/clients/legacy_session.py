@@ -207,11 +207,10 @@ class LegacySession:
         # A client that calls knows that the session is open, also if its notification is still on its way.
         self._greeted.set()
         if call.method in _AGREEING:
-            answer = self._set_level if call.method == m.SET_LEVEL else self._subscribe
-            result = await answer(call)
+            await self._agree(call)
             # Before the answer: what the client was promised must survive this process.
             await self.on_agreed()
-            return result
+            return {}
         if call.method == m.INITIALIZE:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if call.method in _MODERN_ONLY or (call.method in _TASKS and not self.knows_tasks):
@@ -272,24 +271,22 @@ class LegacySession:
             return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
         raise unanswered(wish.method)
 
-    async def _subscribe(self, call: Call) -> Fields:
-        uri = call.required("uri")
+    async def _agree(self, call: Call) -> None:
+        """Set the log level, or begin or end a subscription. Raises RpcError."""
+        if call.method == m.SET_LEVEL:
+            level = call.text("level")
+            if level not in LOG_LEVELS:
+                levels = ", ".join(LOG_LEVELS)
+                raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {levels}')
+            self._client = ClientFacts(self._client.info, self._client.capabilities, level)
+            self.outbox.log_level = level
+            return
+        uri, interests = call.required("uri"), self._router.interests
+        change = interests.subscribe if call.method == m.RESOURCES_SUBSCRIBE else interests.unsubscribe
         try:
-            if call.method == m.RESOURCES_SUBSCRIBE:
-                await self._router.interests.subscribe(self.outbox, uri, call)
-            else:
-                await self._router.interests.unsubscribe(self.outbox, uri, call)
+            await change(self.outbox, uri, call)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
-        return {}
-
-    async def _set_level(self, call: Call) -> Fields:
-        level = call.text("level")
-        if level not in LOG_LEVELS:
-            raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
-        self._client = ClientFacts(self._client.info, self._client.capabilities, level)
-        self.outbox.log_level = level
-        return {}
 
 
 def read_client(request: Request) -> tuple[str, ClientFacts]:

@@ -57,19 +57,17 @@ class ServerCard:
             return reply.send(204, _CORS)
         if request.method not in ("GET", "HEAD"):
             return refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD, OPTIONS"),))
-        config = self._config()
-        url = config.auth.resource or self._url(request.headers.get("host", ""))
+        config, host = self._config(), request.headers.get("host", "")
+        url = config.auth.resource
+        if not url and re.fullmatch(HOST_PATTERN, host):  # the name by which the client has reached it
+            scheme = "http" if self._listener.tls is None else "https"
+            url = f"{scheme}://{host}{self._listener.path}"
         document = msgspec.json.encode(make_card(config, url))
         tag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
         headers = (*_HEADERS, ("ETag", tag))
         if tag in request.headers.get("if-none-match", ""):
             return reply.send(304, headers)
         return reply.send(200, headers, document)
-
-    def _url(self, host: str) -> str | None:
-        """Return the endpoint's URL with the host that the client used; None when that is malformed."""
-        scheme = "http" if self._listener.tls is None else "https"
-        return f"{scheme}://{host}{self._listener.path}" if re.fullmatch(HOST_PATTERN, host) else None
 
 
 def make_card(config: Config, url: str | None) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class DuplexClient:
                 return self._session.answer(call, notify, self._ask)
             if self._initializing is not None and request.method not in _NEED_NO_SESSION:
                 return self._answer_later(self._initializing, request, notify)
-            if request.method == m.PING:
+            if request.method == m.PING:  # which a client may send before `initialize`
                 return _pong()
             if request.method != m.DISCOVER:  # by which a client finds out the era
                 raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
@@ -118,6 +118,7 @@ class DuplexClient:
             session.ask_unasked = self._ask
             self.channel.batches = allows_batch(session.revision)
             self.nursery.start_soon(self._deliver, session, name="deliver changes")
+            # A client may send `initialized` without waiting for the answer to `initialize`.
             for notification in self._early:
                 session.take_notification(notification)
             return result
@@ -188,8 +189,7 @@ class DuplexClient:
         """Take a notification that belongs to no exchange."""
         if self._session is not None:
             self._session.take_notification(notification)
-        elif self._initializing is not None:
-            # A client may send `initialized` without waiting for the answer to `initialize`.
+        elif self._initializing is not None:  # kept for the session
             if len(self._early) < EARLY_LIMIT:
                 self._early.append(notification)
         elif notification.method == m.ROOTS_CHANGED:

@@ -160,7 +160,9 @@ class StreamClients:
                 return
             try:
                 with self._counted(entered):
-                    transport = "unix" if _is_unix(stream) else "tcp"
+                    transport = "tcp"
+                    if sys.platform != "win32" and isinstance(stream, trio.SocketStream):
+                        transport = "unix" if stream.socket.family == socket.AF_UNIX else "tcp"
                     await self._serve_messages(JsonStream(messages), stream, transport, entered)
             except Busy as many:
                 await messages.send(encode_error(None, many))
@@ -182,14 +184,6 @@ def _holder_in(principal: Principal, stream: Stream) -> str:
     """Return the client that large messages on a stream count for."""
     plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
     return budget_client(principal, address_of(plain)) if isinstance(plain, trio.SocketStream) else ""
-
-
-def _is_unix(stream: Stream) -> bool:
-    return (
-        sys.platform != "win32"
-        and isinstance(stream, trio.SocketStream)
-        and stream.socket.family == socket.AF_UNIX
-    )
 
 
 async def _holder_of(stream: Stream) -> str:

@@ -14,6 +14,8 @@ from mcpmux.config import Auth, Config, HttpListener, Identity, Issuer, ServerTl
 from mcpmux.config.argument import parse_upstream_argument
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.configuration import read_config
+from mcpmux.transports.http.message import HttpRequest
+from tests.bare_reply import reply_on
 from tests.clients.test_http_guard import ANN, APP, LOCAL, STATIC, open_guarded
 
 CARD = "/mcp/server-card"
@@ -24,6 +26,16 @@ ISSUER = {"corp": Issuer(issuer="https://login.example.com")}
 
 def made(**settings: Any) -> Config:
     return Config(upstreams=(parse_upstream_argument("a=x y"),), **settings)
+
+
+class Client:
+    def __init__(self, host: str) -> None:
+        headers = {"host": host}
+        self.request = HttpRequest("GET", CARD, "", headers, b"", "", http_1_0=True, keep_alive=False)
+        self.reply, self.received = reply_on(self, self.request), b""
+
+    async def send(self, data: bytes) -> None:
+        self.received += data
 
 
 def card_of(config: Config) -> ServerCard:
@@ -128,8 +140,11 @@ async def test_the_url_is_the_configured_one_else_as_the_client_says_it():
     assert card.path == "/a/server-card"
     async with open_guarded(card=card_of(configs[0])) as mux:
         assert json.loads((await mux.get(CARD, {}))[2])["remotes"][0]["url"] == URL
-    assert ServerCard(over_tls, lambda: configs[1])._url("a.example:1") == "https://a.example:1/a/"
-    assert ServerCard(over_tls, lambda: configs[1])._url("a b") is None
+    for host, remotes in (("a.example:1", b'"url":"https://a.example:1/a/"'), ("a b", b"")):
+        client = Client(host)
+        await ServerCard(over_tls, lambda: configs[1]).answer(client.request, client.reply)
+        assert remotes in client.received
+        assert (b'"remotes"' in client.received) is bool(remotes)
 
 
 def test_no_view_is_at_its_path():
