@@ -192,10 +192,23 @@ class Merger:
                     fetches.append(self._fetch(position, upstream, call, walk, parts))
             await together(fetches)
             walk.end_round()
-        # An incomplete list must not be given again when the missing upstream is back.
+        if walk.failures and self.merging.strict:
+            raise incomplete("The list is not complete", self._registry, walk.failures)
+        result = {"resultType": _COMPLETE, PAGED[call.method].items: walk.items()}
+        if walk.wanted:
+            try:
+                cursor = self.seal.seal(call.method, walk.resume(), call.principal.key)
+            except InvalidCursor as error:
+                raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
+            result["nextCursor"] = raw(cursor)
+        result["ttlMs"] = raw(0 if walk.failures else parts.freshness.ttl_ms)
+        # All pages of a list must have one scope ("Interaction with Pagination"), and the scope of a page to
+        # come is not known yet. Besides, a cursor is for its principal only.
+        is_whole = not walk.wanted and "cursor" not in call.params
+        result["cacheScope"] = raw(parts.freshness.scope if is_whole else "private")
         if walk.failures:
-            parts.until = None
-        result = self._result(call, walk, parts.freshness)
+            parts.until = None  # an incomplete list must not be given again when the missing upstream is back
+            result = mention(result, self._registry, walk.failures)
         if parts.problems or walk.problems:
             result = _told(result, ITEMS, await self._problems(call, walk, parts))
         return self._access.confined(result)
@@ -295,23 +308,6 @@ class Merger:
             parts.freshness.take(page.result)
             if page.problems:
                 parts.problems.setdefault(upstream.name, []).extend(page.problems)
-
-    def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
-        method = call.method
-        if walk.failures and self.merging.strict:
-            raise incomplete("The list is not complete", self._registry, walk.failures)
-        result = {"resultType": _COMPLETE, PAGED[method].items: walk.items()}
-        if walk.wanted:
-            try:
-                result["nextCursor"] = raw(self.seal.seal(method, walk.resume(), call.principal.key))
-            except InvalidCursor as error:
-                raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
-        result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)
-        # All pages of a list must have one scope ("Interaction with Pagination"), and the scope of a page to
-        # come is not known yet. Besides, a cursor is for its principal only.
-        is_whole = not walk.wanted and "cursor" not in call.params
-        result["cacheScope"] = raw(freshness.scope if is_whole else "private")
-        return mention(result, self._registry, walk.failures) if walk.failures else result
 
 
 async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:

@@ -341,24 +341,25 @@ class Router:
             result["instructions"] = raw(instructions)
         return self._signature.put_on(result)
 
-    def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        # Without a coroutine for the common case; with a policy, `_find_and_read` judges the URI.
-        uri = call.text("uri") or call.required("uri")
-        resolved = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
-        if resolved is None:
-            return self._find_and_read(uri, call, notify)
-        owner, own = resolved  # as `Resolver.resolve_uri` does it
-        if not self.access.is_open:
-            rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
-            if rule is not None:
-                return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
-        return self._read_from(owner, own, uri, call, notify)
-
-    def _read_from(
-        self, owner: str, own: str, uri: str, call: Call, notify: Notify, is_stepped: bool = False
+    def _read(
+        self, call: Call, notify: Notify, found: tuple[str, str] | None = None, is_stepped: bool = False
     ) -> Awaitable[Fields]:
+        """Answer a read. `found`: the upstream and its own URI, judged already. `is_stepped`: intercepted."""
+        uri = call.text("uri") or call.required("uri")
+        if found is not None:
+            owner, own = found
+        else:
+            # Without a coroutine for the common case; with a policy, `_find_and_read` judges the URI.
+            resolved = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
+            if resolved is None:
+                return self._find_and_read(uri, call, notify)
+            owner, own = resolved  # as `Resolver.resolve_uri` does it
+            if not self.access.is_open:
+                rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_READ, own)
+                if rule is not None:
+                    return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
         if self.interception is not None and not is_stepped:
-            work = partial(self._read_from, owner, own, uri, is_stepped=True)
+            work = partial(self._read, found=(owner, own), is_stepped=True)
             return self._stepped(owner, own, call, notify, work)
         if own != uri:  # else the client's bytes stay
             call = call.with_params({**call.params, "uri": Raw(encode(own))})
@@ -373,18 +374,24 @@ class Router:
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_uri(uri, call, m.RESOURCES_READ)
-        answer = await self._read_from(owner, own, uri, call, notify)
+        answer = await self._read(call, notify, (owner, own))
         return self.access.confined(mention(answer, self._registry, missing))
 
-    def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def _use(
+        self, call: Call, notify: Notify, found: tuple[str, str] | None = None, is_stepped: bool = False
+    ) -> Awaitable[Fields]:
+        """Answer the call of a tool, or the request for a prompt. The parameters are those of `_read`."""
         name = call.text("name") or call.required("name")
-        namespace = self.resolver.namespace
-        resolved = namespace.resolve_name(name) if self.access.policy is None else None
-        # A shortened name ends in a hash: only the upstream's list shows what it stands for.
-        if resolved is None or (len(name) == namespace.name_limit and namespace.is_shortened(name)):
+        namespace, resolved = self.resolver.namespace, found
+        if resolved is None and self.access.policy is None:
+            resolved = namespace.resolve_name(name)
+            # A shortened name ends in a hash: only the upstream's list shows what it stands for.
+            if len(name) == namespace.name_limit and namespace.is_shortened(name):
+                resolved = None
+        if resolved is None:
             return self._find_and_use(name, call, notify)
         owner, own = resolved
-        if not self.access.is_open:
+        if found is None and not self.access.is_open:
             judge = self.access.of(call.principal)
             if not judge.is_plain:
                 renamed = judge.own_name(call.method, owner, own)
@@ -400,20 +407,14 @@ class Router:
             if rule is not None:
                 refusal = as_refused(no_item(NOUNS[call.method], name), rule)
                 return self._refuse(refusal, name, call, KIND_OF[call.method])
-        return self._use_from(owner, own, name, call, notify)
-
-    def _use_from(
-        self, owner: str, own: str, name: str, call: Call, notify: Notify, is_stepped: bool = False
-    ) -> Awaitable[Fields]:
         if self.interception is not None and not is_stepped:
-            work = partial(self._use_from, owner, own, name, is_stepped=True)
+            work = partial(self._use, found=(owner, own), is_stepped=True)
             return self._stepped(owner, own, call, notify, work)
         upstream, params = self._registry.for_call(owner, call), call.params.copy()
         if own != name:
             params["name"] = Raw(encode(own))
         # A server knows its own URIs only. Those of other upstreams stay as the client wrote them.
         if "arguments" in params and not upstream.space.transparent:
-            namespace = self.resolver.namespace
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:
             judge = self.access.of(call.principal)
@@ -424,7 +425,7 @@ class Router:
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_name(name, call, call.method)
-        return mention(await self._use_from(owner, own, name, call, notify), self._registry, missing)
+        return mention(await self._use(call, notify, (owner, own)), self._registry, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
