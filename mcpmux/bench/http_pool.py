@@ -74,17 +74,17 @@ class Connector:
     heads: dict[bytes, int] = field(factory=dict)
     _address: str | None = None
 
-    async def open(self) -> HttpConnection:
+    async def open(self) -> LoadConnection:
         """Open one more. Raises ConnectFailed."""
         async with self._opening:
             byte_stream = PlainStream(await open_socket(self._address or self.origin.host, self.origin.port))
         with suppress(OSError):  # the server may have closed it by now
             self._address = byte_stream.socket.getpeername()[0]
-        return HttpConnection(self, byte_stream)
+        return LoadConnection(self, byte_stream)
 
 
 @define(eq=False, repr=False)
-class HttpConnection:
+class LoadConnection:
     """One keep-alive connection. An exchange that fits into them takes one send, one receive and one wake-up.
 
     `begun`: the last response has begun to arrive. `used`: one has come before. `result`: of the last one if
@@ -214,13 +214,13 @@ class HttpConnection:
 
 
 @define(eq=False, repr=False)
-class HttpPool:
+class LoadPool:
     """The connections of one session. `close` it. `client_info`: of a modern client, None if it is legacy."""
 
     connector: Connector
     _channel: HttpChannel
     _client_info: Raw | None
-    _idle: list[HttpConnection] = field(factory=list)
+    _idle: list[LoadConnection] = field(factory=list)
     _number: int = FIRST_ID
     _encoded: dict[tuple[str, str | None], _Encoded] = field(factory=dict)
 
@@ -275,12 +275,12 @@ class HttpPool:
             self._encoded[key] = pieces
         return pieces
 
-    def _take_idle(self) -> HttpConnection | None:
+    def _take_idle(self) -> LoadConnection | None:
         while self._idle and self._idle[-1].closed:
             self._idle.pop()
         return self._idle.pop() if self._idle else None
 
-    def _read(self, connection: HttpConnection, number: int) -> Fields:
+    def _read(self, connection: LoadConnection, number: int) -> Fields:
         parser, messages = connection.parser, [connection.body]
         status, kind = parser.status, parser.headers.get("content-type", "")
         if connection.known:

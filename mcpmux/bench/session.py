@@ -17,7 +17,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.bench.answer import Answer, Chain, Follow, Judge, describe, size_of, words_of
-from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
+from mcpmux.bench.http_pool import CLIENT_INFO, Connector, LoadPool, open_connector
 from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.tally import Tally
@@ -95,7 +95,7 @@ class Session:
     modern: bool = field(init=False)
     last_words: str | None = None
     _connection: Connection | None = None
-    _pool: HttpPool | None = None
+    _pool: LoadPool | None = None
     _over: bool = False
     _decided: trio.Event = field(factory=trio.Event)  # set when it is open, or given up
     _expired: trio.Event = field(factory=trio.Event)  # set when the server does not know it any more
@@ -244,7 +244,7 @@ class Session:
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[trio.Event]:
         """Open it; gives what is set when it is lost. Raises McpmuxError."""
-        pool: HttpPool | None = None
+        pool: LoadPool | None = None
         async with AsyncExitStack() as stack:
             async with self._limit:
                 opening = self._open_channel(self._upstream, partial(self._hear, self._number))
@@ -254,7 +254,7 @@ class Session:
                 self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
                 if self._connector is not None and isinstance(connection.channel, HttpChannel):
                     client_info = CLIENT_INFO if self.modern else None
-                    pool = HttpPool(self._connector, connection.channel, client_info)
+                    pool = LoadPool(self._connector, connection.channel, client_info)
                     stack.callback(pool.close)
                     await pool.prepare()
             self._connection, self._pool = connection, pool

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcpmux.bench.answer import Chain, Checker
-from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool
+from mcpmux.bench.http_pool import CLIENT_INFO, Connector, LoadPool
 from mcpmux.bench.operation import Ask
 from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.channels.opener import ChannelOpener
@@ -78,7 +78,7 @@ async def pool_to(answer: Answer, modern: bool = True, limits: Limits | None = N
                 info = CLIENT_INFO if modern else None
                 async with open_readiness_poller() as poller:
                     connector = Connector(HttpOrigin.from_url(url), poller, limits or Limits(), at_once=2)
-                    pool = HttpPool(connector, channel, info)  # type: ignore[arg-type]  # it is HTTP
+                    pool = LoadPool(connector, channel, info)  # type: ignore[arg-type]  # it is HTTP
                     yield pool, server
                     pool.close()
         nursery.cancel_scope.cancel()
