@@ -109,8 +109,8 @@ class Connection:
     async def _is_recognised(self) -> bool:
         try:
             return await _discover(self.channel, self._client_info) is not None
-        except McpmuxError:
-            return True  # another failure does not show the era; the next call will report it
+        except McpmuxError:  # another failure does not show the era; the next call will report it
+            return True
 
     def doubts_session(self, _error: McpmuxError) -> bool:
         """Return whether an error is a reason to check that the server still has our session."""
@@ -138,6 +138,7 @@ class LegacyConnection(Connection):
         level = call.meta.get(LOG_LEVEL)
         if level is not None and severity(text_of(level)) < self._severity and self.facts.offers("logging"):
             return self._speak_up_and_exchange(text_of(level), call, notify, deadline)
+        # The capabilities stay with the call, as the server may ask its client something.
         offered, meta, who = call.meta.get(CLIENT_CAPABILITIES), downgrade_meta(call), call.principal
         leg = Call(call.method, call.params, meta, call.client, offered, call.legacy, who, call.headers)
         if STATE in call.params:
@@ -159,6 +160,7 @@ class LegacyConnection(Connection):
         return await self.exchange(call, notify, deadline)
 
     def tell_nowait(self, method: str, params: Fields) -> None:
+        # A server that takes nothing must not fill the memory with what clients send.
         key = method, bytes(raw(params))
         if len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell:
             log.debug("notification not passed on", method=method)
@@ -285,6 +287,7 @@ class SessionOpener:
             except RpcError as refusal:
                 raise RemoteProtocolError(f"it refused to initialize: {refusal.message}") from None
             revision, spoken = self._revision, connection.facts.revision
+            # A server may answer in another one than it was asked for ("Lifecycle", Version Negotiation).
             if revision not in (None, spoken):
                 raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
             return connection
@@ -317,6 +320,8 @@ class SessionOpener:
         """
         result, revision = None, None if self._revision == NEWEST else self._revision
         revisions, first = [revision or NEWEST_LEGACY], None
+        # A server should answer in a revision that it speaks, but many refuse what they do not know: with
+        # -32602 and `data.supported`, or with a 400 whose text names versions.
         while result is None:
             call = handshake.initialize_call(self._client_info, self._capabilities, revisions[-1])
             try:
@@ -334,6 +339,7 @@ class SessionOpener:
                 revisions.append(following)
         facts = handshake.read_initialize_result(result)
         channel.settle(facts)
+        # "After successful initialization, the client MUST send" it ("Lifecycle").
         await channel.notify(m.INITIALIZED)
         await channel.listen()
         return LegacyConnection(channel, facts, self._client_info)

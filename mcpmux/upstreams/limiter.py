@@ -35,9 +35,9 @@ class Limiter(FairQueue[trio.Event]):
     async def wait(self, call: Call) -> bool:
         """Wait for a slot, after `enter` returned that none is free. Return True. Raises Busy.
 
-        Clients take turns: a client is a principal with a name, else a session or stream, else a connection.
         The caller owns the deadline.
         """
+        # Clients take turns: principals with a name, else sessions or streams, else connections.
         client, turn = call.principal.name or call.client or CONNECTION.get(), trio.Event()
         displaced = self.enqueue(client, turn)
         if displaced is not None:
@@ -95,6 +95,7 @@ class RateCounter:
         counted = self._rates.counted(call.principal, call.method, upstream)
         if not counted:
             return
+        # Several processes share the buckets, so that their number does not multiply the limit.
         take = self.take_together
         exceeded = self.take_here(counted) if take is None else await take(counted)
         if exceeded is not None:

@@ -14,8 +14,7 @@ session beside the modern one, its era session:
     none --open--> opening --connected--> ready --lost and not regained--> none
     opening --refused--> none          (then not opened again for PAUSE_SECONDS)
 
-A call never waits for an era session; without one it is served by the shared session. When an era session
-ends, its subscriptions move to the shared session.
+Without an era session a call is served by the shared session.
 """
 
 from __future__ import annotations
@@ -174,6 +173,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                     log.info("legacy clients are served in 2026-07-28", upstream=key, reason=why)
         finally:
             upstream.end(reason)
+            # The shared session serves legacy clients from now on, and gets their subscriptions.
             if self._of_era.get(name) is upstream:
                 del self._of_era[name]
                 self._not_before[name] = trio.current_time() + PAUSE_SECONDS
@@ -261,6 +261,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         An era session is started, unless the server cannot have one, or refused one lately.
         """
         name = shared.name
+        # A call never waits for an era session: the shared one can answer it meanwhile.
         if (session := self._of_era.get(name)) is not None:
             return session if session.status.connection is not None else shared
         connection = shared.status.connection
@@ -289,6 +290,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 
     async def settled(self, *, legacy: bool) -> None:
         """Wait until every upstream has appeared or is late; for a legacy client, its era session as well."""
+        # A legacy client learns once what servers offer: one that came too early would never ask for tools.
         async with trio.open_nursery() as nursery:
             for upstream in self._shared.values():
                 nursery.start_soon(self._settle, upstream, legacy)
@@ -334,9 +336,11 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         for client, sessions in self._private.items():
             if any(upstream.key == key for upstream in sessions.values()):
                 return self._clients.get(client)
+        # Among several, the question might show one client's data to another.
         return next(iter(self._clients.values())) if len(self._clients) == 1 else None
 
     async def first_client_of(self, key: str) -> Client | None:
+        # Servers ask for roots as soon as they are started, which is before any client is there.
         while not self._clients:
             await self._arrival.park()
         return self.client_of(key)

@@ -1,10 +1,7 @@
 """Cache the answers of sessions with upstreams: which may be kept, for whom, and for how long.
 
 Kept are reads that the server marks `public` with a `ttlMs`, and pages of lists with a `ttlMs`, for that
-long. Where the operator trusts announcements (`caching.trust_announcements`), pages without a `ttlMs` are
-kept, too, while the server announces changes and its notifications arrive. A page that is not `public` is for
-the same principal with the same client only, unless all clients share a legacy session, in which the server
-cannot tell them apart.
+long. A page that is not `public` is for the same principal with the same client only.
 
 Promises: no answer is kept that asked for input, made a task, came after notifications, or whose call had
 more than a URI or cursor; the subject of a notification, and everything of a session that ends, is dropped
@@ -166,6 +163,7 @@ class ResponseCache:
 
     def hear(self, notification: Notification) -> None:
         """Drop the answers that a notification of the server makes invalid."""
+        # Each drops what it is about here, and begins another generation for all other processes.
         method = notification.method
         if method in CHANGES:
             self._cache.change(self.key, CHANGES[method])
@@ -383,6 +381,7 @@ class ResponseCache:
                 self.counts.shared += 1
                 return cached
             generation = self._generations.of(self._name)  # it may have changed while this call waited
+        # Clients that ask for the same page from now on wait for this one.
         fetch = self._cache.begin(key, generation, audience, call)
         try:
             fetch.outcome = cached = self._take_page(fetch, who, await ask())
@@ -403,6 +402,8 @@ class ResponseCache:
         personal = who is not None and not public
         if ttl:
             until = now + ttl / 1000
+        # Where the operator trusts announcements, other pages are kept too, while the server announces
+        # changes and its notifications arrive.
         elif page.result and config.trust_announcements and method in self.announced:
             until = now + config.max_list_age
         else:
@@ -415,6 +416,7 @@ class ResponseCache:
 
     def _audience(self, call: Call) -> Audience:
         """Return the audience of an answer that is not public; None: all, if the server sees one client."""
+        # In a legacy session that all clients share, the server cannot tell them apart.
         if not self.modern and self._is_shared:
             return None
         return like(call)

@@ -149,6 +149,7 @@ class Supervision:
     async def appear(self) -> None:
         """Wait like `settled`, but only as long as clients wait for a starting server. Raises RpcError."""
         self._wake()
+        # Until one time, not for seconds each: a client's first answers together must not take longer.
         with trio.move_on_at(self._awaited_until):
             await self.settled()
         if not self._status.settled.is_set():
@@ -256,6 +257,7 @@ class Supervision:
         while True:
             began = trio.current_time()
             held, _ = await self._connect()
+            # The shared session serves its clients from now on.
             if held is None or trio.current_time() - began < STABLE_SECONDS:
                 return
 
@@ -336,6 +338,7 @@ class Supervision:
             began.append(trio.current_time())
             status.connect_seconds = began[-1] - connecting_since
             if before is not None:
+                # Its calls in flight go on: one that failed here might be repeated, and carried out twice.
                 self.forget(before, replaced=True)
                 self._term.scope.cancel(reason="another session takes over")
                 await self._term.vacant.wait()  # its subscriber must have ended: both use the same `Wanted`
@@ -354,38 +357,36 @@ class Supervision:
     async def _serve(self, connection: Connection, task_status: trio.TaskStatus[None]) -> None:
         """Use a connection for all exchanges until it is lost. Sets `_finished`."""
         subscriber = self._upstream.subscriber
+        status, upstream, revision = self._status, self._upstream, connection.facts.revision
         async with trio.open_nursery() as nursery:
-            await nursery.start(subscriber.run, connection, name=f"subscriber {self._status.name}")
+            await nursery.start(subscriber.run, connection, name=f"subscriber {status.name}")
             # Before any list is fetched, so that no change of it is missed.
             await subscriber.hears_lists(LISTEN_SECONDS)
-            self._greet(connection)
+            log.info("upstream ready", revision=revision)
+            status.connection = connection
+            # The server behind this connection may be another one than before.
+            upstream.forget()
+            upstream.announce()
+            status.connects += 1
+            self._health.begin(speaks_up=is_modern(revision))  # such a server answered `server/discover`
+            status.turn()
+            if upstream.watch is not None:
+                upstream.watch.leg.revision = revision
+            status.settled.set()
+            self._gone = ()
+            if self._is_news:
+                # After `settled`: a client that is notified may ask for the lists at once.
+                self._is_news = False
+                upstream.lists_changed(connection.facts.capabilities)
             task_status.started()
-            nursery.start_soon(connection.keep_telling, name=f"teller {self._status.name}")
+            nursery.start_soon(connection.keep_telling, name=f"teller {status.name}")
             check = self._health.check
-            nursery.start_soon(check, connection, self.renewed, name=f"health {self._status.name}")
+            nursery.start_soon(check, connection, self.renewed, name=f"health {status.name}")
             await connection.closed.wait()
             reason = connection.channel.close_reason
-            self._status.explain(str(reason), reason.quoted)
+            status.explain(str(reason), reason.quoted)
             self._finished = self._health.has_answered and isinstance(reason, PeerFinished)
             nursery.cancel_scope.cancel()
-
-    def _greet(self, connection: Connection) -> None:
-        status, upstream, revision = self._status, self._upstream, connection.facts.revision
-        log.info("upstream ready", revision=revision)
-        status.connection = connection
-        upstream.forget()
-        upstream.announce()
-        status.connects += 1
-        self._health.begin(speaks_up=is_modern(revision))  # such a server answered `server/discover`
-        status.turn()
-        if upstream.watch is not None:
-            upstream.watch.leg.revision = revision
-        status.settled.set()
-        self._gone = ()
-        if self._is_news:
-            # After `settled`: a client that is notified may ask for the lists at once.
-            self._is_news = False
-            upstream.lists_changed(connection.facts.capabilities)
 
     def forget(self, connection: Connection, *, replaced: bool = False) -> None:
         """Stop using a connection that has ended or is `replaced`. Later exchanges wait for the next one."""
@@ -435,6 +436,7 @@ class Supervision:
         assert self._renewing is not None
         failures: list[BaseException] = []
         try:
+            # Only another session proves that the former one is forgotten: servers refuse for many reasons.
             if await connection.lacks_session(error) and self._status.connection is connection:
                 self._renewals.begin(trio.current_time())
                 name = f"session {self._upstream.key}"

@@ -52,7 +52,7 @@ from mcpmux.upstreams.supervision import OpenChannel, Supervision
 
 log = structlog.get_logger()
 
-BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
+BREATH_SECONDS: Final = 0.05  # between the exchanges of one call
 
 OnChange = Callable[[str, Collection[str]], None]
 """Report that lists of an upstream may have changed: (its name, the capabilities of the lists)."""
@@ -243,10 +243,10 @@ class Upstream:
     ) -> bool:
         """Wait until a call may be sent again after an error, or raise the error for its client.
 
-        An error of the server is its answer, unless it has forgotten the session or its era has changed.
         `last`: the call is not sent again. Return whether another session has taken over.
         """
         answer: RpcError | None = None
+        # An error of the server is its answer, unless it has forgotten the session or its era has changed.
         if isinstance(error, RpcError):
             self.health.answered()
             answer = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
@@ -270,6 +270,7 @@ class Upstream:
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Queue a notification of clients for the server, if it is connected. Equal ones are sent once."""
+        # It may change something, as a call may: cached answers are not given any more.
         self._generations.act(self.name)
         if (connection := self.status.connection) is not None:
             connection.tell_nowait(method, params or {})
@@ -305,6 +306,7 @@ class Upstream:
 
     async def idle(self) -> None:
         """Wait until no exchange is in flight, and none begins within BREATH_SECONDS."""
+        # A call of several exchanges, such as a walk through pages, has moments without one in flight.
         await trio.sleep(BREATH_SECONDS)
         while self.status.in_flight:
             self._idle = trio.Event()
@@ -347,11 +349,13 @@ class Upstream:
         """Note, and report, that lists of these capabilities may have changed."""
         for listing in self.listings.values():
             listing.changed()
+        # A session that is retired has no news for clients: another one serves them.
         if self._on_change is not None:
             self._on_change(self.name, capabilities)
 
     def _turned(self) -> None:
         """Report that calls are blocked, or let through again."""
+        # Merged lists leave it out meanwhile.
         self.forget()
         if self.facts is not None:
             self.lists_changed(self.facts.capabilities)
