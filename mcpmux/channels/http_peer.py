@@ -294,7 +294,7 @@ def may_mean_forgotten(error: McpmuxError) -> bool:
     if isinstance(error, HttpErrorReply | MessageRefused):
         return error.status not in _NOT_OF_SESSIONS
     if isinstance(error, RpcError):
-        # Some report it with status 200 and a code of their own, such as -30001: the text decides then.
+        # Some report it with status 200 and an unusual code, such as -30001: the text decides then.
         names_session = _is_own(error.code) and _NAMES_SESSION.search(error.message) is not None
         return names_session or error.code in _OF_SESSIONS
     return isinstance(error, SessionExpired)

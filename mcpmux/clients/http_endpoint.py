@@ -236,7 +236,7 @@ class HttpEndpoint:
             await turn_away(reply, turned)
             return
         request.principal = admission.principal
-        # Any other request ends soon by itself, and its answer was allowed when it began.
+        # Any other request ends soon, and its answer was allowed when it began.
         if not opens_stream:
             await self._serve(request, reply)
             return

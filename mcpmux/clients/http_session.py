@@ -308,11 +308,7 @@ class HttpSession:
         await in_task()
         reply.is_kept_alive = streams
         answers: list[bytes] = []
-        turn, send = trio.Lock(), HttpNotify(reply, streams)
-
-        async def say(message: bytes) -> None:
-            async with turn:  # the members share one stream, and two writes at a time would mix
-                await send(message)
+        say = partial(_say_in_turn, trio.Lock(), HttpNotify(reply, streams))
 
         async def work(request: Request, call: Call) -> None:
             if self.watch is not None:
@@ -547,3 +543,8 @@ def _say(event: Event) -> SameEvent:
     notice = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, notice
     return notice
+
+
+async def _say_in_turn(turn: trio.Lock, say: HttpNotify, message: bytes) -> None:
+    async with turn:  # the members of a batch share one stream, and two writes at a time would mix
+        await say(message)

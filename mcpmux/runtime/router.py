@@ -429,7 +429,7 @@ class Router:
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         only, judge = self.resolver.namespace.transparent, self.access.of(call.principal)
-        # Nothing is judged or renamed: the reference stays as the client spelled it.
+        # Without rules and other names the reference stays as the client spelled it.
         if only is not None and judge.is_open and not judge.overrides:
             upstream = self._registry.for_call(only, call)
             own = target_in(call.params)

@@ -160,7 +160,7 @@ class LegacyConnection(Connection):
         return await self.exchange(call, notify, deadline)
 
     def tell_nowait(self, method: str, params: Fields) -> None:
-        # A server that takes nothing must not fill the memory with what clients send.
+        # A server that does not read must not fill the memory with what clients send.
         key = method, bytes(raw(params))
         if len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell:
             log.debug("notification not passed on", method=method)
