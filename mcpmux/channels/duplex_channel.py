@@ -230,6 +230,7 @@ class DuplexChannel(Channel):
             try:
                 # Many messages may have come with one receive; taking them needs no checkpoint each.
                 data = self._receive_nowait() or await self._messages.receive()
+                # Counted until its request is answered: what waits here must stay in the budget.
                 if self.large is not None:
                     self.large.read(len(data))
                 if self.batches and is_batch(data):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -227,40 +228,19 @@ class HttpStatusError(TransportError):
         retry_after: float | None = None,
         meant: str = "",
     ) -> None:
-        hint, words = hint or _HINTS.get(status), excerpt(body)
+        hint, words, phrase = hint or _HINTS.get(status), excerpt(body), ""
         if hint is not None and words.startswith("<"):
             words = ""  # a page for browsers, which explains less than the hint
+        # In the words of RFC 9110, which a server may replace with others.
+        with suppress(ValueError):
+            phrase = f" ({HTTPStatus(status).phrase})"
         lead = f"{hint}; the server says" if hint else ""
         more = ": ".join(filter(None, (lead if meant else hint, meant)))
-        super().__init__(f"{name_status(status)}" + (f": {more}" if more else ""))
+        super().__init__(f"HTTP status {status}{phrase}" + (f": {more}" if more else ""))
         if words and words != meant:
             self.quoted = f"; the server says: {words}" if more else f": {words}"
         self.status = status
         self.retry_after = retry_after
-
-
-def name_status(status: int) -> str:
-    """Return a status in the words of RFC 9110, which a server may replace with others."""
-    try:
-        return f"HTTP status {status} ({HTTPStatus(status).phrase})"
-    except ValueError:
-        return f"HTTP status {status}"
-
-
-def words_meant(challenge: str, body: bytes, hide: Hide = str) -> str:
-    """Return the text of a refusal that is for the client, "" if there is none.
-
-    It is the message of a JSON-RPC error, or the `error_description` of OAuth (RFC 6749 section 5.2,
-    RFC 6750 section 3). `hide` removes secrets, before the text is cut: a part of one would not be found.
-    """
-    words = read_challenge(challenge).description
-    if words is None:
-        members = members_of(Raw(body)) if len(body) <= LARGE_BYTES else {}
-        if "jsonrpc" in members:
-            words = text_of(members_of(members.get("error")).get("message"))
-        elif "error" in members:
-            words = text_of(members.get("error_description"))
-    return excerpt(hide(words or "").encode(errors="replace"))
 
 
 def nonsense(
@@ -570,8 +550,18 @@ class HttpPeer:
         return error
 
     def _meant(self, response: HttpResponse, body: bytes) -> str:
-        challenge = response.headers.get("www-authenticate", "")
-        return words_meant(challenge, body, self.without_secrets)
+        """Return the text of a refusal that is for the client, "" if there is none."""
+        # The `error_description` of OAuth (RFC 6750 section 3, RFC 6749 section 5.2), or the message of a
+        # JSON-RPC error. Any other text is for the operator, as it may be about the inside of the server.
+        words = read_challenge(response.headers.get("www-authenticate", "")).description
+        if words is None:
+            members = members_of(Raw(body)) if len(body) <= LARGE_BYTES else {}
+            if "jsonrpc" in members:
+                words = text_of(members_of(members.get("error")).get("message"))
+            elif "error" in members:
+                words = text_of(members.get("error_description"))
+        # Secrets first: a part of one would not be found in a text that was cut.
+        return excerpt(self.without_secrets(words or "").encode(errors="replace"))
 
     def note(self, data: bytes, status: int, said: Said | None = None) -> None:
         """Show the tap, if there is one, the body of a response or an event of its stream."""

@@ -235,6 +235,8 @@ class Questions:
         """Take a question of the server, and refuse it if it has no client. `pending`: its call, if known."""
         try:
             params = decode_fields(request.params)
+            # "MUST process requests of that type normally, ignoring any task-augmentation metadata": mcpmux
+            # makes no tasks for servers (`basic/utilities/tasks`).
             params.pop(TASK, None)
             task_id = related_task(params)
             target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
@@ -323,6 +325,7 @@ class Questions:
 
     def park(self, pending: PendingRequest) -> Fields:
         """Park a call; return the `input_required` that ends its exchange. Raises RpcError for too many."""
+        # A question is a sign of life, as progress is.
         if pending.deadline is not None:
             pending.deadline.renew()
         now = trio.current_time()
@@ -352,6 +355,7 @@ class Questions:
             self._end(pending)
         if parked.until <= now:
             self.abandon(parked.state)
+        # Its client is not asked any more, and the call goes on when it comes back.
         if not requests:
             self._hear(Notification(WITHDRAWN, raw({STATE: parked.state})))
 

@@ -88,6 +88,7 @@ def failure(request: Request, error: Exception) -> tuple[int, HeaderFields, byte
 
     Only an RpcError is shown to the client; any other error is logged and answered as an internal error.
     """
+    # A frame that raised an error is in a cycle with it, which would keep the request's body.
     if isinstance(error, RpcError):
         forget_frames(error)
         return status_of(error), headers_of(error), encode_error(request.id, error)
@@ -185,8 +186,10 @@ async def respond(
     except Exception as error:
         started = reply.started
         status, headers, data = failure(request, error)
+        # The request was read: this is about one between mcpmux and a server. A 400 would look like that of
+        # an older server, and the client would fall back to `initialize`.
         if status == 400 and isinstance(error, RpcError) and error.code in NOT_READ:
-            status = 200  # the request was read: this is about one between mcpmux and a server
+            status = 200
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return

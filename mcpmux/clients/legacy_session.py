@@ -165,6 +165,7 @@ class LegacySession:
             self._router.interests.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
         for made in before.tasks:
             self._router.interests.go_on_with_task(self, made)
+        # It may have missed changes between the two processes.
         self._router.interests.remind_of_lists(self.outbox)
 
     def catch_up(self) -> None:
@@ -267,6 +268,7 @@ class LegacySession:
             raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
         name = secrets.token_urlsafe(ELICITATION_BYTES)
         params = downgrade_question(wish.method, wish.params, self.revision, name)
+        # The server waits meanwhile, and only a person needs minutes.
         with trio.move_on_after(seconds_to_answer(wish.method)):
             return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
         raise unanswered(wish.method)

@@ -108,6 +108,7 @@ class MemoryClient:
             await notify(event)
 
         outer = EXCHANGE.get(), ORIGIN.get()
+        # As if it had come over a transport: captures and the audit log have no other source.
         watch.tap.message_passed(watch.leg, "in", encode_call(request_id, call))
         watch.begin(request_id)
         try:

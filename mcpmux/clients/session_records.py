@@ -98,6 +98,7 @@ class Recoveries:
 
     async def recover(self, session_id: str, principal: Principal) -> Trouble | None:
         """Take over a session if it exists. Return why requests in it cannot be answered here, or None."""
+        # By principal as well: a session is taken over for its own principal only.
         key = session_id, principal.key
         recovery = self._under_way.get(key)
         if recovery is not None:

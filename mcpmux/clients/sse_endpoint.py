@@ -106,6 +106,7 @@ class SseEndpoint:
     async def _open_stream(self, request: HttpRequest, reply: HttpReply) -> None:
         """Serve a session from its GET to the end of its stream. Raises Busy."""
         session_id = self._new_id()
+        # Together with those of Streamable HTTP: both are clients of one listener.
         if self._is_full():
             raise Busy("too many sessions are open; end one", "limits.max_sessions")
         await self._service.session_counter.begin(session_id, request.principal)
@@ -150,8 +151,9 @@ class SseEndpoint:
                 raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
             decode_message(request.body)
         except BadMessage as bad:
+            # Passed on, so that the question fails at once: it would wait for minutes otherwise.
             if bad.is_answer:
-                with suppress(TransportClosed):  # passed on, so that the question fails at once
+                with suppress(TransportClosed):
                     await session.messages.take(request.body, request.holding)
             await answer_error(reply, bad, None if bad.is_answer else bad.id)
             return

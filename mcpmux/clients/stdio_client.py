@@ -80,6 +80,7 @@ class DuplexClient:
         return self._answer(request, notify)
 
     def _answer(self, request: Request, notify: Notify) -> Awaitable[Fields]:
+        # A second one waits like the rest, instead of opening a session that is closed again.
         if request.method == m.INITIALIZE and self._session is None and self._initializing is None:
             self._initializing = trio.Event()
             return self._initialize(request, self._initializing)
@@ -87,6 +88,7 @@ class DuplexClient:
         if VERSION not in call.meta:
             if self._session is not None:
                 return self._session.answer(call, notify, self._ask)
+            # Programs that pipe their whole conversation do not wait for the answer to `initialize`.
             if self._initializing is not None and request.method not in _NEED_NO_SESSION:
                 return self._answer_later(self._initializing, request, notify)
             if request.method == m.PING:  # which a client may send before `initialize`
@@ -96,6 +98,7 @@ class DuplexClient:
         check_call(call)
         if request.method == m.LISTEN:
             return self._listen(request, call, notify)
+        # The connection stays here, so only the call goes to the process that has what it is about.
         elsewhere = self._service.elsewhere
         if elsewhere is not None and (STATE in call.params or TASK_ID in call.params):
             return self._find_and_answer(elsewhere, request, call, notify)

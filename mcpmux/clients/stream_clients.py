@@ -136,12 +136,14 @@ class StreamClients:
 
         Principals without a name are not counted: the listener limits the connections of their addresses.
         """
+        # Otherwise one client's streams could take all connections of the listener.
         if self.share is None or not principal.name:
             return nullcontext()
         return self.share.counted(principal.name)
 
     async def _serve_lines(self, stream: Stream, crowded: str) -> None:
         patient = PatientStream(stream, self.limits.client_stall)
+        # A line that does not end counts, too.
         holding = self._holding(ANYONE, stream)
         async with open_line_stream(patient, self.limits.max_message_bytes, holding) as messages:
             if crowded:
@@ -197,10 +199,7 @@ async def _holder_of(stream: Stream) -> str:
 
 
 class JsonStream:
-    """A stream of lines that ends at once unless its first message begins like JSON.
-
-    A web page could make its browser send an HTTP request to this port, with a JSON-RPC message in the body.
-    """
+    """A stream of lines that ends at once unless its first message begins like JSON."""
 
     def __init__(self, messages: MessageStream) -> None:
         self._messages = messages
@@ -222,6 +221,7 @@ class JsonStream:
             return await self._refuse(f"Invalid request: {error}; closing")
         if patience.cancelled_caught:
             return await self._refuse(f"Invalid request: no message within {FIRST_SECONDS:g} s; closing")
+        # A web page could make its browser send an HTTP request here, with a JSON-RPC message in its body.
         if message.removeprefix(BOM).lstrip()[:1] not in (b"{", b"["):
             return await self._refuse(NO_JSON)
         self._trusted = True

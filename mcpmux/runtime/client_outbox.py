@@ -71,7 +71,7 @@ class ClientOutbox:
     waiting: dict[tuple[str, str], Event] = field(default_factory=dict, repr=False)
     merged: int = 0
     _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
-    _closed: bool = False
+    is_closed: bool = False
     _outlet: Outlet | None = None  # only while the reader waits: the queue is empty then
 
     def put(self, event: Event, whole: Event | None = None, *, is_known: bool = True) -> bool:
@@ -93,6 +93,7 @@ class ClientOutbox:
             event = whole
         key = (event.method, _subject(event.params) if is_known else bytes(raw(event.params)).decode())
         is_new = key not in self.waiting
+        # The number of kinds that a server may invent has no bound.
         if is_new and is_full and not is_known:
             is_new = False
         else:
@@ -111,13 +112,9 @@ class ClientOutbox:
             del self.waiting[key]
         return bool(dropped)
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Close the queue: `take` returns the waiting events, then None."""
-        self._closed = True
+        self.is_closed = True
         self._arrival.unpark_all()
 
     def take_nowait(self) -> Event | None:
@@ -129,7 +126,7 @@ class ClientOutbox:
 
         Meanwhile events may be written to `outlet`. It is flushed when this returns, not when cancelled.
         """
-        while (event := self.take_nowait()) is None and not self._closed:
+        while (event := self.take_nowait()) is None and not self.is_closed:
             self._outlet = outlet
             try:
                 await self._arrival.park()

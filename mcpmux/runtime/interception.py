@@ -287,6 +287,7 @@ class Interception:
                     outcome = await work(call, self._heard(walk, call, notify))
                 except RpcError as error:
                     outcome = error
+            # The call comes again with the answers for its server: its user must not be asked twice.
             if walk.approved and isinstance(outcome, dict) and "inputRequests" in outcome:
                 key = self._approval_key(walk.first, self._state_in(call, outcome))
                 self._approvals[key] = walk.approved
@@ -301,6 +302,7 @@ class Interception:
         except _Ended as end:
             answer, goes_on = end.outcome, end.verdict == ASK
         finally:
+            # A refused call would stay parked at its server for minutes.
             if not goes_on:
                 self._abandon(walk, call, outcome)
         if isinstance(answer, RpcError):
@@ -545,6 +547,8 @@ class Interception:
         return self._round_trips.taken_back(call.with_params({STATE: result[STATE]})).text(STATE)
 
     def _approval_key(self, call: Call, state: str | None) -> bytes:
+        # Consent holds for the arguments that were shown, and for this client only: all without a name are
+        # one principal.
         params = {key: value for key, value in call.params.items() if key not in (STATE, RESPONSES)}
         who = call.principal.key, id(call.client)
         return hashlib.sha256(encode((who, call.method, params, state))).digest()

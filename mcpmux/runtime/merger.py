@@ -186,7 +186,7 @@ class Merger:
             for position in walk.wanted:
                 try:
                     upstream = self._registry.for_call(position.upstream, call)
-                except RpcError as error:
+                except RpcError as error:  # removed since the cursor was given out
                     walk.take_failure(position, error.message)
                 else:
                     fetches.append(self._fetch(position, upstream, call, walk, parts))
@@ -278,6 +278,7 @@ class Merger:
         except RpcError as error:
             walk.take_failure(position, error.message)
         except Overdue:
+            # The breaker counts it: later lists leave out a server that hangs at once.
             upstream.health.failed()
             walk.take_failure(position, upstream.status.late(call.method, seconds).message)
         else:

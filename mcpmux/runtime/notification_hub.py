@@ -150,6 +150,7 @@ class Personal:
             self._completion = trio.Event()
             return
         task_id = (text_of(params.get(TASK_ID)) if method == m.TASK_STATUS else related_task(params)) or ""
+        # Only for the client that made the task: the server sends it to the whole session.
         maker = self.tasks.find(upstream, task_id)
         if method == m.PROGRESS:  # of a task: it keeps the token of the call that made the task
             if maker is not None and maker[1] is not None:

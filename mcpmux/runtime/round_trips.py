@@ -99,6 +99,7 @@ async def end_rounds(
     rounds = 0
     while (wishes := wishes_in(result)) is not None:
         rounds += 1
+        # A server that always answers with a state alone would have the call repeated for ever.
         if rounds > ROUNDS_LIMIT:
             problem = f"the upstream has asked for input {ROUNDS_LIMIT} times and does not end"
             raise RpcError(INTERNAL_ERROR, problem)

@@ -136,6 +136,7 @@ class Tasks:
         """Return whether a task in a list must be hidden from the client of `call`."""
         if upstream.config.session != "shared" and call.client is not None:
             return False  # everything in this session is the client's
+        # The server lists the tasks of all clients that share its session.
         return not self._personal.tasks.is_of(upstream.key, task_id or "", call.client)
 
     async def _call_tool(
@@ -152,6 +153,7 @@ class Tasks:
             return await upstream.exchange(plain, notify, deadline)
         await in_task()
         if is_modern(facts.revision):
+            # In 2026-07-28 the server decides whether it makes a task: it may answer with the result.
             if call.legacy and plain is not call:
                 raise RpcError(METHOD_NOT_FOUND, f"{call.text('name')} cannot be called as a task")
             try:
@@ -198,6 +200,7 @@ class Tasks:
         # A task without an owner here may have one in another process, so a legacy client must own it.
         if self.marks.current and call.legacy:
             is_own = is_own and self._personal.tasks.is_of(upstream.key, task_id, call.client)
+        # A legacy client has no task of a modern server: its call waits for that.
         if (call.legacy and modern) or not is_own:
             raise no_task()
         if call.legacy or modern:
