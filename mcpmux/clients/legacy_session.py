@@ -162,16 +162,16 @@ class LegacySession:
         self._greeted.set()  # the client was initialized by the other process
         call = Call(m.RESOURCES_SUBSCRIBE, {}, self._client.meta, self, None, True, self.principal)
         for key, uri, said_raw in before.interests:
-            self._router.interests.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
+            self._router.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
         for made in before.tasks:
-            self._router.interests.go_on_with_task(self, made)
+            self._router.go_on_with_task(self, made)
         # It may have missed changes between the two processes.
-        self._router.interests.remind_of_lists(self.outbox)
+        self._router.remind_of_lists(self.outbox)
 
     def catch_up(self) -> None:
         """Notify the client of every change that it may have missed."""
         self._hub.remind(self.outbox)
-        self._router.interests.remind_of_lists(self.outbox)
+        self._router.remind_of_lists(self.outbox)
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """Send the client, once it is initialized, a request that no call has caused. Raises RpcError."""
@@ -283,8 +283,8 @@ class LegacySession:
             self._client = ClientFacts(self._client.info, self._client.capabilities, level)
             self.outbox.log_level = level
             return
-        uri, interests = call.required("uri"), self._router.interests
-        change = interests.subscribe if call.method == m.RESOURCES_SUBSCRIBE else interests.unsubscribe
+        uri, router = call.required("uri"), self._router
+        change = router.subscribe if call.method == m.RESOURCES_SUBSCRIBE else router.unsubscribe
         try:
             await change(self.outbox, uri, call)
         except RpcError as error:

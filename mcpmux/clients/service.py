@@ -242,7 +242,7 @@ async def _subscribe_all(
     async def subscribe() -> None:
         for uri in waiting:
             with suppress(RpcError):  # the acknowledgement leaves out a URI that cannot be honoured
-                await router.interests.subscribe(outbox, uri, call)
+                await router.subscribe(outbox, uri, call)
                 honoured.add(uri)
 
     # Most listens name one resource, which needs no further task.

@@ -2,8 +2,9 @@
 
 Promises: a routed request reaches exactly one upstream, under that upstream's own names, and all names in the
 answer, notifications and errors included, are translated into those that clients know; a list holds every
-upstream's items, and names the upstreams that are left out. Refuses to know transports, sessions and
-revisions.
+upstream's items, and names the upstreams that are left out; a subscription is confirmed only after its
+upstream has agreed to it, and no client gets updates of a URI that the access rules do not let it use.
+Refuses to know transports, sessions and revisions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mcpmux.mux.policy import NO_RULE, SOME, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Exchange, Notify, target_in
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.era import upgrade_code
 from mcpmux.protocol.input_requests import STATE
@@ -30,17 +32,18 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED, is_modern
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.interception import AnswerCall, Interception
-from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, mention
-from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.round_trips import RoundTrips, UrlVisits
+from mcpmux.runtime.sessions import MadeTask
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.transports.inline import in_task
 from mcpmux.upstreams.limiter import RateCounter
-from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.registry import PRIVATE, UpstreamRegistry
 from mcpmux.upstreams.upstream import Upstream
 
 Settle = Callable[[], Awaitable[None]]
@@ -77,7 +80,6 @@ class Router:
         self._merger = merger
         self._hub = hub
         self._tasks = tasks
-        self.interests = Interests(registry, self.resolver, hub, access, rates, self._admit_subscription)
         self._visits = UrlVisits(hub.personal)
         self.round_trips = RoundTrips(seal_key, marks, self.resolver, access)
         self.search = ToolSearch(access, self._use, self._list, lambda result: self._signature.put_on(result))
@@ -153,13 +155,6 @@ class Router:
             return work(call, notify)
         session = self._registry.for_call(upstream, call) if upstream is not None else None
         return interception.exchange(chain, session, own, call, notify, work)
-
-    async def _admit_subscription(self, owner: str, own: str, call: Call) -> None:
-        """Have the interceptors judge a subscription to one URI. Raises RpcError when it is refused."""
-        interception = self.interception
-        chain = interception.chain(call.method, owner) if interception is not None else None
-        if interception is not None and chain is not None:
-            await interception.admit(chain, self._registry[owner], own, call)
 
     async def _list(self, call: Call, notify: Notify) -> Fields:
         return self._signature.put_on(await self._stepped(None, None, call, notify, self._merger.page))
@@ -476,3 +471,84 @@ class Router:
         if not upstream.space.transparent:
             call = call.with_params({**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)})
         return self._ask(upstream, call, notify)
+
+    # Subscriptions, and what clients of another process had
+
+    async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """Subscribe `outbox`, of the client of `call`, to updates of `uri`. Raises RpcError."""
+        await in_task()
+        if call.method != m.LISTEN:  # a listen is counted once, not for each of its URIs
+            await self._rates.begin(call)
+        owner, own, _ = await self.resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        # Interceptors judge each URI, in a listen too.
+        interception = self.interception
+        chain = interception.chain(m.RESOURCES_SUBSCRIBE, owner) if interception is not None else None
+        if interception is not None and chain is not None:
+            request = call.on_behalf(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)})
+            await interception.admit(chain, self._registry[owner], own, request)
+        refusal: RpcError | None = None
+        for upstream in self._registry.tellers(owner, call):
+            new = agreed = False
+            try:
+                await upstream.supervision.expect("resources", "subscribe")
+                # The rules may have changed meanwhile. No await from here to the hub's tables, so that
+                # `rules_changed` sees the subscription.
+                rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
+                if rule is not None:
+                    raise as_refused(no_resource(uri), rule)
+                said_raw = uri == own and not upstream.space.transparent
+                # Before the upstream agrees, so that an update right after its answer is not missed.
+                new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+                agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
+                if not agreed:
+                    late = f"did not agree to tell about changes of {own} in time"
+                    raise upstream.status.error(UPSTREAM_TIMEOUT, late)
+                return
+            except RpcError as error:
+                # If it is the server's own, it has the server's own URI, and clients know another one.
+                refusal = rewrite.expose_error(error, upstream.space)
+                if error.code != METHOD_NOT_FOUND:
+                    break
+            finally:
+                if new and not agreed:  # an earlier subscription of the client stays
+                    self._hub.unsubscribe(outbox, upstream.key, own)
+        assert refusal is not None
+        raise refusal
+
+    def go_on_listening(
+        self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool
+    ) -> None:
+        """Continue a subscription of another process. `key`: of the session with the upstream.
+
+        The client is notified of one change, as it may have missed some. An upstream that refuses is asked
+        again later.
+        """
+        name = upstream_of(key)
+        if name in self._registry:
+            upstream = self._registry[name] if key == name else self._registry.for_call(name, call)
+            self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+            upstream.subscriber.take_over(frozenset((own,)))
+
+    def go_on_with_task(self, client: Client, made: MadeTask) -> None:
+        """Continue a task that a client made in another process, unless that was in a private session."""
+        # A private session ended with its process, and its tasks with it.
+        name, upstream = upstream_of(made.key), self._registry.by_key(made.key)
+        if name in self._registry and PRIVATE not in made.key:
+            space = upstream.space if upstream is not None else self._registry[name].space
+            token = Raw(made.token) if made.token is not None else None
+            self.access.tasks.note(made.key, made.task_id, client.principal.key, made.tool)
+            self._hub.personal.own_task(made.key, space, made.task_id, client, token)
+
+    def remind_of_lists(self, outbox: ClientOutbox) -> None:
+        """Notify a client of another process of a change of every list, as it may have missed some."""
+        judge = self.access.of(outbox.principal)
+        offered = {name for _, facts in self._registry.facts(legacy=True) for name in facts.capabilities}
+        for capability, change in m.LIST_CHANGES.items():
+            if capability in offered and judge.may_hear(change, self._registry):
+                outbox.put(Event(change, {}))
+
+    async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """End a subscription of `outbox` to `uri`. Raises RpcError when no upstream can be meant."""
+        owner, own, _ = await self.resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        for key in self._registry.keys_of(owner, call):
+            self._hub.unsubscribe(outbox, key, own)

@@ -191,7 +191,7 @@ async def test_an_update_of_a_subscribed_resource_is_heard():
     async with open_stage(server) as (_, mux):
         outbox = mux.hub.join(ClientOutbox(frozenset()))
         await mux.upstreams["x"].supervision.settled()
-        await mux.router.interests.subscribe(outbox, "memo:1", SUBSCRIBE)
+        await mux.router.subscribe(outbox, "memo:1", SUBSCRIBE)
         while server.subscribed != {"memo:1"}:
             await trio.lowlevel.checkpoint()
         await server.update("memo:1")

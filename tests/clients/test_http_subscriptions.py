@@ -42,7 +42,7 @@ class Stage:
 
     async def subscribe(self) -> None:
         for uri in ("x+memo:1", "x+memo:2"):
-            await self.mux.router.interests.subscribe(self.outbox, uri, SUBSCRIBE)
+            await self.mux.router.subscribe(self.outbox, uri, SUBSCRIBE)
         await self.expect_subscribed()
 
     async def expect_subscribed(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -264,7 +263,7 @@ async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
     at_once: list[int] = []
     reads: set[str] = set()
 
-    class Interests:
+    class Subscriber:
         async def subscribe(self, _outbox: Any, uri: str, _call: Any) -> None:
             reads.add(uri)
             at_once.append(len(reads))
@@ -273,7 +272,7 @@ async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
             if uri == "u7":
                 raise RpcError(-32002, "not there")
 
-    router: Any = SimpleNamespace(interests=Interests())
+    router: Any = Subscriber()
     uris = tuple(f"u{number}" for number in range(1000))
     honoured = await _subscribe_all(router, cast(Any, None), uris, cast(Any, None))
     assert honoured == [uri for uri in uris if uri != "u7"]
