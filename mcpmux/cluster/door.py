@@ -1,18 +1,14 @@
 """Hands over what another replica has to answer: over HTTP the whole request, else the call in it.
 
 A request names a session, a parked call or a task, and the id in front of that name shows its replica. A
-session may have moved since: the store knows where to. Requests for this replica, and those whose id is still
-right, need no question to the store.
-
-When a replica disappears while it works on a request, another one repeats the request if it is safe to
-repeat. If it is not, the client gets an error which says that the request may have been carried out.
+session may have moved since: the store knows where to.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -28,7 +24,7 @@ from mcpmux.cluster.membership import RENEWALS, Membership
 from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome, ReplicaClient
 from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store, StoreAway
-from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import owner_of
 from mcpmux.protocol import method as m
@@ -110,7 +106,9 @@ class Door(AnswersForOthers):
     def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
         """Answer an HTTP request here or elsewhere."""
         members = self._members
+        # At each request: a process that was stopped for longer than its lease has missed changes.
         members.check_clock()
+        # Requests for this replica, and those whose id is still right, need no question to the store.
         owner = owner_of_request(request.headers, request.query, request.body)
         if owner is None:
             return self._endpoint.handle(request, reply)
@@ -127,24 +125,24 @@ class Door(AnswersForOthers):
         """Answer a request that another replica has handed over, or refuse it if it belongs elsewhere."""
         await in_task()
         with self.answering():
-            await self._deliver(request, reply)
+            self._members.check_clock()
+            session_id = request.headers.get(SESSION_HEADER)
+            try:
+                # Without a lease another replica may have the session by now.
+                if session_id in self._endpoint.sessions:
+                    await self._sessions.require_lease()
+                await self._endpoint.handle(request, reply)
+            # It does not hand the request over again: the first replica asks the store, and no request goes
+            # round in circles.
+            except MovedElsewhere:
+                await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
+            except RpcError as error:
+                await self._refuse(request, reply, error)
 
     def let_go(self) -> None:
         """End the streams that stay open, as this process stops: their clients resume them elsewhere."""
         for scope in self._streams:
             scope.cancel(reason="stopping")
-
-    async def _deliver(self, request: HttpRequest, reply: HttpReply) -> None:
-        self._members.check_clock()
-        session_id = request.headers.get(SESSION_HEADER)
-        try:
-            if session_id in self._endpoint.sessions:
-                await self._sessions.require_lease()
-            await self._endpoint.handle(request, reply)
-        except MovedElsewhere:
-            await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
-        except RpcError as error:
-            await self._refuse(request, reply, error)
 
     async def _find_and_answer(
         self, owner: str, session_id: str | None, request: HttpRequest, reply: HttpReply
@@ -169,6 +167,8 @@ class Door(AnswersForOthers):
                 if session_id is not None:
                     self._moved.discard(session_id)
                     owner = ""  # the store knows
+                # A request that is safe to repeat is repeated elsewhere. Any other gets an error which says
+                # that it may have been carried out.
                 if outcome is Outcome.LOST and (reply.started or not _is_repeatable(request)):
                     await self._end_lost(request, reply)
                     return
@@ -182,16 +182,15 @@ class Door(AnswersForOthers):
             await self._refuse(request, reply, error)
 
     async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
-        with suppress(TransportClosed), self._members.relying_on(there):
-            # Only a GET stays open for as long as its client likes, so `let_go` ends no other.
-            if handed.method != "GET":
+        # Only a GET stays open for as long as its client likes, so `let_go` ends no other.
+        if handed.method != "GET":
+            return await self._client.hand_over(there, handed, reply)
+        with trio.CancelScope() as scope:
+            self._streams.add(scope)
+            try:
                 return await self._client.hand_over(there, handed, reply)
-            with trio.CancelScope() as scope:
-                self._streams.add(scope)
-                try:
-                    return await self._client.hand_over(there, handed, reply)
-                finally:
-                    self._streams.discard(scope)
+            finally:
+                self._streams.discard(scope)
         return Outcome.LOST  # as the client sees it
 
     async def _locate(self, owner: str, session_id: str | None) -> Neighbour | None:
@@ -200,6 +199,7 @@ class Door(AnswersForOthers):
         Raises StoreAway, Busy.
         """
         members = self._members
+        # Parked calls and tasks never move: the id in front of their names stays right.
         if session_id is None:
             return await members.find(owner)
         if session_id in self._endpoint.sessions and not members.is_left:
@@ -209,7 +209,7 @@ class Door(AnswersForOthers):
         if there is not None:
             return there
         kept = await self._store.find(self._sessions.name_of(session_id))
-        if kept is None:
+        if kept is None:  # the endpoint answers with 404, and the client opens a new session
             return None
         if kept.owner not in members.marks.own and not await members.is_gone(kept.owner):
             self._moved[session_id] = kept.owner
@@ -243,6 +243,7 @@ class HandedCalls(AnswersForOthers):
     def __init__(self, members: Membership, client: ReplicaClient) -> None:
         super().__init__()
         self._members, self._client = members, client
+        # The process makes its service after its replica, whose id is in the names that the service makes.
         self._service: MuxService
 
     def attach(self, service: MuxService) -> None:
@@ -262,8 +263,7 @@ class HandedCalls(AnswersForOthers):
             if there is None:
                 return None
             try:
-                with members.relying_on(there):
-                    return await self._client.exchange(there, call, notify)
+                return await self._client.exchange(there, call, notify)
             except (TransportError, RemoteProtocolError) as error:
                 log.info("a call was not answered", replica=there.card.name, reason=str(error))
                 if STATE in call.params and not was_unsent(error):  # a state can be used once

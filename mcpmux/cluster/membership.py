@@ -3,8 +3,7 @@
 Its states are those of MemberState, and change as the table TRANSITIONS says.
 
 A member is inside while its lease holds, and may then do what only one replica may do at a time. Its own
-clock shows whether the lease holds. That clock goes on while the process is stopped, so the lease is over for
-the member no later than for the store.
+clock shows whether the lease holds.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Final
 
@@ -24,7 +22,6 @@ import trio
 
 from mcpmux.cluster.letter import Card, Neighbour
 from mcpmux.cluster.store import ForeignSeal, Member, Seal, Store, StoreAway
-from mcpmux.errors import TransportClosed
 from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import Marks
 from mcpmux.transports.waiting import clock
@@ -82,6 +79,7 @@ class Standing:
     def take(self, step: MemberStep, ends: float = -math.inf) -> None:
         """Go on to the next state. `ends`: when the lease ends that the store has granted."""
         self.state = TRANSITIONS.get((self.state, step), self.state)
+        # A replica that is RETURNING has a lease, but may not act on it: another one may have its sessions.
         self._ends = ends if self.state is MemberState.MEMBER else -math.inf
         if step is MemberStep.REGAINED:
             # By then each of the others has asked the store, and so heard of this id, or has no lease itself.
@@ -100,7 +98,7 @@ class Standing:
 
 
 class Peers:
-    """The other replicas, as the store told of them last. Pure.
+    """The other replicas, as the store told of them last. Pure: `now` is of this replica's clock, in seconds.
 
     `neighbours`: by each id that they have or had. `living`: the ids in force of all members, this one among
     them, and those whose cards cannot be read.
@@ -110,6 +108,8 @@ class Peers:
         self.neighbours: dict[str, Neighbour] = {}
         self.living: Collection[str] = ()
         self.gone: Lru[str, None] = Lru(GONE_KEPT, GONE_BYTES)  # ids that were in force, of late
+        self._strangers: frozenset[str] = frozenset()  # ids whose cards could not be read the last time
+        self._traces = deque[tuple[Neighbour, float]](maxlen=TRACES)
 
     def __repr__(self) -> str:
         return f"<Peers {len(self.all)} of {len(self.living)} members>"
@@ -119,34 +119,40 @@ class Peers:
         """All other replicas, once each."""
         return [neighbour for replica, neighbour in self.neighbours.items() if replica == neighbour.replica]
 
-    def meet(self, living: Collection[str], neighbours: dict[str, Neighbour]) -> list[Neighbour]:
-        """Take who is there now. Returns those that have gone since."""
+    def meet(
+        self, members: Collection[Member], seal: Seal, own: Collection[str], now: float
+    ) -> tuple[list[Neighbour], Collection[str]]:
+        """Take who is there now. Return those that have gone since, and new ids whose cards cannot be read.
+
+        `own`: all ids of this replica.
+        """
+        neighbours: dict[str, Neighbour] = {}
+        strangers = set[str]()
+        for replica, sealed in members:
+            if replica in own:  # a store that failed over may still have one that this replica had before
+                continue
+            try:
+                card = Card.open(seal, replica, sealed)
+            except (ForeignSeal, msgspec.DecodeError):
+                strangers.add(replica)
+                continue
+            # Sessions, states and tasks that clients name may have one of its former ids in front.
+            neighbours.update(dict.fromkeys((replica, *card.ids), Neighbour(replica, card)))
         lost = [neighbour for neighbour in self.all if neighbour.replica not in neighbours]
-        self.living, self.neighbours = living, neighbours
+        self.living, self.neighbours = {member.replica for member in members}, neighbours
         for neighbour in lost:
             self.gone[neighbour.replica] = None
-        return lost
+            self._traces.append((neighbour, now))
+        former, self._strangers = self._strangers, frozenset(strangers)
+        return lost, strangers - former
 
-
-def read_cards(
-    members: Collection[Member], seal: Seal, own: Collection[str]
-) -> tuple[dict[str, Neighbour], frozenset[str]]:
-    """Return the other replicas by each id that they have or had, and the ids whose cards cannot be read.
-
-    `own`: all ids of this replica; a store that failed over may still have one that it had before.
-    """
-    neighbours: dict[str, Neighbour] = {}
-    strangers: list[str] = []
-    for replica, sealed in members:
-        if replica in own:
-            continue
-        try:
-            card = Card.open(seal, replica, sealed)
-        except (ForeignSeal, msgspec.DecodeError):
-            strangers.append(replica)
-            continue
-        neighbours.update(dict.fromkeys((replica, *card.ids), Neighbour(replica, card)))
-    return neighbours, frozenset(strangers)
+    def traces(self, now: float) -> list[tuple[Neighbour, float]]:
+        """Return the replicas that have gone within TRACE_SECONDS, and how many seconds ago."""
+        return [
+            (neighbour, now - at)
+            for neighbour, at in self._traces
+            if now - at < TRACE_SECONDS and neighbour.replica not in self.neighbours
+        ]
 
 
 async def _nothing(_ids: Collection[str]) -> None:
@@ -183,12 +189,10 @@ class Membership:
         self._ids, self._is_told_of = ids, is_told_of
         self.marks = Marks(self._new_id())
         self._standing, self._peers = Standing(), Peers()
-        self._strangers: frozenset[str] = frozenset()  # ids of members that we have told of in the log
-        self._relying: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
         self.trouble: str | None = NOT_ASKED
         self._asked_at = -math.inf  # when the store was last asked with success
+        # It goes on while the process is stopped, so a lease is over here no later than for the store.
         self._clock = clock()
-        self._traces = deque[tuple[Neighbour, float]](maxlen=TRACES)
         self._turn = trio.Lock()
         self._change = trio.lowlevel.ParkingLot()
         self._hurry = trio.Event()
@@ -235,46 +239,9 @@ class Membership:
         """All other replicas, once each."""
         return self._peers.all
 
-    @property
     def traces(self) -> list[tuple[Neighbour, float]]:
-        """The replicas that have gone within TRACE_SECONDS, and how many seconds ago."""
-        now = trio.current_time()
-        return [
-            (neighbour, now - at)
-            for neighbour, at in self._traces
-            if now - at < TRACE_SECONDS and neighbour.replica not in self.neighbours
-        ]
-
-    @contextmanager
-    def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
-        """Let `give_up` end what is done inside: a process that hangs closes no connection.
-
-        Raises TransportClosed if it was ended.
-        """
-        with trio.CancelScope() as scope:
-            entry = self._relying.setdefault(neighbour.replica, (neighbour, set()))
-            scopes = entry[1]
-            scopes.add(scope)
-            try:
-                yield
-            finally:
-                scopes.discard(scope)
-                if not scopes and self._relying.get(neighbour.replica) is entry:
-                    del self._relying[neighbour.replica]
-        if scope.cancelled_caught:
-            raise TransportClosed("that replica has gone")
-
-    def relied_on_and_gone(self) -> list[Neighbour]:
-        """Return the replicas that are no members any more while something here waits for them."""
-        return [
-            neighbour for replica, (neighbour, _) in self._relying.items() if replica not in self.neighbours
-        ]
-
-    def give_up(self, neighbour: Neighbour) -> None:
-        """End what waits for a replica."""
-        _, scopes = self._relying.get(neighbour.replica, (neighbour, ()))
-        for scope in scopes:
-            scope.cancel(reason="that replica has gone")
+        """See Peers."""
+        return self._peers.traces(trio.current_time())
 
     def check_clock(self) -> None:
         """Forget what is remembered if the others may not know of this replica any more."""
@@ -304,7 +271,7 @@ class Membership:
             try:
                 await self._renew()
             except StoreAway as away:
-                if self.trouble in (None, NOT_ASKED):
+                if self.trouble in (None, NOT_ASKED):  # else the log has it, and each renewal would repeat it
                     log.error("the store of the cluster is away", reason=str(away))
                 self.trouble = str(away)
             else:
@@ -320,7 +287,8 @@ class Membership:
         # Twice, as an id that the store refuses has ended for ever: then the lease is for another id.
         for _ in range(2):
             asked_at, former_ids = trio.current_time(), self.marks.own.keys() - {self.replica}
-            # The time is that of all machines: `mcpmux check` finds out by it whether their clocks agree.
+            # The time is that of all machines: `mcpmux check` finds out by it whether their clocks agree. The
+            # former ids lead the others to what clients name with them.
             card = msgspec.structs.replace(self.card, ids=tuple(former_ids), at=time.time())
             sealed = card.seal(self._seal, self.replica)
             joining = standing.state is MemberState.JOINING
@@ -328,40 +296,36 @@ class Membership:
             if members is None:
                 if self.is_left:  # while the store was asked, so that the id has ended
                     return
-                self._lapse()
+                log.warning("the lease of this replica has ended", replica=self.card.name)
+                self._peers.gone[self.replica] = None
+                standing.take(MemberStep.REFUSED)
+                self.check_clock()
+                self.marks.become(self._new_id())
                 continue
             self._meet(members)
             # From when it was asked, not answered: so it ends here no later than for the store.
             self._asked_at, ends = asked_at, asked_at + self.lease
             standing.take(MemberStep.GRANTED, ends)
             if standing.state is MemberState.RETURNING:
+                # Until its sessions are claimed anew, another replica may have taken them over.
                 await self.on_return(former_ids)
                 standing.take(MemberStep.REGAINED, ends)
             return
 
-    def _lapse(self) -> None:
-        log.warning("the lease of this replica has ended", replica=self.card.name)
-        self._peers.gone[self.replica] = None
-        self._standing.take(MemberStep.REFUSED)
-        self.check_clock()
-        self.marks.become(self._new_id())
-
     def _meet(self, members: Collection[Member]) -> None:
-        number = len(self._peers.living)
-        neighbours, strangers = read_cards(members, self._seal, self.marks.own)
-        lost = self._peers.meet({member.replica for member in members}, neighbours)
+        now, number = trio.current_time(), len(self._peers.living)
+        lost, strangers = self._peers.meet(members, self._seal, self.marks.own, now)
         if len(self._peers.living) != number:
             self.on_members(len(self._peers.living))
-        for _ in strangers - self._strangers:
+        for _ in strangers:
             log.error("another replica has another `cursor_key`, or is not of this version")
-        self._strangers = strangers
         for neighbour in lost:
             self._tell("a replica has gone", gone=neighbour.card.name)
-            self._traces.append((neighbour, trio.current_time()))
         if lost:
+            # One that was killed in the middle of a client's act has sent no letter about it.
             self.on_loss()
             # When the store was last asked its lease still held, perhaps for no longer.
-            self.on_gone(trio.current_time() - self._asked_at + self.lease)
+            self.on_gone(now - self._asked_at + self.lease)
 
     async def find(self, replica: str) -> Neighbour | None:
         """Return the other replica that has or had an id, None when it has gone. Raises StoreAway."""
@@ -376,6 +340,7 @@ class Membership:
         """
         if replica == self.replica:
             return False
+        # An id that has ended never comes back, so this answer needs no question to the store.
         if replica in self.marks.own or replica in self._peers.gone:
             return True
         await self.renew()
@@ -403,6 +368,7 @@ class Membership:
         if self.is_left:
             return
         is_known = self._standing.state is not MemberState.JOINING
+        # Before the store is asked: the answer to a renewal under way must not bring this replica back.
         self._standing.take(MemberStep.LEAVING)
         if is_known:
             try:

@@ -1,10 +1,8 @@
 """The port at which replicas hand requests to each other, and tell each other what has changed.
 
 Everything is a POST with a letter: what it is about, for which replica, when it was written and a number that
-is used once, signed with the cluster's key. The answer to a request that was
-handed over is the answer itself, as it comes; cancelling is closing the connection.
-
-Where the network is not trusted, the port has TLS: what is said is signed, and not hidden.
+is used once, signed with the cluster's key and not encrypted. The answer to a request that was handed over is
+the answer itself, as it comes; cancelling is closing the connection.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum, auto
 from typing import Final
 
@@ -131,6 +129,8 @@ class ReplicaPort:
 
     async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
         """Refuse a large letter before it is read, unless its head shows that a replica writes it."""
+        # The whole letter is signed, too, but it would have to be kept before that can be checked: without
+        # this anyone could have 64 MiB kept on each connection.
         at, _, signature = request.headers.get(SENDER, "").partition(" ")
         length = request.headers.get("content-length", "")
         if not any(
@@ -166,18 +166,15 @@ class ReplicaPort:
             return "it is for another replica"
         if abs(letter.at - now) > FRESH_SECONDS:
             return OLD
-        if letter.nonce in self._read:
-            return "it was read before"
-        self._remember(letter.nonce, now)
-        return letter
-
-    def _remember(self, nonce: str, now: float) -> None:
         read = self._read
+        if letter.nonce in read:
+            return "it was read before"
         # Twice the time: the clock of the writer may be that much ahead, and its letter is fresh for longer
         # then.
         while read and (len(read) >= NONCES_KEPT or next(iter(read.values())) < now - 2 * FRESH_SECONDS):
             read.popitem(last=False)
-        read[nonce] = now
+        read[letter.nonce] = now
+        return letter
 
 
 class Outcome(Enum):
@@ -202,7 +199,34 @@ class ReplicaClient:
             connections=STREAMS,
         )
         self._pools: dict[str, HttpPool] = {}
+        self._waits: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
         self.handed_over = 0
+
+    @contextmanager
+    def _waiting_for(self, to: Neighbour) -> Iterator[None]:
+        """Let `give_up` end what is done inside, which raises TransportClosed then."""
+        with trio.CancelScope() as scope:
+            wait = self._waits.setdefault(to.replica, (to, set()))
+            scopes = wait[1]
+            scopes.add(scope)
+            try:
+                yield
+            finally:
+                scopes.discard(scope)
+                if not scopes and self._waits.get(to.replica) is wait:
+                    del self._waits[to.replica]
+        if scope.cancelled_caught:
+            raise TransportClosed("that replica has gone")
+
+    def awaited_beyond(self, members: Collection[str]) -> list[Neighbour]:
+        """Return the replicas whose answers clients here wait for, but which are not among `members`."""
+        return [replica for replica, _ in self._waits.values() if replica.replica not in members]
+
+    def give_up(self, gone: Neighbour) -> None:
+        """End the requests and calls that wait for a replica: one that hangs closes no connection."""
+        _, scopes = self._waits.get(gone.replica, (gone, ()))
+        for scope in scopes:
+            scope.cancel(reason="that replica has gone")
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -247,7 +271,18 @@ class ReplicaClient:
                     await response.read()
                     return Outcome.NOT_THERE
                 self.handed_over += 1
-                await _pass_back(response, reply)
+                fields = tuple(
+                    (name, value) for name, value in response.headers.items() if name not in OWN_FIELDS
+                )
+                if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
+                    # Read to its end first: one that breaks off can still be repeated elsewhere.
+                    body = await response.read()
+                    await reply.send(response.status, fields, body)
+                    return Outcome.ANSWERED
+                await reply.open(response.status, fields, await response.receive_some())
+                while part := await response.receive_some():
+                    await reply.write(part)
+                await reply.finish()
         except (TransportError, RemoteProtocolError) as error:
             log.info("a request was not handed over", replica=to.card.name, reason=str(error))
             return Outcome.UNSENT if was_unsent(error) else Outcome.LOST
@@ -298,27 +333,30 @@ class ReplicaClient:
         Raises TransportError: ConnectFailed when the letter is refused. Raises RemoteProtocolError, also for
         another `status`.
         """
-        response = await self._post(to, content)
-        try:
-            if REFUSED in response.headers:  # such as by another replica, which has its address now
-                raise ConnectFailed(f"it refuses: {(await response.read())[:200].decode()}")
-            if status not in (None, response.status):
-                raise RemoteProtocolError(f"it refuses: {(await response.read())[:200].decode()}")
-            yield response
-        except (UnicodeDecodeError, msgspec.DecodeError):
-            raise RemoteProtocolError("it does not answer as a replica does") from None
-        finally:
-            response.release()
+        with self._waiting_for(to):
+            response = await self._post(to, content)
+            try:
+                if REFUSED in response.headers:  # such as by another replica, which has its address now
+                    raise ConnectFailed(f"it refuses: {(await response.read())[:200].decode()}")
+                if status not in (None, response.status):
+                    raise RemoteProtocolError(f"it refuses: {(await response.read())[:200].decode()}")
+                yield response
+            except (UnicodeDecodeError, msgspec.DecodeError):
+                raise RemoteProtocolError("it does not answer as a replica does") from None
+            finally:
+                response.release()
 
     async def _post(self, to: Neighbour, content: Content) -> HttpResponse:
+        # To the id in force: a letter that another replica gets, which has the address now, is refused there.
         letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
         body = msgspec.msgpack.encode(letter)
         pool = await self._pool_of(to.card.url)
         signatures: tuple[tuple[str, str], ...] = ((SIGNATURE, self._seal.sign(body)),)
-        if len(body) > SMALL_BODY:
+        if len(body) > SMALL_BODY:  # see `judge`
             at = repr(letter.at)
             signature = self._seal.sign(_head_of(to.replica, at, str(len(body))))
             signatures = (*signatures, (SENDER, f"{at} {signature}"))
+        # Sent once: a letter that is repeated is refused, as its nonce was read.
         return await pool.send("POST", PATH, (), body, idempotent=False, more=signatures)
 
     async def _pool_of(self, url: str) -> HttpPool:
@@ -332,7 +370,7 @@ class ReplicaClient:
             except ValueError as error:
                 raise ConnectFailed(str(error)) from None
             route = Route(origin, tls, self._peers.server_name)
-            if url not in self._pools:
+            if url not in self._pools:  # another letter may have opened it while the certificates were read
                 self._pools[url] = HttpPool(origin, limits=self._limits, route=route)
         return self._pools[url]
 
@@ -366,19 +404,6 @@ def _event_in(data: bytes) -> Event:
     if isinstance(message, Notification):
         return Event(message.method, decode_fields(message.params))
     raise RemoteProtocolError("it does not tell of updates as a replica does")
-
-
-async def _pass_back(response: HttpResponse, reply: HttpReply) -> None:
-    """Pass an answer on to the client. Raises TransportError, RemoteProtocolError if it breaks off."""
-    fields = tuple((name, value) for name, value in response.headers.items() if name not in OWN_FIELDS)
-    if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
-        body = await response.read()
-        await reply.send(response.status, fields, body)
-        return
-    await reply.open(response.status, fields, await response.receive_some())
-    while part := await response.receive_some():
-        await reply.write(part)
-    await reply.finish()
 
 
 def port_limits(limits: Limits) -> Limits:

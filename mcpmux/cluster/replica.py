@@ -70,7 +70,13 @@ class StoredTokens:
     async def take(self, counted: Sequence[Counted]) -> Exceeded | None:
         """Take a token out of each bucket, unless one has none."""
         await in_task()
-        buckets = [Bucket(self._name_of(bucket), bucket.interval, bucket.room) for bucket in counted]
+        buckets = []
+        for bucket in counted:
+            # With its numbers: after a change of the limit there are other buckets.
+            limit = bucket.limit
+            numbers = f"{limit.requests} {limit.per:g} {limit.burst}"
+            name = self._seal.name("bucket", "\0".join((bucket.setting, numbers, *bucket.key)))
+            buckets.append(Bucket(name, bucket.interval, bucket.room))
         try:
             refused = await self._store.take(buckets)
         # Limits hold less exactly then, which is better than to refuse all clients.
@@ -80,12 +86,6 @@ class StoredTokens:
             return None
         number, seconds = refused
         return Exceeded(counted[number].setting, counted[number].limit, seconds)
-
-    def _name_of(self, counted: Counted) -> str:
-        # With its numbers: after a change of the limit there are other buckets.
-        limit = counted.limit
-        numbers = f"{limit.requests} {limit.per:g} {limit.burst}"
-        return self._seal.name("bucket", "\0".join((counted.setting, numbers, *counted.key)))
 
 
 class Replica:
@@ -124,6 +124,7 @@ class Replica:
         self.inspector: Handler | None = None
         members.on_return = self._regain
         self._tells = generations is None
+        # Workers see the counters of the others at once, and the supervisor counts for one that was killed.
         if self._tells:
             members.on_loss = self.herald.generations.lose_all
 
@@ -135,6 +136,7 @@ class Replica:
         service.session_counter = self._places
         rates.take_together = StoredTokens(self._store, self._seal, rates).take
         self.calls.attach(service)
+        # A client must not get an answer or an update before all replicas have cleared their caches.
         if self._tells:
             service.router.settle = hub.settle = self.herald.settle
         hub.on_list_change = self.herald.list_changed
@@ -219,7 +221,8 @@ class Replica:
             for other in others:
                 nursery.start_soon(self._ask_state, other, states)
         traces = [
-            _unknown(gone, GONE, f"it has gone {seconds:.0f} s ago") for gone, seconds in self.members.traces
+            _unknown(gone, GONE, f"it has gone {seconds:.0f} s ago")
+            for gone, seconds in self.members.traces()
         ]
         return [self.describe(), *(states[other.replica] for other in others), *traces]
 
@@ -247,33 +250,34 @@ class Replica:
         try:
             while True:
                 await self.members.changed(self.members.lease)
+                # A replica whose machine is lost closes no connection: what waits for it would wait for ever.
                 async with trio.open_nursery() as nursery:
-                    for neighbour in self.members.relied_on_and_gone():
+                    for neighbour in self._client.awaited_beyond(self.members.neighbours):
                         nursery.start_soon(self._give_up_unless_it_stops, neighbour)
                 self._client.keep({other.card.url for other in self.members.others})
         finally:
             self._client.close()
 
     async def _give_up_unless_it_stops(self, gone: Neighbour) -> None:
-        """End what waits for a replica that has gone, but not while it finishes its work in good order.
-
-        One that stops leaves the store first and answers what it has. One that hangs or has lost its lease
-        may never answer.
-        """
+        """End what waits for a replica that has gone, but not while it finishes its work in good order."""
+        # One that stops leaves the store first and answers what it has. One that hangs or has lost its lease
+        # may never answer.
         with trio.move_on_after(ASK_SECONDS), suppress(TransportError, RemoteProtocolError):
             if (await self._client.ask_state(gone)).state == LEFT:
                 return
-        self.members.give_up(gone)
+        self._client.give_up(gone)
 
     def _deliver(self, handed: HandedRequest, reply: HttpReply) -> Awaitable[None]:
         if handed.listener == INSPECTOR and self.inspector is not None:
             return self.inspector(handed.request(), reply)
         door = self._doors.get(handed.listener)
+        # While replicas are updated one after the other their configurations differ.
         if door is None:
             return refuse_with(reply, 404, "this replica has other listeners than the one that was asked")
         return door.deliver(handed.request(), reply)
 
     def _hear(self, news: News) -> None:
+        # The caches first: a client that is notified may read at once.
         self.herald.hear(news)
         for upstream, method in news.lists:
             self._hub.tell_list_change(method, upstream)
