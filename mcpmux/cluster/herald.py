@@ -2,8 +2,7 @@
 
 Each replica caches answers of upstreams. A call of a client that may change something clears what all
 replicas cache of that upstream before the client gets its answer. A change that an upstream announces clears
-it before the announcement is passed on. A replica that cannot be reached for the time of a lease has lost its
-lease, and caches no answers.
+it before the announcement is passed on.
 
 Source: the counters of `mux/cache`, which workers of one machine share in memory.
 """
@@ -53,6 +52,7 @@ class Herald:
 
     def settle(self) -> Awaitable[None]:
         """Wait until no replica uses what it has remembered before something changed here."""
+        # Without a task or a wait where there is no change to report: each call that may change asks here.
         counted = self.generations.counted()
         if self._told == counted:
             return AT_ONCE
@@ -76,6 +76,7 @@ class Herald:
             counted, row = self.generations.counted(), self.generations.snapshot()
             slots = [slot for slot in range(SLOTS) if row[slot] != self._row[slot]]
             lists, self._lists = list(self._lists), {}
+            # One letter for all changes that came while the last ones were under way, however many.
             async with trio.open_nursery() as nursery:
                 for other in self._members.others:
                     nursery.start_soon(self._tell, other, News(slots, lists))
@@ -83,6 +84,7 @@ class Herald:
             self._done.unpark_all()
 
     async def _tell(self, neighbour: Neighbour, news: News) -> None:
+        # A replica that cannot be reached for the time of a lease has lost its own, and caches no answers.
         with trio.move_on_after(self._members.lease):
             while neighbour.replica in self._members.neighbours:
                 try:

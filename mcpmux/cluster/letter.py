@@ -1,7 +1,7 @@
-"""The messages of replicas to each other, as values.
+"""The messages of replicas to each other, as values."""
 
-They have a module to themselves because mypyc cannot compile classes that msgspec decodes.
-"""
+# Apart from the modules that write and read them, as mypyc compiles those, and cannot compile classes that
+# msgspec decodes.
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ GONE: Final = "gone"  # its lease has ended of late
 INSPECTOR: Final = -1  # instead of a listener: the request is of the inspector, which sends another one
 
 
+# `array_like`: without the names of the fields, which both sides know.
 class Card(msgspec.Struct, array_like=True, frozen=True):
     """A replica's description of itself. `url`: of its port; `ids`: its former ones, whose leases have ended.
 
@@ -41,6 +42,7 @@ class Card(msgspec.Struct, array_like=True, frozen=True):
 
     def seal(self, seal: Seal, replica: str) -> bytes:
         """Return it encrypted, as the store keeps it for the id `replica`."""
+        # With the id in the seal: a writer to the store cannot give the card of one replica to another.
         return seal.seal("replica", replica, msgspec.msgpack.encode(self))
 
     @classmethod
@@ -109,6 +111,7 @@ class HandedRequest(msgspec.Struct, array_like=True, tag="request", frozen=True)
 
     def request(self) -> HttpRequest:
         target = self.method, self.path, self.query
+        # As from the client's own address: limits of one client hold at all replicas.
         return HttpRequest(*target, self.headers, self.body, self.peer, False, True, self.holder)
 
 

@@ -1,10 +1,7 @@
 """One subscription at an upstream for all replicas: each upstream has an owner, where the others listen.
 
 An owner is a member whose lease holds, and by its own list of members the one for that upstream. Another
-replica is a client of the owner's hub: it gets a change once all replicas have cleared their caches.
-
-A stream ends when the owner's lease does, or when the upstream stops reporting something that the owner has
-honoured. A stream that another one replaces sends what it has, and ends.
+replica is a client of the owner's hub.
 """
 
 from __future__ import annotations
@@ -102,6 +99,7 @@ class Listens:
     def _owner(self, upstream: str) -> str:
         members = self._members
         ids = frozenset((members.replica, *(other.replica for other in members.others)))
+        # Each replica computes the owner, so that none has to ask the store for it.
         if ids != self._ids:
             self._ids, self._owners = ids, {}
         if upstream not in self._owners:
@@ -122,15 +120,23 @@ class Listens:
         if upstream is None:
             await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
             return
+        # As a client of the hub it gets a change once all replicas have cleared their caches.
         outbox = self._hub.join(ClientOutbox(frozenset(), is_replica=True))
         self._told[key] += 1
         self._streams[wanted.stream] = outbox
         try:
+            # Before the upstream is asked, which may take longer than the other replica waits for a sign.
             await reply.open(200, STREAM_HEADERS, KEEP_ALIVE)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
+            # The stream that this one replaces sends what it has, and ends.
             former = self._streams.pop(wanted.replaces, None)
             self._hub.rely_on(outbox, former)
-            await reply.write(_encode(_acknowledgement(honoured, goes_on=former is not None)))
+            params: Fields = {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}
+            if former is not None:
+                # Two streams are two connections: the other replica may see the former one end first, and
+                # would take that for a failure of the owner.
+                params |= {REPLACES: raw(True)}
+            await reply.write(_encode(Event(m.ACKNOWLEDGED, params)))
             await self._tell(outbox, upstream, honoured, reply)
         finally:
             self._told[key] -= 1
@@ -147,6 +153,7 @@ class Listens:
         seconds = self._members.lease * (SIGNS - 1) / SIGNS
         honoured = await upstream.subscriber.ensure_all(uris, seconds)
         for uri in uris:
+            # The other replica asks the upstream itself for these, so its client gets the upstream's error.
             if uri not in honoured:
                 self._hub.unsubscribe(outbox, upstream.key, uri)
         return honoured
@@ -155,16 +162,20 @@ class Listens:
         self, outbox: ClientOutbox, upstream: Upstream, honoured: frozenset[str], reply: HttpReply
     ) -> None:
         """Tell what is put into the outbox, and a sign of life when there is nothing to tell."""
-        lease = self._members.lease
+        members, subscriber, lease = self._members, upstream.subscriber, self._members.lease
         owned_at = due = trio.current_time()
         while True:
             now = trio.current_time()
             if now >= due and not outbox.is_closed:
                 due = now + lease / SIGNS
                 owned_at = now if self._owns(upstream.key) else owned_at
+                # The upstream was replaced, or stopped reporting something that was honoured here.
+                is_current = self._registry.by_key(upstream.key) is upstream and honoured <= subscriber.asked
+                # Without a lease other replicas send no changes here. One that stops still has them.
+                is_reached = members.is_inside or members.is_left
                 # With another owner the stream goes on for a few leases: by then the other replica listens
                 # there, and has got what was still to be sent here.
-                if not self._may_go_on(upstream, honoured) or now - owned_at > LINGER_LEASES * lease:
+                if not is_current or not is_reached or now - owned_at > LINGER_LEASES * lease:
                     return
             data = KEEP_ALIVE
             with trio.move_on_at(due):
@@ -173,12 +184,6 @@ class Listens:
                     return
                 data = _encode(event)
             await reply.write(data)
-
-    def _may_go_on(self, upstream: Upstream, honoured: frozenset[str]) -> bool:
-        """Return whether this replica gets all changes of the URIs in `honoured`."""
-        if self._registry.by_key(upstream.key) is not upstream or not honoured <= upstream.subscriber.asked:
-            return False
-        return self._members.is_inside or self._members.is_left
 
 
 @dataclass(frozen=True)
@@ -195,11 +200,6 @@ class Owner:
         return {}
 
 
-def _acknowledgement(honoured: frozenset[str], *, goes_on: bool) -> Event:
-    params: Fields = {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}
-    return Event(m.ACKNOWLEDGED, params | {REPLACES: raw(True)} if goes_on else params)
-
-
 def _encode(event: Event) -> bytes:
     return encode_event(encode_notification(event.method, event.params))
 
@@ -211,9 +211,9 @@ def choose_owner(name: str, replicas: Collection[str]) -> str:
     the same replicas agree without a word; when one goes only what it owned moves, and one that comes takes
     its share from all others alike.
     """
-    return max(replicas, key=lambda replica: (_weight(name, replica), replica))
-
-
-def _weight(name: str, replica: str) -> bytes:
     # Not `hash`, which is another one in each process.
-    return hashlib.blake2b(f"{name}\n{replica}".encode(), digest_size=WEIGHT_BYTES).digest()
+    weights = {
+        replica: hashlib.blake2b(f"{name}\n{replica}".encode(), digest_size=WEIGHT_BYTES).digest()
+        for replica in replicas
+    }
+    return max(replicas, key=lambda replica: (weights[replica], replica))

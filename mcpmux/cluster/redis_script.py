@@ -1,8 +1,10 @@
 """Atomic steps of a Redis: scripts in Lua for version 7 or newer, and the digests that call them.
 
-Keys and arguments of each are named at its top. Times come from the clock of the server. A number that is no
-integer is returned as text, since Redis cuts it.
+Keys and arguments of each are named at its top.
 """
+
+# Times come from the clock of the server, as those of replicas differ. A number that is no integer is
+# returned as text, since Redis cuts it.
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ class Script(NamedTuple):
     digest: str
 
 
+# The digest is how the server names a script that it has seen, so that calls need not send its text.
 def _script(source: str) -> Script:
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 

@@ -119,35 +119,25 @@ def parse_store_url(url: Secret) -> StoreUrl:
     if topology is Topology.SENTINEL and not service:
         raise _unfit("a URL of Sentinels needs the name of the service: …/SERVICE")
     default = SENTINEL_PORT if topology is Topology.SENTINEL else REDIS_PORT
-    places = tuple(_parse_place(host, default) for host in hosts.split(","))
+    places = []
+    for text in hosts.split(","):
+        host = _HOST.fullmatch(text)
+        if host is None or not 0 < int(host[2] or default) < 65536:
+            raise _unfit("after :// it needs HOST:PORT")
+        places.append(StoreAddress(host[1].strip("[]"), int(host[2] or default)))
     if topology is Topology.ONE and len(places) > 1:
         raise _unfit("redis:// names one server; several need redis+sentinel:// or redis+cluster://")
-    username, password = _parse_user(user)
-    return StoreUrl(
-        topology, scheme == "rediss", places, service, _parse_database(parts, topology), username, password
-    )
-
-
-def _parse_place(text: str, port: int) -> StoreAddress:
-    match = _HOST.fullmatch(text)
-    if match is None or not 0 < int(match[2] or port) < 65536:
-        raise _unfit("after :// it needs HOST:PORT")
-    return StoreAddress(match[1].strip("[]"), int(match[2] or port))
-
-
-def _parse_user(text: str | None) -> tuple[str | None, Secret | None]:
-    username, colon, password = (text or "").partition(":")
-    return unquote(username) or None, Secret(unquote(password)) if colon else None
-
-
-def _parse_database(parts: list[str], topology: Topology) -> int:
-    if not parts:
-        return 0
-    if len(parts) > 1 or not parts[0].isdecimal():
-        raise _unfit("the database at its end is a number")
-    if topology is Topology.CLUSTER and int(parts[0]) != 0:
-        raise _unfit("a Redis Cluster has database 0 only")
-    return int(parts[0])
+    database = 0
+    if parts:
+        if len(parts) > 1 or not parts[0].isdecimal():
+            raise _unfit("the database at its end is a number")
+        database = int(parts[0])
+        if topology is Topology.CLUSTER and database != 0:
+            raise _unfit("a Redis Cluster has database 0 only")
+    # A user without a colon has no password; one with it may have an empty one.
+    name, colon, secret = (user or "").partition(":")
+    username, password = unquote(name) or None, Secret(unquote(secret)) if colon else None
+    return StoreUrl(topology, scheme == "rediss", tuple(places), service, database, username, password)
 
 
 def _unfit(problem: str) -> ConfigError:
@@ -174,7 +164,8 @@ async def open_redis_store(config: Cluster) -> AsyncIterator[RedisStore]:
     assert config.url is not None
     url = parse_store_url(config.url)
     context = await trio.to_thread.run_sync(_read_tls, config.tls) if url.secure else None
-    logging.getLogger("coredis").setLevel(logging.CRITICAL + 1)  # it logs what it raises, too
+    # It logs what it raises, too, and each failure is logged here already.
+    logging.getLogger("coredis").setLevel(logging.CRITICAL + 1)
     store = RedisStore(config, url, partial(_open_client, config, url, context))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, name="store")
@@ -249,14 +240,11 @@ async def _open_client(
 
 
 async def _follow_primary(pool: SentinelConnectionPool) -> None:
-    """Have the pool leave a server as soon as Sentinels name another one.
-
-    The former primary may serve for seconds before it learns of that, and what is written there is lost. When
-    no Sentinel answers, the pool stays at its server.
-    """
+    """Have the pool leave a server as soon as Sentinels name another one."""
+    # The former primary may serve for seconds before it learns of that, and what is written there is lost.
     while True:
         await trio.sleep(FOLLOW_PERIOD)
-        with suppress(Exception):
+        with suppress(Exception):  # when no Sentinel answers, the pool stays at its server
             await pool.get_primary_location()
 
 
@@ -289,6 +277,7 @@ class RedisStore:
         self.away: str | None = None
         self._where = str(url)
         self._timeout = config.timeout
+        # Sentinels and nodes are tried one after the other, and each may take that long.
         self._patience = config.timeout * (1 if url.topology is Topology.ONE else 4 * len(url.places) + 1)
         self._prefix = config.prefix
         self._open_client = open_client
@@ -308,7 +297,14 @@ class RedisStore:
             while True:
                 # Until another client has answered, calls use the one before; if it does not, they fail at
                 # once.
-                opened = await self._try_to_open(nursery)
+                opened = None
+                try:
+                    # A client of coredis has background tasks and must end when one of them breaks, so each
+                    # has its own task here.
+                    opened = await nursery.start(self._run_client)
+                # coredis raises its own errors, those of anyio and of Python, and groups.
+                except Exception as error:
+                    self._note(error)
                 if self._opened is not None:
                     self._opened.retired.set()
                 self._opened, self._trouble = opened, trio.Event()
@@ -321,15 +317,6 @@ class RedisStore:
                     earliest = trio.current_time() + max(PAUSE, self._timeout)
                     await self._trouble.wait()
                     await trio.sleep_until(earliest)
-
-    async def _try_to_open(self, nursery: trio.Nursery) -> _Opened | None:
-        try:
-            # A client of coredis has background tasks and must end when one of them breaks, so each has its
-            # own task here.
-            return await nursery.start(self._run_client)  # type: ignore[no-any-return]
-        except Exception as error:  # coredis raises its own errors, those of anyio and of Python, and groups
-            self._note(error)
-            return None
 
     async def _run_client(self, task_status: trio.TaskStatus[_Opened]) -> None:
         """Have a client until it is retired, and then for as long as calls may use it.
@@ -348,17 +335,14 @@ class RedisStore:
                     await trio.sleep(self._timeout)
             if patience.cancelled_caught:
                 raise TimeoutError
-        except Exception as error:  # see `_try_to_open`
+        except Exception as error:  # see `run`
             if opened is None:
                 raise
-            self._lose(opened, error)
-
-    def _lose(self, opened: _Opened, error: Exception) -> None:
-        """Note that the tasks of a client broke."""
-        if opened is self._opened:
-            self._opened = None
-            self._note(error)
-            self._trouble.set()
+            # A task of the client broke, so that no call can use it any more.
+            if opened is self._opened:
+                self._opened = None
+                self._note(error)
+                self._trouble.set()
 
     def _note(self, error: BaseException) -> StoreAway:
         """Note why the store is away, and return what to raise for `error`."""
@@ -372,6 +356,7 @@ class RedisStore:
         self._calls += 1
         try:
             with trio.move_on_after(self._timeout):
+                # The first calls come before the first connection is there, and wait for it.
                 await self._tried.wait()
                 return await self._ask_client(question, self._opened)
             self._trouble.set()
@@ -388,7 +373,7 @@ class RedisStore:
         try:
             async with _cancellable():
                 answer = await question(opened.client)
-        except Exception as error:  # see `_try_to_open`
+        except Exception as error:  # see `run`
             if opened is self._opened and not _is_refusal(error):
                 self._trouble.set()
             raise self._note(error) from error
@@ -478,39 +463,41 @@ class RedisStore:
         return await self._ask_script(scripts.SAVE, self._keys(name)[:1], *session, _milliseconds(seconds))
 
     async def find(self, name: str) -> StoredSession | None:
-        return await self._ask(partial(self._find, name))
+        key = self._keys(name)[0]
 
-    async def _find(self, name: str, client: Client[bytes]) -> StoredSession | None:
-        self.commands += 1
-        owner, facts = await client.hmget(self._keys(name)[0], ["owner", "facts"])
-        return _read(_read_kept, (owner, facts), self._keys(name)[0])
+        async def ask(client: Client[bytes]) -> StoredSession | None:
+            self.commands += 1
+            owner, facts = await client.hmget(key, ["owner", "facts"])
+            return _read(_read_kept, (owner, facts), key)
+
+        return await self._ask(ask)
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
         return await self._ask_script(scripts.CLAIM, self._keys(name)[:1], owner, before)
 
     async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
-        return await self._ask(partial(self._keep, names, owner, seconds))
-
-    async def _keep(
-        self, names: Sequence[str], owner: str, seconds: float, client: Client[bytes]
-    ) -> Collection[str]:
         arguments = (owner, _milliseconds(seconds))
-        kept: set[str] = set()
-        for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            if isinstance(client, RedisCluster):
-                kept |= await self._keep_apart(client, batch, arguments)
-            else:
+
+        async def ask(client: Client[bytes]) -> set[str]:
+            kept = set[str]()
+            for start in range(0, len(names), BATCH):
+                batch = names[start : start + BATCH]
+                if isinstance(client, RedisCluster):
+                    kept |= await self._keep_apart(client, batch, arguments)
+                    continue
                 keys = [key for name in batch for key in self._keys(name)]
                 flags = await self._run_script(client, scripts.KEEP, keys, arguments)
                 kept |= {name for name, flag in zip(batch, flags, strict=True) if flag}
-        return kept
+            return kept
+
+        return await self._ask(ask)
 
     async def _keep_apart(
         self, client: RedisCluster[bytes], names: Sequence[str], arguments: tuple[str, int]
     ) -> set[str]:
-        """Send one command a name, as none may be about several slots; a node gets its commands at once."""
+        """Keep sessions whose keys are at several nodes: one command a name, as in KEEP."""
         pool, kept = client.connection_pool, set()
+        # No command may be about several slots. A node gets all of its commands at once.
         nodes = defaultdict(list)
         for name in names:
             command = client.evalsha(scripts.KEEP.digest, self._keys(name), arguments)
@@ -535,15 +522,13 @@ class RedisStore:
         await self._ask_script(scripts.APPEND, self._keys(name)[1:], most, _milliseconds(seconds), *events)
 
     async def events(self, name: str) -> Sequence[bytes]:
-        return await self._ask(partial(self._read_events, name))
+        async def ask(client: Client[bytes]) -> Sequence[bytes]:
+            self.commands += 1
+            fields = [entry.field_values for entry in await client.xrange(self._keys(name)[1])]
+            # Entries of other programs have no such field, and are skipped.
+            return tuple(cast(bytes, values[b"event"]) for values in fields if b"event" in values)
 
-    async def _read_events(self, name: str, client: Client[bytes]) -> Sequence[bytes]:
-        self.commands += 1
-        entries = await client.xrange(self._keys(name)[1])
-        # Entries of other programs have no such field, and are skipped.
-        return tuple(
-            cast(bytes, entry.field_values[b"event"]) for entry in entries if b"event" in entry.field_values
-        )
+        return await self._ask(ask)
 
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         if not buckets:
@@ -574,18 +559,21 @@ class RedisStore:
         return f"{{{self._prefix}}}:places:{place.group}"  # beside the leases, which a script asks for
 
     async def version(self) -> str:
-        return await self._ask(self._read_version)
+        async def ask(client: Client[bytes]) -> str:
+            self.commands += 1
+            facts = await client.info("server")
+            # Valkey gives the version of Redis that it is compatible with, too.
+            name = "valkey" if "valkey_version" in facts else "redis"
+            return f"{name} {facts[f'{name}_version']!s}"
 
-    async def _read_version(self, client: Client[bytes]) -> str:
-        self.commands += 1
-        facts = await client.info("server")
-        name = "valkey" if "valkey_version" in facts else "redis"
-        return f"{name} {facts[f'{name}_version']!s}"
+        return await self._ask(ask)
 
     def _keys(self, name: str) -> tuple[str, str]:
         """Return the keys of a session and of its events."""
-        tag = f"{{{_without_brace(name)}}}"
-        return f"{self._prefix}:session:{tag}", f"{self._prefix}:events:{tag}"
+        # A brace in a name would end the hash tag early: the two keys could be in different slots.
+        if "}" in name or "%" in name:
+            name = name.replace("%", "%25").replace("}", "%7D")
+        return f"{self._prefix}:session:{{{name}}}", f"{self._prefix}:events:{{{name}}}"
 
 
 class _BadAnswer(McpmuxError):
@@ -620,11 +608,6 @@ def _text_of(place: Place) -> str:
     return f"{place.owner} {place.name}"
 
 
-def _without_brace(name: str) -> str:
-    """Return the name, without what would end a hash tag early."""
-    return name.replace("%", "%25").replace("}", "%7D") if "}" in name or "%" in name else name
-
-
 def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
@@ -641,8 +624,10 @@ def _is_refusal(error: BaseException) -> bool:
     if isinstance(error, _BadAnswer):
         return True
     cause = next(
-        (cause_there for cause_there in _causes(error) if isinstance(cause_there, errors.ResponseError)), None
+        (candidate for candidate in _causes(error) if isinstance(candidate, errors.ResponseError)), None
     )
+    # A server that became a replica refuses to write, and nodes of a cluster refuse keys that have moved:
+    # another connection finds the right server.
     if cause is None or isinstance(cause, errors.ReadOnlyError | errors.RedisClusterError):
         return False
     return "READONLY" not in str(cause)  # so a script of Redis 6 tells it

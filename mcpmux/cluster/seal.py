@@ -1,10 +1,7 @@
 """Seals what lies in the store, and signs what replicas say to each other, both with the cluster's key.
 
-It needs `cryptography`, so workers, which share a store in memory (`OpenSeal`), do not import this module.
-
 A reader of the store learns how much there is, but not its contents: names are keyed hashes, values are
-encrypted (AES-256-GCM) with a key for each kind and name. A value that is sealed for one principal opens for
-no other.
+encrypted (AES-256-GCM).
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 
+# Of the extra `cluster`. Workers, which share a store in memory (`OpenSeal`), do not import this module.
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -39,6 +37,7 @@ class ClusterSeal:
         return self._digest("name", kind, text).hex()[:NAME_DIGITS]
 
     def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes:
+        # The principal is authenticated with the value: sealed for one, it opens for no other.
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._cipher(kind, name).encrypt(nonce, data, principal.encode())
 
@@ -56,6 +55,8 @@ class ClusterSeal:
         return signature.isascii() and hmac.compare_digest(self.sign(data), signature)
 
     def _cipher(self, kind: str, name: str) -> AESGCM:
+        # A key for each name: a writer to the store cannot put one value in the place of another. And random
+        # nonces of 12 bytes are for some 2**32 values with one key.
         return AESGCM(self._digest("seal", kind, name))
 
     def _digest(self, purpose: str, kind: str, text: str) -> bytes:

@@ -1,12 +1,9 @@
 """Legacy sessions in the store: what they agreed, for a replica that goes on with them.
 
 A session is its replica's until that has gone. Then the first replica that gets a request in it claims it;
-only one can, and its former replica cannot write there any more. A replica that was outside for a while
-has its own sessions again only by the same claim; those that another one has taken are closed here.
+only one can, and its former replica cannot write there any more.
 
-All processes count the sessions of a principal together. One that other replicas may go on with keeps its
-place for as long as its record is kept, at any replica; any other one while the lease of its process holds.
-Without the store no session begins.
+All processes count the sessions of a principal together. Without the store no session begins.
 """
 
 from __future__ import annotations
@@ -106,6 +103,8 @@ class StoredPlaces(SessionCounter):
         return len(self._here)
 
     def _place_of(self, session_id: str, principal: str, *, lasting: bool) -> Place:
+        # A session that other replicas may go on with keeps its place for as long as its record is kept, at
+        # any replica; any other one, such as on a WebSocket, while the lease of its process holds.
         owner = "" if lasting else self._members.replica
         return Place(self._seal.name(GROUP, principal), self._seal.name(COUNTED, session_id), owner)
 
@@ -117,6 +116,7 @@ class StoredPlaces(SessionCounter):
         """See SessionCounter."""
         await in_task()
         members = self._members
+        # Before the question: without a lease a place of this process would be free for others at once.
         if not await members.inside() and not members.is_left:
             raise StoreAway(members.trouble).refusal()
         place = self._place_of(session_id, principal, lasting=lasting)
@@ -150,6 +150,7 @@ class StoredPlaces(SessionCounter):
 
     async def regain(self) -> None:
         """Have the places of sessions that are here under the id that is in force now. Raises StoreAway."""
+        # Those without an owner depend on no id: they are in the store still, and `_keep` renews them.
         own = [self._owned(place) for place in self._here.values() if place.owner]
         if own:
             await self._store.keep_places(own, self._seconds)
@@ -166,6 +167,7 @@ class StoredPlaces(SessionCounter):
         while self._left:
             left = list(self._left)
             await self._store.leave_places(left)
+            # Only now: when the store is away they are reported later.
             self._left.difference_update(left)
 
 
@@ -173,7 +175,6 @@ class EventWriter:
     """Writes the events of all sessions of a listener to the store. `run` has to run.
 
     They serve the replica that goes on with a session; while its own lives, clients get them from its memory.
-    So only a call waits for them that is about to promise its client that the answer can be fetched later.
     When the store is away they wait, within bounds; beyond them the oldest are left out.
     """
 
@@ -211,6 +212,7 @@ class EventWriter:
 
     async def written(self) -> bool:
         """Wait until all of before are in the store; False when it is away."""
+        # A call waits here only before it promises its client that the answer can be fetched later.
         until = self._put
         while self._written < until and not self._is_away:
             await self._progress.park()
@@ -225,6 +227,7 @@ class EventWriter:
                 await self._write_some()
 
     async def _write_some(self) -> None:
+        # By session: one command adds all events of a session, which keeps them in their order.
         batch: dict[str, list[bytes]] = {}
         bounds: dict[str, int] = {}
         for name, sealed, most in islice(self._waiting, BATCH):
@@ -238,6 +241,7 @@ class EventWriter:
         if failures and not self._is_away:
             log.warning("events of streams wait for the store", reason=str(failures[0]))
         self._is_away = bool(failures)
+        # The whole batch is written again, and some of it twice: readers pass over numbers that they have.
         if failures:
             self._progress.unpark_all()
             await trio.sleep(PAUSE_SECONDS)
@@ -269,6 +273,7 @@ class StoredEvents:
 
     def keep(self, event: StreamEvent) -> None:
         """See EventKeeper."""
+        # Sealed for the session's principal: a session that another one names opens with no event.
         data = self._seal.seal(EVENT, self._name, msgspec.msgpack.encode(event), self._principal)
         self._sizes.append(len(data))
         self._bytes += len(data)
@@ -325,6 +330,7 @@ class StoredSessions:
     def _have(self, session_id: str, session: Session, events: Sequence[bytes] = ()) -> None:
         self._here[session_id] = session
         name, principal = self.name_of(session_id), session.principal.key
+        # With the events of before: the bounds of one session hold over all its replicas.
         self._keepers[session_id] = StoredEvents(name, principal, self._seal, self.events, events)
         if isinstance(session, LegacySession):
             session.on_agreed = partial(self._save, session_id, session)
@@ -370,6 +376,7 @@ class StoredSessions:
         kept = await self._store.find(name)
         if kept is None:
             return None
+        # One of another principal is no session for this client, just as one that has ended.
         try:
             data = self._seal.open(SESSION, name, kept.facts, principal.key)
             facts = msgspec.msgpack.decode(data, type=SessionFacts)
@@ -384,20 +391,18 @@ class StoredSessions:
         # At random: a store that has lost the last takeover must not have its numbers be used again.
         epoch = facts.epoch + 1 + secrets.randbelow(EPOCHS_SKIPPED)
         facts = msgspec.structs.replace(facts, epoch=epoch)
-        events = await self._store.events(name)
+        # After the claim: from then on the former replica cannot add any.
+        sealed = await self._store.events(name)
         if not await self._is_saved(name, facts, principal):
             raise MovedElsewhere("another replica was quicker")
         session = self._service.resume(facts, principal)
-        self._have(session_id, session, events)
-        return Recovered(session, session.epoch, self._read_events(name, events, principal))
-
-    def _read_events(self, name: str, sealed: Sequence[bytes], principal: Principal) -> list[StreamEvent]:
+        self._have(session_id, session, sealed)
         events = []
         for event in sealed:
-            with suppress(ForeignSeal, msgspec.DecodeError):
+            with suppress(ForeignSeal, msgspec.DecodeError):  # others may write to the store, too
                 data = self._seal.open(EVENT, name, event, principal.key)
                 events.append(msgspec.msgpack.decode(data, type=StreamEvent))
-        return events
+        return Recovered(session, session.epoch, events)
 
     def keeper_of(self, session_id: str) -> StoredEvents:
         """See SessionRecords."""
@@ -435,6 +440,7 @@ class StoredSessions:
         if not names:
             return
         kept = await self._store.keep(list(names), self._members.replica, self._seconds * KEPT_LONGER)
+        # A store that has lost its data gets them again, unless another replica has them there.
         for name in names.keys() - set(kept):
             if (session := self._here.get(names[name])) is not None:
                 with suppress(RpcError):  # it is another replica's, or the store is away
@@ -445,6 +451,7 @@ class StoredSessions:
 
         `before`: the ids of before. Raises StoreAway: some may not be ours then.
         """
+        # Another replica may have taken a session in the meantime: only a claim shows that.
         limit, failures = trio.CapacityLimiter(CLAIMS_AT_ONCE), list[StoreAway]()
         async with trio.open_nursery() as nursery:
             for session_id in list(self._here):

@@ -215,6 +215,7 @@ class _Expiring(Generic[V]):
 
     def put(self, name: str, value: V, ends: float, now: float) -> None:
         self._entries[name] = value, ends
+        # Seldom enough that each value is looked at twice in its life, on average.
         if len(self._entries) >= self._sweep_at:
             self.sweep(now)
             self._sweep_at = max(SWEEP_FROM, 2 * len(self._entries))
@@ -273,6 +274,7 @@ class MemoryStore:
         self, replica: str, card: bytes, seconds: float, *, joining: bool
     ) -> Sequence[Member] | None:
         now = self._clock()
+        # First: a lease that has ended stays ended, though no other replica has noticed it.
         for gone in self._members.sweep(now):
             self._ended.put(gone, True, now + ENDED_KEPT, now)
         if self._members.get(replica, now) is None and (not joining or self._ended.get(replica, now)):
@@ -288,6 +290,7 @@ class MemoryStore:
     async def leave(self, replica: str) -> None:
         now = self._clock()
         self._members.discard(replica)
+        # Also of one that never joined: its first renewal may be under way, and comes later.
         self._ended.put(replica, True, now + ENDED_KEPT, now)
 
     async def save(self, name: str, session: StoredSession, seconds: float) -> bool:
@@ -305,21 +308,20 @@ class MemoryStore:
         session = self._owned(name, before, self._clock())
         if session is None:
             return False
+        # Until the same time: a session that only moves between replicas must end as well.
         self._sessions.replace(name, session._replace(owner=owner))
         return True
 
     async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
-        now = self._clock()
-        return {name for name in names if self._keep(name, owner, now + seconds, now)}
-
-    def _keep(self, name: str, owner: str, ends: float, now: float) -> bool:
-        session, events = self._owned(name, owner, now), self._events.get(name, now)
-        if session is None:
-            return False
-        self._sessions.put(name, session, ends, now)
-        if events is not None:
-            self._events.put(name, events, ends, now)
-        return True
+        now, kept = self._clock(), set[str]()
+        for name in names:
+            session, events = self._owned(name, owner, now), self._events.get(name, now)
+            if session is not None:
+                kept.add(name)
+                self._sessions.put(name, session, now + seconds, now)
+                if events is not None:
+                    self._events.put(name, events, now + seconds, now)
+        return kept
 
     async def end(self, name: str, owner: str) -> None:
         if self._owned(name, owner, self._clock()) is not None:
@@ -339,6 +341,7 @@ class MemoryStore:
         now = self._clock()
         full_at = [self._full_at.get(bucket.name, now) or now for bucket in buckets]
         waits = [full - now - bucket.room for full, bucket in zip(full_at, buckets, strict=True)]
+        # The longest wait decides for all: a client that waits that long finds a token in each bucket.
         number = max(range(len(waits)), key=waits.__getitem__, default=None)
         if number is not None and waits[number] > 0:
             return number, waits[number]
@@ -350,8 +353,11 @@ class MemoryStore:
         now = self._clock()
         taken = self._places.get(place.group, now) or {}
         if place not in taken and len(taken) >= most:
-            for free in [other for other, ends in taken.items() if self._is_free(other, ends, now)]:
-                del taken[free]
+            # Only when there is no room: a look at all places of a group takes long.
+            for other, ends in list(taken.items()):
+                has_gone = other.owner != "" and self._members.get(other.owner, now) is None
+                if ends <= now or has_gone:
+                    del taken[other]
             if len(taken) >= most:
                 return False
         self._take(place, now + seconds, now)
@@ -373,10 +379,8 @@ class MemoryStore:
     def _take(self, place: Place, ends: float, now: float) -> None:
         taken = self._places.get(place.group, now) or {}
         taken[place] = ends
+        # One place that ends early must not take the others of its group with it.
         self._places.put_longer(place.group, taken, ends, now)
-
-    def _is_free(self, place: Place, ends: float, now: float) -> bool:
-        return ends <= now or (place.owner != "" and self._members.get(place.owner, now) is None)
 
     async def version(self) -> str:
         return "memory of this process"

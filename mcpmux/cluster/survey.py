@@ -1,7 +1,6 @@
 """A look at a cluster from outside: whether its store answers, who is there, and whether all fit together.
 
-It only reads, and no replica notices it. Clocks are compared by that of the store: each replica reports
-its clock when it asks for its lease, and the end of the lease shows when that was.
+It only reads, and no replica notices it.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ async def survey(store: Store, seal: ClusterSeal) -> Survey:
     """Look at the cluster that has this store and this key."""
     try:
         version = await store.version()
+        # Half of the time that the answer takes: the store reads its clock somewhere in between.
         began = time.time()
         roll = await store.members()
         here = (began + time.time()) / 2 - roll.at
@@ -85,7 +85,9 @@ def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[st
         except msgspec.DecodeError:
             unread += 1
             continue
-        granted_at = roll.at + lease.seconds - card.lease  # when the store gave it the lease
+        # Clocks are compared by that of the store: each replica reports its own when it asks for its lease,
+        # and the end of the lease shows when that was.
+        granted_at = roll.at + lease.seconds - card.lease
         clock = card.at - granted_at if card.at else None
         seen.append(SeenReplica(card.name, lease.replica, card.url, card.version, clock))
     problems = []
