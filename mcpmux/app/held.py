@@ -62,13 +62,15 @@ class MuxDesk:
     async def follow(self, order: HoldOrder) -> list[HeldState]:
         """See Desk."""
         if order != self.order:
-            self._mux.hold_by(_step_of(order) if order.filter.strip() else None)
+            self._mux.interceptors.hold_by(_step_of(order) if order.filter.strip() else None)
             self.order = order
         return await self.read()
 
     async def read(self) -> list[HeldState]:
         """See Desk."""
-        return [await self._state(number, held) for number, held in list(self._mux.holding.held.items())]
+        # A copy: some may be decided while the rows of others are found.
+        held_now = list(self._mux.interceptors.holding.held.items())
+        return [await self._state(number, held) for number, held in held_now]
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
@@ -77,7 +79,7 @@ class MuxDesk:
             decided = read_verdict(verdict)
             if isinstance(decided, Ask | Hold):
                 raise BadVerdict(NO_DECISION)
-            return HoldDecision() if self._mux.holding.decide(number, decided) else GONE
+            return HoldDecision() if self._mux.interceptors.holding.decide(number, decided) else GONE
         except (BadVerdict, ValueError) as mistake:
             return HoldDecision(str(mistake))
 

@@ -1,4 +1,4 @@
-"""Make the interceptors of a configuration, and try them."""
+"""The interceptors of a mux: make those of a configuration, put them into force, and try them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, cast
 
+from mcpmux.channels.tap import Tap
 from mcpmux.config import Config, Intercept, intercept
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
@@ -22,7 +23,9 @@ from mcpmux.mux.view import hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.interception import Interceptor, Step, is_failure, verdict_in_time
+from mcpmux.runtime.holding import HeldExchanges
+from mcpmux.runtime.interception import Interception, Interceptor, Step, is_failure, verdict_in_time
+from mcpmux.runtime.router import Router
 from mcpmux.traffic.redaction.redactor import RuleSet
 from mcpmux.upstreams.upstream import Upstream
 
@@ -48,19 +51,61 @@ def check_interceptors(config: Config, functions: Functions = NO_FUNCTIONS) -> N
         raise ConfigError(problems)
 
 
-def make_steps(config: Config, naming: Naming, find: FindUpstream, functions: Functions) -> list[Step]:
-    """Return the interceptors in their order. Raises ConfigError as `check_interceptors`.
+class Interceptors:
+    """The interceptors in force at a router: those of a configuration, then that of the admin page.
 
-    `find`: returns the session with an upstream, by its name, for a call.
+    `holding`: the exchanges that wait for a person.
     """
-    check_interceptors(config, functions)
-    return [
-        Step(
-            InterceptorRule(settings, f"intercept[{number}]", naming),
-            _make(settings, config, find, functions),
-        )
-        for number, settings in enumerate(config.intercept)
-    ]
+
+    def __init__(
+        self, router: Router, tap: Tap | None, max_bytes: int, find: FindUpstream, functions: Functions
+    ) -> None:
+        """`max_bytes`: of what a change makes. `functions`: those that can be named besides importable ones.
+
+        `find` returns the session with an upstream, by its name, for a call.
+        """
+        self.holding = HeldExchanges()
+        self._router, self._tap, self._max_bytes = router, tap, max_bytes
+        self._find, self._functions = find, functions
+        self._steps: Sequence[Step] = ()
+        self._hold: Step | None = None
+
+    def __repr__(self) -> str:
+        return f"<Interceptors {self._router.interception!r}, {len(self.holding.held)} held>"
+
+    def make(self, config: Config, naming: Naming) -> list[Step]:
+        """Return the interceptors in their order. Raises ConfigError as `check_interceptors`."""
+        check_interceptors(config, self._functions)
+        return [
+            Step(
+                InterceptorRule(settings, f"intercept[{number}]", naming),
+                _make(settings, config, self._find, self._functions),
+            )
+            for number, settings in enumerate(config.intercept)
+        ]
+
+    def adopt(self, steps: Sequence[Step]) -> None:
+        """Put interceptors of a configuration into force."""
+        self._steps = steps
+        router, steps = self._router, [*steps, *filter(None, [self._hold])]
+        # Also without any, if there were some: calls may wait there for consent.
+        if steps or router.interception is not None:
+            router.interception = Interception(
+                steps,
+                router.access,
+                router.round_trips,
+                self.holding,
+                self._tap,
+                self._max_bytes,
+                router.abandon,
+                router.interception,
+            )
+
+    def hold_by(self, step: Step | None) -> None:
+        """Have another interceptor hold what a person wants held, None for none."""
+        # It comes last, so that a person sees what the others have made of the message.
+        self._hold = step
+        self.adopt(self._steps)
 
 
 def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Functions) -> Interceptor:

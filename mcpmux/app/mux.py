@@ -1,13 +1,9 @@
-"""Assemble the parts between clients and upstreams, and apply configurations while they run.
-
-`apply` never awaits, so no exchange meets half of a configuration. It does not touch parts that have not
-changed. Clients get `list_changed` for upstreams that came, went or have a new name.
-"""
+"""Assemble the parts between clients and upstreams, and apply configurations while they run."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -16,7 +12,7 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, make_steps
+from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, Interceptors
 from mcpmux.channels.opener import ChannelOpener
 from mcpmux.channels.questions import Client, Question
 from mcpmux.channels.tap import Leg, Tap, Trace, Watch
@@ -35,8 +31,6 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl, Shown
-from mcpmux.runtime.holding import HeldExchanges
-from mcpmux.runtime.interception import Interception, Step
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.router import Router
@@ -93,7 +87,7 @@ class Mux:
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
         shown = shown_by(config)
-        self._access = AccessControl(policy_of(config.access, shown.naming), shown)
+        access = AccessControl(policy_of(config.access, shown.naming), shown)
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self.marks = marks or Marks()
@@ -108,58 +102,37 @@ class Mux:
             registry.space,
             merging.change_window,
             self._poke,
-            self._access,
+            access,
             registry.lists_changed,
             registry.client_of,
         )
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in config.enabled})
-        tasks = Tasks(self.hub.personal, registry.client, self._access, nursery, marks=self.marks)
+        tasks = Tasks(self.hub.personal, registry.client, access, nursery, marks=self.marks)
         seal = CursorSeal(_key_of(config))
-        self.merger = Merger(registry, seal, merging, tasks.hides, self._access, self.store)
+        self.merger = Merger(registry, seal, merging, tasks.hides, access, self.store)
         self.router = Router(
             registry,
             self._namespace,
             self.merger,
             self.hub,
             tasks,
-            self._access,
+            access,
             _key_of(config),
             self.rates,
             self.marks,
         )
         self.router.present_itself(implementation(config.identity), config.identity.instructions)
-        self.holding = HeldExchanges()
-        self._functions = functions
-        self._holds: Step | None = None  # what a person at the admin page wants held
-        self._steps: Sequence[Step] = ()
-        self._adopt_interceptors(make_steps(config, shown.naming, registry.for_call, functions))
+        largest = config.limits.max_message_bytes
+        self.interceptors = Interceptors(self.router, tap, largest, registry.for_call, functions)
+        self.interceptors.adopt(self.interceptors.make(config, shown.naming))
         counter = SessionCounter(config.limits.max_sessions_per_principal)
         self.service = MuxService(self.router, self.hub, tap, counter)
 
     def _adopt(self, config: Config) -> None:
         self._namespace = Namespace(config.prefixes, config.merging.name_limit)
+        # Of a single upstream without a prefix also notifications that mcpmux does not know are passed on.
         self.hub.passes_all = self._namespace.transparent is not None
-
-    def hold_by(self, step: Step | None) -> None:
-        """Have another interceptor hold what a person wants held, None for none. It comes last."""
-        self._holds = step
-        self._adopt_interceptors(self._steps)
-
-    def _adopt_interceptors(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
-        router, steps = self.router, [*steps, *filter(None, [self._holds])]
-        if steps or router.interception is not None:  # which calls may wait in
-            router.interception = Interception(
-                steps,
-                self._access,
-                router.round_trips,
-                self.holding,
-                self._tap,
-                self.config.limits.max_message_bytes,
-                router.abandon,
-                router.interception,
-            )
 
     # Sessions with upstreams
 
@@ -229,24 +202,26 @@ class Mux:
         self.hub.tell_update(key, uri)
 
     async def _find_client(self, key: str, question: Question) -> Client | None:
-        client = await self._client_meant(key, question)
+        maker = None
+        if question.client is None and question.task_id is not None:
+            maker = self.hub.personal.tasks.find(key, question.task_id)
+        if question.client is not None:
+            client = self.upstreams.client(question.client)
+        elif maker is not None:
+            client = self.upstreams.client(maker[0])
+        else:
+            # Many servers ask for the roots as soon as they are started, before any client has come.
+            if question.method == m.ROOTS_LIST:
+                with trio.move_on_after(FIRST_CLIENT_SECONDS):
+                    await self.upstreams.first_client_of(key)
+            client = self.upstreams.client_of(key)
         # A server must not reach a client that may not see it.
         space = self.upstreams.space(key)
-        if client is None or space is None or not self._access.of(client.principal).sees(upstream_of(key)):
+        if client is None or space is None:
+            return None
+        if not self.router.access.of(client.principal).sees(upstream_of(key)):
             return None
         return Addressee(client, space)
-
-    async def _client_meant(self, key: str, question: Question) -> Client | None:
-        if question.client is not None:
-            return self.upstreams.client(question.client)
-        if question.task_id is not None:
-            maker = self.hub.personal.tasks.find(key, question.task_id)
-            if maker is not None:
-                return self.upstreams.client(maker[0])
-        if question.method == m.ROOTS_LIST:  # many servers ask at once when they are started
-            with trio.move_on_after(FIRST_CLIENT_SECONDS):
-                return await self.upstreams.first_client_of(key)
-        return self.upstreams.client_of(key)
 
     def _move_interest(self, key: str, name: str) -> None:
         moved = self.hub.move_interest(key, name)
@@ -267,15 +242,17 @@ class Mux:
         """
         former = self.config
         plan = plan_change(former, config)
+        # It never waits from here on, so no exchange meets half of a configuration.
         shown, old = shown_by(config), shown_by(former)
         # First, as it can fail: a module that can be imported no more.
-        steps = make_steps(config, shown.naming, self.upstreams.for_call, self._functions) if plan else []
+        steps = self.interceptors.make(config, shown.naming) if plan else []
         self.config = config
         if not plan:
             return plan
         merging = config.merging
         self.hub.window = merging.change_window
         self.merger.merging = merging
+        # Replicas that are started with the new key must open what this one seals from now on.
         if merging.cursor_key != former.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
             self.router.round_trips.use_key(_key_of(config))
@@ -291,13 +268,14 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams or merging.name_limit != former.merging.name_limit:
             self._change_upstreams(former, plan)
+        # The same rules are about other items when the names of items have changed.
         goes_by_names = any(rule.targets for rule in config.access)
         is_same = config.access == former.access and (not goes_by_names or shown.naming == old.naming)
         if not is_same or shown != old:
-            policy = self._access.policy if is_same else policy_of(config.access, shown.naming)
+            policy = self.router.access.policy if is_same else policy_of(config.access, shown.naming)
             self.router.adopt(policy, shown)
         if steps or former.intercept:
-            self._adopt_interceptors(steps)
+            self.interceptors.adopt(steps)
         for follower in self.followers:
             follower(config)
         return plan
@@ -310,6 +288,7 @@ class Mux:
         renamed = [
             name for name, setting in settings.items() if name in old and old[name].prefix != setting.prefix
         ]
+        # A new session with an upstream gets exchanges, as after `restart`.
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
         # Before the new prefixes are set below: the last updates go out under the old URIs.
@@ -325,6 +304,7 @@ class Mux:
                     self._adjust_memory(session)
                 session.space = self._namespace.spaces[session.name]
         registry.become({name: former[name] if name in stay else self.make_shared(name) for name in settings})
+        # New ones announce their lists themselves, once they are connected.
         changed = [name for name in former if is_other_limit or name not in stay or name in renamed]
         self._tell([former[name] for name in changed])
 

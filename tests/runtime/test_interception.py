@@ -812,12 +812,12 @@ async def test_a_held_exchange_ends_at_its_deadline(autojump_clock):
         error = await client.refusal("tools/call", DELETE)
         assert error["message"] == "Refused by desk: nobody decided in time"
         assert trio.current_time() == pytest.approx(began + 30.0)
-        assert not calls_at(server) and not world.mux.holding.held
+        assert not calls_at(server) and not world.mux.interceptors.holding.held
 
 
 async def held_one(world: World) -> tuple[int, Held]:
     await trio.testing.wait_all_tasks_blocked()
-    [(number, held)] = world.mux.holding.held.items()
+    [(number, held)] = world.mux.interceptors.holding.held.items()
     return number, held
 
 
@@ -830,9 +830,11 @@ async def test_a_person_changes_a_held_call_and_mistakes_leave_it_held(autojump_
         request_id = await client.start("tools/call", DELETE)
         number, _ = await held_one(world)
         with pytest.raises(BadVerdict):
-            world.mux.holding.decide(number, Change(params=DELETE | {"arguments": {"path": 1}}))
-        assert world.mux.holding.decide(number, Change(params=DELETE | {"arguments": {"path": "/else"}}))
-        assert not world.mux.holding.decide(number, PASS)  # before its task goes on
+            world.mux.interceptors.holding.decide(number, Change(params=DELETE | {"arguments": {"path": 1}}))
+        assert world.mux.interceptors.holding.decide(
+            number, Change(params=DELETE | {"arguments": {"path": "/else"}})
+        )
+        assert not world.mux.interceptors.holding.decide(number, PASS)  # before its task goes on
         assert "result" in await client.answer(request_id)
         assert [call["arguments"] for call in calls_at(server)] == [{"path": "/else"}]
 
@@ -847,7 +849,7 @@ async def test_request_and_answer_of_an_exchange_are_held_one_after_the_other(au
         for on in ("request", "result"):
             number, held = await held_one(world)
             assert held.message.on == on
-            world.mux.holding.decide(number, PASS)
+            world.mux.interceptors.holding.decide(number, PASS)
         assert "result" in await client.answer(request_id)
 
 
@@ -861,7 +863,7 @@ async def test_cancelling_lets_a_held_exchange_go(autojump_clock):
             {"method": "notifications/cancelled", "params": client.params({"requestId": request_id})}
         )
         await trio.testing.wait_all_tasks_blocked()
-        assert not world.mux.holding.held and not calls_at(server)
+        assert not world.mux.interceptors.holding.held and not calls_at(server)
 
 
 # Changes while it runs

@@ -25,7 +25,7 @@ async def send(here: Listening, path: str, body: Any) -> tuple[int, Json]:
 async def first_held(here: Listening) -> Json:
     """Wait until an exchange is held."""
     with trio.fail_after(WAIT_SECONDS):
-        while not here.world.mux.holding.held:
+        while not here.world.mux.interceptors.holding.held:
             await trio.testing.wait_all_tasks_blocked(0.01)
     held: Json = (await get(here, "/api/held"))["held"][0]
     return held
