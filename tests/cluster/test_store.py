@@ -15,8 +15,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.workers.channel import ControlChannel
-from mcpmux.app.workers.shared_store import STORE, MemberStore, SupervisorStore
+from mcpmux.app.workers.channel import STORE, ControlChannel, MemberStore, SupervisorStore
 from mcpmux.cluster.redis_store import open_redis_store
 from mcpmux.cluster.store import Bucket, Member, MemoryStore, Place, Store, StoredSession
 from mcpmux.config import Secret

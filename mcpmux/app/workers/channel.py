@@ -1,11 +1,10 @@
-"""Calls between the supervisor and one worker, over a pair of sockets that only these two have.
+"""Parts of the supervisor and its workers: calls over a pair of sockets, a store, and counters in memory.
 
 A message is a call of a named function of the other side, or the answer to a call: a pickle with its length
-in front. Pickle is safe here, as both sides are the same program and no other process can write to the
-sockets. Calls arrive in the order in which they were posted.
+in front. Calls arrive in the order in which they were posted.
 
-A worker's cached answers of an upstream are outdated as soon as any worker counts a change in shared memory
-(see `mux/cache`).
+The store of the workers is in the supervisor's memory: their leases, sessions, streams and rate limits. The
+lease of a worker ends when its process does, or when it hangs.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from inspect import iscoroutine
 from itertools import count
 from types import MappingProxyType
@@ -26,6 +26,8 @@ from typing import Any
 import structlog
 import trio
 
+from mcpmux.cluster.letter import Card, Neighbour
+from mcpmux.cluster.store import MemoryStore, OpenSeal, Store, StoreAway
 from mcpmux.config.scalars import read_only
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.cache import ROW_BYTES, Generations
@@ -38,6 +40,9 @@ SEND_SECONDS = 10.0  # for the other side to take a message; one that does not r
 ANSWER_SECONDS = 10.0
 POSTED = 10_000  # messages that wait, in SEND_SECONDS at most; each has one change, or one person's question
 ANSWER = ""  # instead of a name
+STORE = "store"  # the name of the call to the supervisor
+METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
+STORE_SECONDS = 1.0
 
 ControlMessage = tuple[int, str, tuple[Any, ...]]
 """(number of a question, or 0 for a call without an answer; name, or ANSWER; arguments, or (the answer,))."""
@@ -49,6 +54,7 @@ Handlers = dict[str, Callable[..., Any]]
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
 
 
+# Pickle is safe here: both sides are the same program, and no other process can write to the sockets.
 def encode_message(message: ControlMessage) -> bytes:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(data)) + data
@@ -100,6 +106,7 @@ class ControlChannel:
         try:
             self._posted.send_nowait(message)
         except trio.WouldBlock:
+            # A process that takes no messages counts as gone, as one that does not read in time.
             log.debug("message to another process lost", reason="the other process does not read")
             self.close()
 
@@ -109,6 +116,7 @@ class ControlChannel:
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> Any:
         """Return the answer to a call, None for an unknown name. Raises TransportClosed if it is late."""
+        # In the queue of `run`, as posted calls are: an answer shows that all calls before it were made.
         number = next(self._numbers)
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
@@ -142,7 +150,7 @@ class ControlChannel:
         """Return the next message of the other side. Raises TransportClosed when it has gone."""
         (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
         data = await self._read(length)
-        message: ControlMessage = pickle.loads(data)  # only our own other process can write here
+        message: ControlMessage = pickle.loads(data)
         return message
 
     async def _read(self, size: int) -> bytes:
@@ -170,8 +178,65 @@ async def _call(handlers: Handlers, name: str, arguments: tuple[Any, ...]) -> An
     return await result if iscoroutine(result) else result
 
 
+# The store
+
+
+class SupervisorStore:
+    """The supervisor's store, as a worker uses it: every method of `Store` is a call to the supervisor."""
+
+    def __init__(self, control: ControlChannel) -> None:
+        self._control = control
+        self.commands = 0
+        self.lag: float | None = None
+
+    def __getattr__(self, method: str) -> Any:
+        if method not in METHODS:
+            raise AttributeError(method)
+        return partial(self._ask, method)
+
+    async def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        self.commands += 1
+        began = trio.current_time()
+        try:
+            answer = await self._control.ask(STORE, method, arguments, named, seconds=STORE_SECONDS)
+        except TransportClosed as error:
+            raise StoreAway(f"the supervisor: {error}") from None
+        self.lag = trio.current_time() - began
+        return answer
+
+
+class MemberStore:
+    """The store for the calls of one worker, in the supervisor."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._lease: tuple[str, bytes] | None = None
+
+    async def answer(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the store's answer to a worker's call, None for an unknown method."""
+        if method not in METHODS:
+            return None
+        if method == "renew":  # so that `end` knows the lease of a worker that was killed
+            self._lease = arguments[0], arguments[1]
+        return await getattr(self._store, method)(*arguments, **named)
+
+    async def end(self) -> None:
+        """End the lease of a worker that has ended, so that the others may take its sessions over."""
+        if self._lease is not None:
+            await self._store.leave(self._lease[0])
+
+    @property
+    def member(self) -> Neighbour | None:
+        """The worker as the others know it, None until it has a lease."""
+        return self._lease and Neighbour(self._lease[0], Card.open(OpenSeal(), *self._lease))
+
+
+# The counters
+
+
 def open_counters(workers: int) -> int:
     """Return a file descriptor of memory for the counters of all workers. Raises OSError."""
+    # Without a name in a file system: it is gone with the last process that has it.
     descriptor = os.memfd_create("mcpmux-generations")
     os.ftruncate(descriptor, workers * ROW_BYTES)
     return descriptor
@@ -179,6 +244,7 @@ def open_counters(workers: int) -> int:
 
 def map_counters(descriptor: int, number: int, workers: int) -> Generations:
     """Return the generations of the worker with that number, from 1. Closes the descriptor."""
+    # Cached answers of an upstream are outdated as soon as any worker counts a change here, see `mux/cache`.
     counters = mmap.mmap(descriptor, workers * ROW_BYTES)
     os.close(descriptor)
     return Generations(memoryview(counters), number - 1, workers)

@@ -1,9 +1,7 @@
 """Start the workers, give them connections and messages, and restart them.
 
-Connections go to the workers in turn, so even a few lasting ones are spread evenly. A worker that ends
-unexpectedly is logged and started again, at first at once, later after a pause. A worker that is asked to end
-returns the connections on which it serves no request, so that none is lost. No worker outlives its
-supervisor: it ends when its control channel does, or else an orphan guard ends it.
+A worker that ends unexpectedly is logged and started again, at first at once, later after a pause. A worker
+that is asked to end returns the connections on which it serves no request, so that none is lost.
 
 | no answer for | action |
 | --- | --- |
@@ -28,8 +26,14 @@ from typing import Any
 import structlog
 import trio
 
-from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters, open_counters
-from mcpmux.app.workers.shared_store import STORE, MemberStore
+from mcpmux.app.workers.channel import (
+    STORE,
+    ControlChannel,
+    Handlers,
+    MemberStore,
+    map_counters,
+    open_counters,
+)
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
@@ -86,6 +90,7 @@ class WorkerProcess:
             await trio.sleep(HEARTBEAT_SECONDS)
             if await self._answers(SILENT_SECONDS):
                 continue
+            # One that is only busy keeps the connections that it has, with the requests on them.
             self.silent = True
             log.warning("worker does not answer: the others get its connections", worker=self.number)
             if not await self._answers(HUNG_SECONDS - SILENT_SECONDS):
@@ -102,6 +107,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the worker with all processes that it has started."""
+        # Its group: a worker that hangs does not end the servers that it has started.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -186,6 +192,7 @@ class WorkerPool:
             if self._stopping:
                 return
             came_up = came_up or ready
+            # A wrong setting that prevents the first start would prevent each later one.
             if not came_up and (failure is not None or attempts == FIRST_ATTEMPTS):
                 raise failure or TransportError(f"worker {number} has ended before it was ready")
             held = trio.current_time() - began if ready else 0.0
@@ -204,6 +211,7 @@ class WorkerPool:
         returns.start_soon(self.take_back, worker, name=f"connections of {number}")
         try:
             async with trio.open_nursery() as nursery:
+                # No worker outlives its supervisor: it ends with its control channel, or else by the guard.
                 start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
@@ -218,6 +226,7 @@ class WorkerPool:
         await worker.end()
         # It may have been killed during a call that changed something at an upstream, without counting it.
         self._rows[worker.number].act_everywhere()
+        # Before the others learn of it: the first request in one of its sessions claims that at once.
         await worker.store.end()
         self.tell("worker gone", but=worker)
 
@@ -287,6 +296,7 @@ class WorkerPool:
                 await self._changed.park()
 
     def _give_nowait(self, listener: int, sock: socket.socket) -> bool:
+        # In turn: even a few lasting connections are spread evenly.
         able = self.serving
         for _ in able:
             self._turn += 1

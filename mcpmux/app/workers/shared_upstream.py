@@ -1,9 +1,7 @@
 """Serve one server to all workers: a mux in the supervisor passes its messages on at a Unix socket.
 
-Workers are connected exactly as long as the server is, so they notice a new one. When the configuration
-replaces or removes it, they leave once they have their answers. A worker that connects while the server is
-down gets the reason as an error. The calls of one worker may come from many clients. So a question of a
-legacy server during several calls is refused, as with stateless clients.
+Workers are connected exactly as long as the server is. When the configuration replaces or removes it, they
+leave once they have their answers.
 """
 
 from __future__ import annotations
@@ -81,6 +79,7 @@ class SharedUpstream:
             with self._scope:
                 async with open_unix_listener(str(self.path), SOCKET_MODE) as listener:
                     task_status.started()  # workers can connect, and wait
+                    # A program starts after the one before has ended, as it does without workers.
                     if self.former is not None:
                         await self.former.ended.wait()
                         self.former = None
@@ -136,11 +135,14 @@ class _Service:
     def _require_server(self) -> None:
         # A call for one that was replaced goes to the next one, and waits until that is connected.
         is_replaced = self._upstreams[self._server.name] is not self._server
+        # A worker that connects while the server is down gets the reason as an error.
         if self._server.status.connection is None and not is_replaced:
             raise RpcError(UPSTREAM_UNAVAILABLE, self._server.status.trouble)
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         self._require_server()
+        # The calls of one worker may come from many clients. So a question of a legacy server during several
+        # calls is refused, as with stateless clients.
         return await self._service.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:

@@ -1,7 +1,6 @@
 """Serve with several workers. The supervisor has the addresses, shared upstreams and the configuration.
 
-Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting. The first SIGINT or SIGTERM drains the
-workers, the second cancels. Only the supervisor reads the configuration; each worker gets its part.
+The first SIGINT or SIGTERM drains the workers, the second cancels.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+import attrs
 import msgspec
 import structlog
 import trio
@@ -31,14 +31,14 @@ from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.observers import AdminSources, Observers, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers.channel import Handlers
-from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstream
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.cluster.letter import INSPECTOR, HandedRequest, Neighbour
 from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.store import OpenSeal
-from mcpmux.config import Config, Secret
+from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, Stdio, Unix, Upstream
+from mcpmux.config.model import ToolSelection
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.calls import OFF
@@ -52,12 +52,15 @@ from mcpmux.traffic.admin.upstreams import (
     UpstreamView,
     merge_subscriptions,
 )
+from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
 from mcpmux.transports.handing import can_hand
 from mcpmux.transports.tls import TlsContexts
 
 log = structlog.get_logger()
+
+T = TypeVar("T", Limits, Caching, Capture, Upstream)
 
 FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 SOCKET_FOLDER_BYTES: Final = 80  # of the folder above ours: with our names, a socket's path may have 107
@@ -100,6 +103,7 @@ async def serve_workers(
         with suppress(OSError):
             await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     stopping = trio.Event()
+    # Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting.
     async with AsyncExitStack() as ends, trio.open_nursery() as signals:
         folder = tempfile.TemporaryDirectory(
             prefix="mcpmux-", dir=folder_for_sockets(), ignore_cleanup_errors=True
@@ -254,7 +258,8 @@ class Supervisor:
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
-        states = merge_upstreams(await self.pool.ask("upstreams"), {})  # {}: as the workers see shared ones
+        # As the workers see shared ones, too: one that no worker has reached yet is not ready for clients.
+        states = merge_upstreams(await self.pool.ask("upstreams"), {})
         return {state.name: state.state for state in states if state.state != DISABLED}
 
     async def read_subscriptions(self) -> list[Subscription]:
@@ -290,6 +295,7 @@ class Supervisor:
         return await self.letters.ask_inspectors(others, method, path, body)
 
     async def read_metrics(self) -> list[Family]:
+        # With the number of its starts: a worker that was started again counts from zero.
         starts = self.pool.starts
         snapshots = {
             (key, starts[key]): snapshot for key, snapshot in (await self.pool.ask("metrics")).items()
@@ -299,6 +305,8 @@ class Supervisor:
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
     while True:
+        # Accepted here for all workers: only so can connections be spread evenly, and a worker be replaced
+        # without losing one.
         try:
             accepted, _ = await listener.socket.accept()
         except OSError as error:
@@ -308,6 +316,92 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
             continue  # any other error is about one connection, whose client has gone
         with socket.socket(fileno=accepted.detach()) as connection:
             await give(connection)
+
+
+# The configurations of several processes from one. Pure.
+#
+# Rules
+#   * A server that mcpmux starts, and that all clients share, runs once, under the supervisor. Workers reach
+#     it at a Unix socket as a server of the newest revision. Other upstreams run in each worker.
+#   * Limits on the whole (connections, sessions, exchanges with a server, memory) are divided and rounded up.
+#     Limits on one client are not divided.
+#
+# Laws: the workers' parts of a number add up to it, or to less than one a worker more; a worker has the
+# upstreams of the whole in the same order with the same prefixes.
+
+
+def is_shared(upstream: Upstream) -> bool:
+    """Return whether a server runs once for all workers."""
+    return (
+        upstream.enabled
+        and isinstance(upstream.target, Stdio)
+        and upstream.session == "shared"
+        and not upstream.per_worker
+    )
+
+
+DIVIDED = ("max_sessions", "max_connections", "max_connections_per_address", "max_streams_per_client")
+"""Limits of a listener, of which each worker has a part."""
+
+
+def divide(settings: T, workers: int, **least: int) -> T:
+    """Return `settings` with one worker's part of each named limit that is set.
+
+    A part is rounded up, and at least the given number.
+    """
+    whole = {name: getattr(settings, name) for name in least}
+    parts = {name: max(low, -(-whole[name] // workers)) for name, low in least.items() if whole[name]}
+    return attrs.evolve(settings, **parts)
+
+
+def worker_config(
+    config: Config, worker: int, workers: int, sockets: Mapping[str, str], key: Secret
+) -> Config:
+    """Return the configuration of worker number `worker`, which is 1 to `workers`.
+
+    `sockets`: of shared upstreams, by name. `key`: for seals, when none is configured.
+    """
+    upstreams = []
+    for upstream in config.upstreams:
+        if upstream.name in sockets:
+            era = "mirror" if upstream.era == "mirror" and upstream.revision is None else "newest"
+            # The supervisor's mux speaks the newest revision for every server, and checks its health.
+            target = Unix(sockets[upstream.name])
+            upstream = attrs.evolve(upstream, target=target, era=era, revision=None, health_interval=0.0)
+        elif upstream.session == "shared" and isinstance(upstream.target, Stdio | Unix):
+            upstream = divide(upstream, workers, max_in_flight=1, max_waiting=0)
+        # The workers divide the limits of servers at an address among them, as replicas do: see Mux.share.
+        upstreams.append(upstream)
+    # An audit log is one chain of records, which one process writes. Captures are apart for each run anyway.
+    folder = config.audit.directory
+    if folder is not None:
+        folder = str(Path(folder) / f"{CHAIN_FOLDER}{worker}")
+    return attrs.evolve(
+        config,
+        upstreams=tuple(upstreams),
+        # Any worker must open what another one has sealed.
+        merging=attrs.evolve(config.merging, cursor_key=config.merging.cursor_key or key),
+        limits=divide(config.limits, workers, **dict.fromkeys(DIVIDED, 1)),
+        caching=divide(config.caching, workers, max_bytes=1024, max_entries=1),
+        capture=divide(config.capture, workers, queue_bytes=65536),
+        audit=attrs.evolve(config.audit, directory=folder),
+    )
+
+
+def shared_config(config: Config, upstream: Upstream) -> Config:
+    """Return the configuration of the mux in front of one shared upstream, which passes all messages on.
+
+    It does not authenticate, select, rename, count or cache anything: each worker does that for its clients.
+    """
+    in_flight = upstream.max_in_flight + upstream.max_waiting
+    limits = attrs.evolve(config.limits, max_in_flight=in_flight, rate=())
+    return Config(
+        upstreams=(attrs.evolve(upstream, prefix="", caching=False, tools=ToolSelection(), overrides=()),),
+        listeners=Listeners(),
+        limits=limits,
+        logging=config.logging,
+        redaction=config.redaction,
+    )
 
 
 # The states of the upstreams for all workers together. Pure.
@@ -347,9 +441,13 @@ def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) ->
     for state_there in several:
         cache.update(state_there.cache or {})
     example = next(candidate for candidate in several if candidate.state == state)
+    there = {worker: upstream.trouble for worker, upstream in states.items() if upstream.state == state}
+    trouble = next((text for text in there.values() if text), None)
+    if trouble is not None and len(there) < len(states):
+        trouble = f"{trouble} (worker {', '.join(map(str, there))} of {len(states)})"
     merged = msgspec.structs.replace(
         example,
-        trouble=_trouble(states, state),
+        trouble=trouble,
         cache=dict(cache) or None,
         sessions=[
             msgspec.structs.replace(session, key=f"{worker}/{session.key}")
@@ -359,16 +457,6 @@ def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) ->
         **{name: sum(getattr(state_there, name) for state_there in several) for name in _SUMMED},
     )
     return merged if shared is None else _merge_shared(merged, several, shared)
-
-
-def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
-    there = {
-        worker: state_there.trouble for worker, state_there in states.items() if state_there.state == state
-    }
-    trouble = next((text for text in there.values() if text), None)
-    if trouble is None or len(there) == len(states):
-        return trouble
-    return f"{trouble} (worker {', '.join(map(str, there))} of {len(states)})"
 
 
 def _merge_shared(

@@ -63,21 +63,18 @@ class TrafficForwarder:
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         for seen in batch:
-            self._take(seen)
+            if self._bytes > WAITING_BYTES:
+                self._missing += 1
+                continue
+            size = len(seen.data)
+            data = seen.data if size <= LONG_BYTES else b""
+            self._bytes += len(data) + MESSAGE_BYTES
+            facts = (seen.direction, data, self._wall + seen.at, *seen.facts())
+            self._waiting.append((_leg_facts(seen.leg), size, facts))
         if self._views:
             # After the requests of these exchanges, which the ring must know before their views.
             self._waiting += self._views.items()
             self._views = {}
-
-    def _take(self, seen: Observation) -> None:
-        if self._bytes > WAITING_BYTES:
-            self._missing += 1
-            return
-        size = len(seen.data)
-        data = seen.data if size <= LONG_BYTES else b""
-        self._bytes += len(data) + MESSAGE_BYTES
-        facts = (seen.direction, data, self._wall + seen.at, *seen.facts())
-        self._waiting.append((_leg_facts(seen.leg), size, facts))
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver."""
@@ -136,7 +133,14 @@ class TrafficCollector:
                 self._ring.set_view(self._number(worker, entry[0]), entry[1])
                 continue
             facts, size, (direction, data, at, kind, exchange, *rest, number, answers) = entry
-            leg, exchange = self._leg(worker, facts), self._number(worker, exchange)
+            side, peer, transport, upstream, *names = facts
+            # The peers of each process are numbered from 1, also after a worker was started again.
+            key = (worker, self._base.get(worker, 0), side, peer)
+            leg, known = self._legs.get(key) or (Leg(side, f"{worker}/{peer}", transport, upstream), ())
+            if facts != known:  # its revision and session are known once it has agreed on them
+                leg.revision, leg.session, leg.name = names
+                self._legs[key] = leg, facts
+            exchange = self._number(worker, exchange)
             seen = Observation(leg, direction, data, at - self._wall, kind, exchange, *rest)
             seen.number, seen.answers = self._number(worker, number), self._number(worker, answers)
             self._ring.take(seen, size)
@@ -149,15 +153,7 @@ class TrafficCollector:
         """Return the number of an exchange or a message, unique among those of all workers; 0 stays 0."""
         if not number:
             return 0
+        # Each worker has every n-th number, beyond those that its former process used.
         number = (self._base.get(worker, 0) + number) * self._workers + worker - 1
         self._highest = max(self._highest, number)
         return number
-
-    def _leg(self, worker: int, facts: tuple[Any, ...]) -> Leg:
-        side, peer, transport, upstream, *names = facts
-        key = (worker, self._base.get(worker, 0), side, peer)
-        leg, known_facts = self._legs.get(key) or (Leg(side, f"{worker}/{peer}", transport, upstream), ())
-        if facts != known_facts:
-            leg.revision, leg.session, leg.name = names
-            self._legs[key] = leg, facts
-        return leg

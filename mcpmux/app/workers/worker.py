@@ -23,8 +23,7 @@ from mcpmux.app.held import answer_others
 from mcpmux.app.mux import Mux
 from mcpmux.app.observers import Observers
 from mcpmux.app.serving import DRAIN_SECONDS, serve_until, settle
-from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
-from mcpmux.app.workers.shared_store import SupervisorStore
+from mcpmux.app.workers.channel import ControlChannel, Handlers, SupervisorStore, map_counters
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.port import UNIX
@@ -75,6 +74,7 @@ async def run_worker(
 ) -> None:
     """Serve until the supervisor calls `stop`, or has gone. `generations` are shared by all workers."""
     structlog.contextvars.bind_contextvars(worker=number)
+    # The supervisor posts `start` before any other call.
     channel = ControlChannel(control)
     try:
         _, _, start = await channel.receive()
@@ -150,6 +150,9 @@ class Worker:
         store, seal = cast(Store, SupervisorStore(self._control)), OpenSeal()
         name, ids, lease = f"worker {self.number}", f"{self.number}w", config.cluster.lease
         members = Membership(store, seal, name, f"{UNIX}{path}", lease, ids=ids, is_told_of=False)
+        # Counters in memory, not letters as between replicas. A change must reach all caches before its
+        # client gets the answer: letters would double the processor time of each tool call, a worker that
+        # hangs would hold up all others, and one that is killed could not send its last letter.
         shared = self._generations
         async with (
             open_unix_listener(path, SOCKET_MODE) as listener,

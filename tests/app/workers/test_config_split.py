@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.app.workers.channel import encode_message
-from mcpmux.app.workers.config_split import divide, is_shared, shared_config, worker_config
+from mcpmux.app.workers.supervisor import divide, is_shared, shared_config, worker_config
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
 from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, View, ViewOverride

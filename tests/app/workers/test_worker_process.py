@@ -10,9 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpmux.app.workers.channel import ControlChannel
+from mcpmux.app.workers.channel import ControlChannel, MemberStore
 from mcpmux.app.workers.pool import HUNG_SECONDS, SILENT_SECONDS, WorkerPool, WorkerProcess
-from mcpmux.app.workers.shared_store import MemberStore
 from mcpmux.cluster.store import MemoryStore
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
