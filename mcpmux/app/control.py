@@ -1,11 +1,7 @@
 """Control a running mux: reload its configuration, turn upstreams off and on.
 
-Actions are done one after the other, and a broken configuration has no effect. An upstream that was enabled
-or disabled by hand stays so until mcpmux is restarted. A disabled upstream is treated as not configured; a
-drained one is listed but gets no exchange.
-
-The configuration file is polled, with one `stat` every LOOK_SECONDS. This works on every file system, through
-symbolic links, and with every editor; inotify misses changes behind links and on network file systems.
+A broken configuration has no effect. An upstream that was enabled or disabled by hand stays so until mcpmux
+is restarted. A disabled upstream is treated as not configured; a drained one is listed but gets no exchange.
 """
 
 from __future__ import annotations
@@ -39,8 +35,7 @@ Look = tuple[int, int, int]
 class ConfigFile:
     """A configuration file. `read` is called in a thread; it raises ConfigError.
 
-    The file counts as changed once two looks in a row are alike, so that a half-written or missing file is
-    not read. `known`: the look when the file was last read. `is_watched`: whether its changes are followed.
+    `known`: the look when the file was last read. `is_watched`: whether its changes are followed.
     """
 
     def __init__(self, path: str, read: Callable[[], Config], *, is_watched: bool = True) -> None:
@@ -51,6 +46,7 @@ class ConfigFile:
 
     def see(self, look: Look | None) -> bool:
         """Take one more look (None: no file). Return whether the file is to be read."""
+        # Two looks in a row are alike: it is not being written, or replaced by a file that is not there yet.
         settled, self._last = look == self._last, look
         return settled and look is not None and look != self.known
 
@@ -63,6 +59,8 @@ class ConfigFile:
 
     async def changed(self) -> None:
         """Wait until the file has changed since it was last loaded, and is complete."""
+        # By `stat`, which works on every file system, through symbolic links, and with every editor: inotify
+        # misses changes behind links and on network file systems.
         while True:
             await trio.sleep(LOOK_SECONDS)
             # In a thread: a `stat` on a network file system may hang.
@@ -125,6 +123,7 @@ class Control:
 
     async def reload(self) -> Mapping[str, Any]:
         """Apply the configuration file. Return what was done. Raises ConfigError without any change."""
+        # One after the other, also with actions: what two do at once would depend on which of them is slower.
         async with self._lock:
             if self._file is None:
                 raise ConfigError([NO_FILE])
@@ -138,6 +137,7 @@ class Control:
             await self._mux.settled()
         done = plan.as_json() | ({"certificates": list(certificates)} if certificates else {})
         log.info("configuration reloaded", **{key: names for key, names in done.items() if key != "pending"})
+        # Only what is new: each later change of the file would repeat it.
         if self.pending and (plan.pending or self.pending != pending):
             log.warning("takes effect when mcpmux is started again", settings=list(self.pending))
         return done
@@ -173,10 +173,11 @@ class Control:
             former, self._by_hand = self._by_hand, {**self._by_hand, upstream.name: enabled}
             try:
                 self._mux.apply(self._with_choices(self._filed))
-            except ConfigError as error:
+            except ConfigError as error:  # such as two upstreams with one prefix, of which one was disabled
                 self._by_hand = former
                 what = "enabled" if enabled else "disabled"
                 raise BadRequest(f"{upstream.name} cannot be {what}: {error}", 409) from None
+        # Also one that was enabled: `enable` ends a drain.
         if enabled:
             self._mux.act("release", upstream.name)
 

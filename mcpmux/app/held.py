@@ -27,7 +27,6 @@ from mcpmux.mux.intercept import (
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import encode, error_body
-from mcpmux.runtime.holding import Held
 from mcpmux.runtime.interception import Interceptor, Step
 from mcpmux.traffic.admin.calls import RowOf
 from mcpmux.traffic.admin.held import PATH, HeldState, HoldDecision, HoldOrder
@@ -60,17 +59,54 @@ class MuxDesk:
         self.order = HoldOrder()
 
     async def follow(self, order: HoldOrder) -> list[HeldState]:
-        """See Desk."""
-        if order != self.order:
-            self._mux.interceptors.hold_by(_step_of(order) if order.filter.strip() else None)
-            self.order = order
+        """See Desk. Raises FilterError."""
+        if order == self.order:
+            return await self.read()
+        step = None
+        if order.filter.strip():
+            chosen = parse_filter(order.filter, datetime.now(UTC), NAMES)
+            settings = Intercept(
+                builtin=HOLD,
+                on=tuple(order.on),
+                answer_timeout=order.seconds,
+                at_timeout=order.at_timeout,
+            )
+
+            def judge(message: InterceptedMessage) -> Verdict:
+                return Hold() if chosen.matches(record_of(message)) else PASS
+
+            step = Step(InterceptorRule(settings, BY), Interceptor(judge))
+        self._mux.interceptors.hold_by(step)
+        # After the filter was understood: a wrong one leaves the order of before.
+        self.order = order
         return await self.read()
 
     async def read(self) -> list[HeldState]:
         """See Desk."""
+        states = []
         # A copy: some may be decided while the rows of others are found.
-        held_now = list(self._mux.interceptors.holding.held.items())
-        return [await self._state(number, held) for number, held in held_now]
+        for number, held in list(self._mux.interceptors.holding.held.items()):
+            message, schema = held.message, None
+            try:
+                shown = message.as_json()
+            except ValueError:  # what it contains can be passed on, but not be shown
+                shown = {"on": message.on, "method": message.method, "params": {}}
+            # From the schema the page makes a form of the arguments.
+            upstream = self._mux.upstreams.get(message.upstream or "")
+            if message.method == m.TOOLS_CALL and message.on == REQUEST and upstream is not None:
+                schema = upstream.listings[m.TOOLS_LIST].schema(message.own or "") or None
+            state = HeldState(
+                str(number),
+                await self._row_of(held.exchange),
+                held.by,
+                held.reason,
+                shown,
+                max(0.0, round(held.until - trio.current_time(), 1)),
+                held.at_timeout,
+                schema,
+            )
+            states.append(state)
+        return states
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
@@ -82,26 +118,6 @@ class MuxDesk:
             return HoldDecision() if self._mux.interceptors.holding.decide(number, decided) else GONE
         except (BadVerdict, ValueError) as mistake:
             return HoldDecision(str(mistake))
-
-    async def _state(self, number: int, held: Held) -> HeldState:
-        message, schema = held.message, None
-        try:
-            shown = message.as_json()
-        except ValueError:  # what it contains can be passed on, but not be shown
-            shown = {"on": message.on, "method": message.method, "params": {}}
-        upstream = self._mux.upstreams.get(message.upstream or "")
-        if message.method == m.TOOLS_CALL and message.on == REQUEST and upstream is not None:
-            schema = upstream.listings[m.TOOLS_LIST].schema(message.own or "") or None
-        return HeldState(
-            str(number),
-            await self._row_of(held.exchange),
-            held.by,
-            held.reason,
-            shown,
-            max(0.0, round(held.until - trio.current_time(), 1)),
-            held.at_timeout,
-            schema,
-        )
 
 
 class SharedDesk:
@@ -144,6 +160,7 @@ class SharedDesk:
 
     async def decide(self, key: str, verdict: Any) -> HoldDecision:
         """See Desk."""
+        # The numbers of each process begin with 1: a key of another one has its id in front.
         there, _, own = key.rpartition("-")
         if not there and self._own is not None:
             return await self._own.decide(own, verdict)
@@ -174,22 +191,6 @@ def answer_others(routes: Sequence[Route]) -> Handler:
                 await HttpExchange(request, reply, path, {}).answer(route.handle)
 
     return answer
-
-
-def _step_of(order: HoldOrder) -> Step:
-    """Return the interceptor that holds what a filter selects. Raises FilterError."""
-    chosen = parse_filter(order.filter, datetime.now(UTC), NAMES)
-    settings = Intercept(
-        builtin=HOLD,
-        on=tuple(order.on),
-        answer_timeout=order.seconds,
-        at_timeout=order.at_timeout,
-    )
-
-    def judge(message: InterceptedMessage) -> Verdict:
-        return Hold() if chosen.matches(record_of(message)) else PASS
-
-    return Step(InterceptorRule(settings, BY), Interceptor(judge))
 
 
 def record_of(message: InterceptedMessage) -> Record:

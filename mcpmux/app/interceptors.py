@@ -36,6 +36,7 @@ NO_FUNCTIONS: Final[Functions] = MappingProxyType({})
 
 def check_interceptors(config: Config, functions: Functions = NO_FUNCTIONS) -> None:
     """Import the functions of a configuration. Raises ConfigError with every one that cannot be."""
+    # All of them before anything is started, as other mistakes of a configuration.
     problems = []
     for number, settings in enumerate(config.intercept):
         if settings.python is not None:
@@ -111,6 +112,7 @@ class Interceptors:
 def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Functions) -> Interceptor:
     if settings.python is not None:
         return interceptor_of(find_function(settings.python, functions), in_thread=settings.in_thread)
+    # Imported here, with the client for HTTP: most configurations have none.
     if settings.webhook is not None:
         from mcpmux.interceptors.webhook import Webhook
 

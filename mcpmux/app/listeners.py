@@ -48,7 +48,6 @@ from mcpmux.transports.waiting import ReadinessPoller
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
-    from mcpmux.cluster.door import Door as ReplicaDoor
     from mcpmux.cluster.replica import Replica
 
 log = structlog.get_logger()
@@ -122,6 +121,7 @@ async def serve_listener(
             else:
                 serve = _prepare_streams(listener, serving, tls)
             await connections.start(serve, accepting, name=url)
+            # Only now: who reads the URL may connect at once.
             serving.announce(url)
             task_status.started()
         sessions.cancel_scope.cancel()
@@ -171,15 +171,15 @@ async def _prepare_http(
         judge=endpoint.judge,
         bodies=serving.bodies,
     )
-    return serve if door is None else partial(_serve_replicas_too, serve, door)
+    if door is None:
+        return serve
 
+    async def serve_replicas_too(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:
+        await serve(accepting, task_status=task_status)
+        # Requests of other replicas arrive on none of these connections, and are to be answered as well.
+        await door.drained()
 
-async def _serve_replicas_too(
-    serve: Serve, door: ReplicaDoor, accepting: Accepting, *, task_status: trio.TaskStatus[None]
-) -> None:
-    """Serve connections, then wait for requests of other replicas, which arrive on none of them."""
-    await serve(accepting, task_status=task_status)
-    await door.drained()
+    return serve_replicas_too
 
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
@@ -193,6 +193,7 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
         door = HandshakePolicy(listener.path, policy, opens_below=True)  # paths below it name views
     gate = gate_of(listener, serving.gate)
     view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
+    # Each stream holds what it receives: one client with many must not take it all.
     share = Share(limits.stream_share())
     counted = share, serving.bodies
     clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view, *counted)
@@ -208,6 +209,7 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
 @asynccontextmanager
 async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[trio.SocketListener]]]:
     """Yield (URL, listening sockets) of a listener, without TLS. Raises TransportError."""
+    # A socket at a path is removed at the end, so that the next start finds no file in its place.
     if isinstance(listener, UnixListener):
         async with open_unix_listener(listener.path, int(listener.mode, 8)) as unix:
             yield f"unix:{listener.path}", [unix]
@@ -228,9 +230,11 @@ async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentCon
 
 def check_listeners(config: Config) -> None:
     """Check that no listener would admit strangers, and that key files are usable. Raises ConfigError."""
+    # Also when the file is read again: tokens that are removed there could open a listener to strangers.
     problems = [f"{where}: {text}" for where, text in find_unguarded_listeners(config.listeners, config.auth)]
     if problems:
         raise ConfigError(problems)
+    # Imported here: JWTs need joserfc, an extra, and most configurations have none.
     if config.auth.issuers:
         from mcpmux.auth.jwt import check_key_file
 
@@ -258,8 +262,10 @@ async def make_gate(config: Config) -> Gate | None:
 
 def gate_of(listener: AnyListener, gate: Gate | None) -> Gate | None:
     """Return the gate of one listener; None when it does not authenticate clients."""
+    # The permissions of a socket's file decide who may connect there.
     if gate is None or isinstance(listener, UnixListener):
-        return None  # the permissions of the socket's file decide who may connect
+        return None
+    # On TCP there is no place for a token: such a client shows a certificate, or is of this machine.
     if asks_certificate(listener) or (gate.asks_tokens and not isinstance(listener, TcpListener)):
         return gate
     return None

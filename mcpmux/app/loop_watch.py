@@ -17,16 +17,13 @@ PAUSE_SECONDS: Final = 60.0  # between warnings; the next one counts those in be
 
 
 class LoopWatch(trio.abc.Instrument):
-    """Measures the rounds of the event loop, each of which lets every task that can run take one step.
-
-    It measures the processor's time of this thread: on a busy machine, rounds that do little take long, too.
-    That time is read now and then, and after a round that was long by wall-clock time, waits included.
-    """
+    """Measures the rounds of the event loop, each of which lets every task that can run take one step."""
 
     def __init__(
         self, clock: Callable[[], float] = time.thread_time, wall: Callable[[], float] = time.perf_counter
     ) -> None:
         """`clock` returns the processor's time, `wall` the wall-clock time, in seconds. `wall` is cheap."""
+        # The processor's time of this thread: on a busy machine, rounds that do little take long, too.
         self._clock, self._wall = clock, wall
         self._began = clock()
         self._round_ended = self._sampled = wall()
@@ -35,6 +32,8 @@ class LoopWatch(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         """End a round, and warn if it was long. Waiting for I/O takes no time of the processor."""
+        # The processor's time is read now and then, and after a round that was long by wall-clock time, waits
+        # included.
         now = self._wall()
         if now - self._round_ended >= HELD_SECONDS:
             self.end(self._round_ended - self._sampled)

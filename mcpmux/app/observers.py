@@ -1,17 +1,19 @@
 """Open the configured observers of the traffic: capture, audit log, inspector, metrics, traces.
 
-Without an observer there is no tap. Metrics and traces get an exchange first, so that they count what the
-audit log refuses. Each observer is imported only if it is configured.
+Each is imported only if it is configured.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.held import Desk
     from mcpmux.traffic.admin.ring import LiveRing
-    from mcpmux.traffic.admin.route import Handle
+    from mcpmux.traffic.admin.route import Handle, HttpExchange, Route
     from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
@@ -99,7 +101,6 @@ class Observers:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
-        from mcpmux.app.connecting import hosts_route
         from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
         from mcpmux.traffic.admin.held import held_routes
@@ -109,6 +110,7 @@ class Observers:
         from mcpmux.traffic.telemetry.prometheus import metrics_route
 
         assert self.ring is not None
+        # A mock serves what the ring has of a server, until this listener ends.
         view = LiveView(self.ring, self.redactor, self.run)
         async with trio.open_nursery() as running:
             mocks = Mocks(view, serve_mock, running)
@@ -175,6 +177,35 @@ class Observers:
         return prometheus.snapshot(self.metrics, gauges)
 
 
+def hosts_route() -> Route:
+    """Return the route to what each host app needs in its file to use this mcpmux.
+
+    `/api/hosts?url=` answers with `hosts`: each with its `file`, and the `text` for it, null where it takes
+    no URL.
+    """
+    from mcpmux.hosts.host import HOSTS, Machine, find_places
+    from mcpmux.hosts.installing import describe_entry
+    from mcpmux.traffic.admin.route import BadRequest, Route
+
+    async def answer(http: HttpExchange) -> None:
+        url = http.query.get("url", "")
+        if not url.startswith(("http://", "https://")):
+            raise BadRequest("url has to be that of mcpmux, as host apps reach it")
+        machine = Machine(sys.platform, Path("~"), os.environ)
+        hosts = [
+            {
+                "name": host.name,
+                "title": host.title,
+                "file": str(next(find_places(machine, [host.name])).path),
+                "text": describe_entry(host, url),
+            }
+            for host in HOSTS.values()
+        ]
+        await http.send({"hosts": hosts})
+
+    return Route("/api/hosts", answer)
+
+
 async def serve_mock(
     server: Service,
     stopping: trio.Event,
@@ -206,6 +237,7 @@ async def open_observers(
         enter = stack.enter_async_context
         message_observers: list[MessageObserver] = []
         exchange_observers: list[ExchangeObserver] = [*first]
+        # Metrics and traces get an exchange first, so that they count what the audit log refuses.
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
@@ -224,6 +256,7 @@ async def open_observers(
 
             observers.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
             message_observers.append(observers.capture)
+            # With `on_full = "wait"` exchanges wait for room in its queue; else it need not see them.
             if observers.capture.holds_back:
                 exchange_observers.append(observers.capture)
         if config.audit.directory is not None:
@@ -232,6 +265,7 @@ async def open_observers(
             replica = config.cluster.replica if config.cluster.url is not None else None
             observers.audit = await enter(open_audit(config.audit, run.name, redactor, replica=replica))
             exchange_observers.append(observers.audit)
+        # Without an observer there is no tap, and exchanges are not recorded at all.
         if exchange_observers or message_observers:
             from mcpmux.traffic.recorder import Recorder
 

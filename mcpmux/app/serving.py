@@ -1,7 +1,5 @@
 """Serve from start to stop.
 
-Nesting is the stop order: observers ⊃ cluster ⊃ upstreams ⊃ clients ⊃ exchanges.
-
 The first SIGINT or SIGTERM drains: listeners close, exchanges finish up to a deadline, then upstreams are
 closed. The second cancels. On SIGHUP, and when its file has changed, the configuration is read again.
 """
@@ -99,11 +97,13 @@ async def serve_until(
 ) -> None:
     """Serve until `stopping`, then drain. See `serve`. `worker`: the place of this process among several."""
     keep_freed_memory()
+    # What can be wrong with the configuration, before any upstream is started.
     gate = await make_gate(config)
     await trio.to_thread.run_sync(check_interceptors, config)
     bodies = BodyBudget(config.limits.max_body_bytes_in_flight)
     join: Callable[[Config, BodyBudget], AbstractAsyncContextManager[Replica | None]]
     join = open_cluster if worker is None else worker.open_replica
+    # Nesting is the stop order: the last messages are recorded, and a server has its answers taken.
     async with (
         open_observers(config, worker.forwarder if worker is not None else None) as observers,
         join(config, bodies) as replica,
@@ -140,6 +140,7 @@ async def serve_until(
         )
         if worker is not None:
             worker.obey(mux, observers)
+        # Before the listeners: the first session needs a lease, and is counted with those of all replicas.
         if replica is not None:
             replica.attach(mux.service, mux.hub, mux.rates)
             replica.members.on_members = mux.share
@@ -159,7 +160,8 @@ async def serve_until(
             await listen(observers.serve_admin, shown, *more)
         if shared is not None:
             await clients.start(shared.serve, serving)
-        if worker is None or worker.number == 1:  # all workers would log the same
+        # All workers would log the same.
+        if worker is None or worker.number == 1:
             clients.start_soon(run_until, stopping, watch_names, mux)
         if worker is not None:
             await worker.be_ready(clients)
@@ -167,10 +169,12 @@ async def serve_until(
             clients.start_soon(run_until, stopping, log_ready, mux)
             settle()  # after all imports and listeners, whose objects stay for good
         await stopping.wait()
+        # First, so that the others send no more requests here. Those that are under way are still answered.
         if replica is not None:
-            await replica.leave()  # first, so that the others send no more requests here
+            await replica.leave()
             clients.start_soon(replica.calls.drained, name="calls of other replicas")
-        mux.hub.close()  # ends listens and sessions' own streams, which would last for the whole deadline
+        # Listens and sessions' own streams would last for the whole deadline.
+        mux.hub.close()
         clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
 
 
@@ -215,13 +219,11 @@ async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Repl
         yield replica
 
 
-# glibc returns free memory at the end of the heap to the system as soon as it is more than a message or two.
-# With large messages that is after each of them: for the next one the kernel has to find and clear the pages
-# again, which costs more than all the work on the message.
-
-
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for reuse. Has no effect without glibc."""
+    # It returns free memory at the end of the heap to the system as soon as it is more than a message or two.
+    # With large messages that is after each of them: for the next one the kernel has to find and clear the
+    # pages again, which costs more than all the work on the message.
     if (library := _glibc()) is not None:
         library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         library.mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)
@@ -251,6 +253,7 @@ async def watch_signals(stopping: trio.Event, everything: trio.CancelScope) -> N
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
         async for number in received:
             name = signal.Signals(number).name
+            # A person presses Ctrl-C again when an exchange takes too long.
             if stopping.is_set():
                 log.warning("stopping at once", signal=name)
                 everything.cancel(reason=f"second {name}")

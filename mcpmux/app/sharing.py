@@ -100,6 +100,7 @@ class SharedPlace:
     @classmethod
     def of(cls, file: str | Path) -> SharedPlace:
         """Return the place of a file. Makes the folders. Raises TransportError when they cannot be used."""
+        # One file has one place, also by links.
         real = Path(os.path.realpath(file))
         name = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
         logs = state_folder() / "logs"
@@ -125,6 +126,7 @@ class SharedPlace:
 def socket_folder() -> Path:
     """Return the folder of sockets: $XDG_RUNTIME_DIR/mcpmux, or a short path where that is not set."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    # A path of a socket has 103 to 107 bytes, and a home folder may be long.
     folder = (Path(runtime) if runtime.startswith("/") else state_folder() / "run") / "mcpmux"
     is_short = len(os.fsencode(folder)) + len("/0123456789abcdef.sock") <= PATH_BYTES
     return folder if is_short or sys.platform == "win32" else Path(f"/tmp/mcpmux-{os.getuid()}")
@@ -132,6 +134,7 @@ def socket_folder() -> Path:
 
 def make_private(folder: Path) -> None:
     """Make a folder that only the user can enter. Raises TransportError if it is there and is none."""
+    # `lstat`: in /tmp another user may have put a link or a folder in its place.
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         there = folder.lstat()
@@ -144,12 +147,12 @@ def make_private(folder: Path) -> None:
 
 def fingerprints(text: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the fingerprint of each variable that a configuration names; "" of one that is not set."""
-    names = sorted(set(_VARIABLE.findall(text)))
-    return {name: _fingerprint(name, environ[name]) if name in environ else "" for name in names}
-
-
-def _fingerprint(name: str, value: str) -> str:
-    return hashlib.sha256(f"{name}\0{value}".encode(errors="surrogateescape")).hexdigest()[:16]
+    prints = {}
+    for name in sorted(set(_VARIABLE.findall(text))):
+        # With the name: variables with the same value have different ones, and a Hello reveals neither.
+        value = f"{name}\0{environ.get(name)}".encode(errors="surrogateescape")
+        prints[name] = hashlib.sha256(value).hexdigest()[:16] if name in environ else ""
+    return prints
 
 
 # The shared process.
@@ -198,6 +201,7 @@ class SharedMux:
 
     async def end_unused(self, stopping: trio.Event) -> None:
         """Set `stopping` once there was no client for LINGER_SECONDS."""
+        # As if one had just left: the host app that started this has yet to connect.
         self._left_at = now = trio.current_time()
         while (ends := (now if self._clients else self._left_at) + LINGER_SECONDS) > now:
             await trio.sleep_until(ends)
@@ -215,7 +219,18 @@ class SharedMux:
             hello = msgspec.json.decode(await read_line(stream), type=Hello)
         if hello is None:
             return
-        welcome = self._welcome(hello)
+        place, own = self._place, self._environ
+        welcome = Welcome(
+            version=__version__,
+            pid=os.getpid(),
+            file=str(place.file),
+            started=self._started,
+            clients=self._clients,
+            log=str(place.log),
+            admin=self._admin,
+            # The servers have the environment of the first host app.
+            differing=[name for name, value in hello.environ.items() if own.get(name, "") != value],
+        )
         if hello.ask == "stop":
             serving.stopping.set()
         elif hello.ask == "serve" and serving.service.enter(ANYONE, hello.view) is None:
@@ -233,20 +248,6 @@ class SharedMux:
         finally:
             self._clients -= 1
             self._left_at = trio.current_time()
-
-    def _welcome(self, hello: Hello) -> Welcome:
-        differing = [name for name, print_ in hello.environ.items() if self._environ.get(name, "") != print_]
-        place = self._place
-        return Welcome(
-            version=__version__,
-            pid=os.getpid(),
-            file=str(place.file),
-            started=self._started,
-            clients=self._clients,
-            log=str(place.log),
-            admin=self._admin,
-            differing=differing,
-        )
 
 
 async def read_line(stream: Stream) -> bytes:
@@ -340,8 +341,8 @@ async def join(place: SharedPlace, hello: Hello) -> tuple[trio.SocketStream, Wel
 def ensure(place: SharedPlace) -> bool:
     """Return False once the shared mcpmux of a file is there.
 
-    When it is not there this process is forked, which takes less time than to start Python again. In the new
-    process this returns True: it has to become the shared mcpmux. Raises TransportError when that fails.
+    When it is not there this process is forked. In the new process this returns True: it has to become the
+    shared mcpmux. Raises TransportError when that fails.
     """
     ends = time.monotonic() + START_SECONDS
     with place.lock.open("w") as lock:  # so that one of several processes starts it
@@ -352,6 +353,8 @@ def ensure(place: SharedPlace) -> bool:
             _wait(ends, place)
         if _is_there(place.socket):
             return False
+        # A fork takes less time than to start Python once more. Both processes would write a line that is
+        # still in the buffer.
         sys.stdout.flush()
         if not (child := os.fork()):
             lock.close()  # the parent has the lock
@@ -383,6 +386,8 @@ def _is_there(path: Path) -> bool:
 
 def _leave_parent(place: SharedPlace) -> None:
     """Detach this process from the host app: from its session, folder and streams."""
+    # Signals to the group of the host app must not end it. Its servers start in the folder of the file, so
+    # that they are the same for all host apps.
     os.setsid()
     os.chdir(place.file.parent)
     is_short = place.log.exists() and place.log.stat().st_size < LOG_BYTES
@@ -404,6 +409,7 @@ async def pipe(own: Stream, shared: trio.SocketStream) -> bool:
             while data := await own.receive_some():
                 await shared.send_all(data)
             has_ended = True
+            # Only this direction: answers to what was sent may still come.
             await shared.send_eof()
 
     async with shared, trio.open_nursery() as nursery:

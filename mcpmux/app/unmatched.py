@@ -1,7 +1,4 @@
-"""Find names in access rules, views and overrides that no server has, for `check` and the log.
-
-Servers change: a configured name may disappear, or be replaced by another one, at any time.
-"""
+"""Find names in access rules, views and overrides that no server has, for `check` and the log."""
 
 from __future__ import annotations
 
@@ -152,7 +149,9 @@ async def watch_names(mux: Mux) -> None:
     """Log each name that upstreams do not have, at the start and when lists change, for ever."""
     config, logged = mux.config, set[str]()
     while True:
-        changed = mux.hub.lists_changed  # taken first, so that no change is missed
+        # Servers change: a name may disappear, or be replaced by another one, at any time. This is taken
+        # first, so that no change is missed.
+        changed = mux.hub.lists_changed
         if mux.config is not config:
             config, logged = mux.config, set()
         for problem in await _find_now(mux):
@@ -167,12 +166,13 @@ async def _find_now(mux: Mux) -> list[str]:
     config, names, schemas = mux.config, dict[str, dict[str, list[str]]](), dict[str, Mapping[str, Any]]()
 
     async def look(upstream: Upstream, kinds: Collection[str]) -> None:
+        # One that is silent or not connected is not judged: its names may be there.
         with trio.move_on_after(upstream.config.list_timeout):
             await upstream.supervision.settled()
             try:
                 listed = await list_names(upstream, kinds)
             except RpcError:
-                return  # not judged, as its lists are unknown
+                return
             if upstream.facts is not None:
                 names[upstream.name], schemas[upstream.name] = listed.names, listed.schemas
 
@@ -180,4 +180,5 @@ async def _find_now(mux: Mux) -> list[str]:
         for name, kinds in kinds_named(config).items():
             if name in mux.upstreams:
                 nursery.start_soon(look, mux.upstreams[name], kinds)
+    # In a thread when it takes long: globs are compared with all names of all servers.
     return await search(partial(find_unmatched_names, config, names, schemas), names)

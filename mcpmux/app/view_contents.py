@@ -83,6 +83,7 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
     found, kind = [], KIND_OF_LIST[call.method]
     is_listed = kind != TOOLS or not access.of(call.principal).is_searched
     selection = access.views.get(call.principal.view_name)
+    # Selectors by annotations need to know the tools before any of them is judged.
     await access.learn_tools(upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = await access.shown(call, upstream.name, upstream.key, page.texts)
@@ -117,6 +118,7 @@ class MuxViews:
         return describe_views(self._mux.config)
 
     async def count_views(self) -> dict[str, ViewCount]:
+        # The page is for an administrator, and shows each view as any of its principals has it.
         config = for_everybody(self._mux.config)
         access = AccessControl(None, shown_by(config))
         clients = [ANYONE, *map(ANYONE.within, config.views)]
@@ -127,6 +129,7 @@ class MuxViews:
             reason = ""
             with trio.move_on_after(COUNT_SECONDS) as scope:
                 try:
+                    # Else a server that is about to be connected would be missing.
                     await upstream.supervision.settled()
                     seen[client.view].extend(await look_at(client, access, {upstream.name: upstream}))
                     if upstream.facts is None:
@@ -143,12 +146,13 @@ class MuxViews:
                 for upstream in self._mux.upstreams.values():
                     if access.of(client).sees(upstream.name):
                         nursery.start_soon(count, client, upstream)
-        return {name: self._count(seen[name], missing[name]) for name in seen}
-
-    def _count(self, seen: list[Seen], missing: dict[str, str]) -> ViewCount:
-        kinds = Counter(item.kind for item in seen)
-        names = {
-            kind: sorted(self._redactor.clean(item.name) for item in seen if item.kind == kind)[:SHOWN_NAMES]
-            for kind in kinds
-        }
-        return ViewCount(**kinds, tokens=sum(item.tokens for item in seen), missing=missing, names=names)
+        counts = {}
+        for view, items in seen.items():
+            kinds, names = Counter(item.kind for item in items), dict[str, list[str]]()
+            for kind in kinds:
+                # Servers choose names, which may contain what the rules of redaction hide.
+                cleaned = sorted(self._redactor.clean(item.name) for item in items if item.kind == kind)
+                names[kind] = cleaned[:SHOWN_NAMES]
+            tokens = sum(item.tokens for item in items)
+            counts[view] = ViewCount(**kinds, tokens=tokens, missing=missing[view], names=names)
+        return counts

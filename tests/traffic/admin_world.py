@@ -14,11 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import trio
 
-from mcpmux.app.connecting import hosts_route
 from mcpmux.app.control import Control
 from mcpmux.app.held import MuxDesk
 from mcpmux.app.listeners import Serving, serve_listener
-from mcpmux.app.observers import serve_mock
+from mcpmux.app.observers import hosts_route, serve_mock
 from mcpmux.app.view_contents import MuxViews
 from mcpmux.channels.tap import EXCHANGE, Leg
 from mcpmux.config import AccessRule, HttpListener, Intercept, Limits
