@@ -154,9 +154,8 @@ async def serve_until(
         if config.listeners.stdio:
             clients.start_soon(serve_stdio, serving, name="stdio client")
         if config.admin.port is not None and worker is None:
-            noted = announce if shared is None else shared.noting(announce)
             shown = observers.shown_of(mux, replica)
-            more = mux.certificates, control, stopping, noted, replica
+            more = mux.certificates, control, stopping, announce, replica
             await listen(observers.serve_admin, shown, *more)
         if shared is not None:
             await clients.start(shared.serve, serving)

@@ -35,15 +35,7 @@ from trio.abc import Stream
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
-from mcpmux.files import (
-    PRIVATE,
-    PRIVATE_FOLDER,
-    lock_file,
-    read_text,
-    remove_file,
-    replace_private,
-    state_folder,
-)
+from mcpmux.files import PRIVATE, PRIVATE_FOLDER, lock_file, remove_file, replace_private, state_folder
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
 
@@ -72,7 +64,7 @@ class Hello(msgspec.Struct):
 class Welcome(msgspec.Struct):
     """The answer. `error`: why this client is not served. `differing`: variables that had other values.
 
-    `admin`: the URL of the admin listener. `started`: in seconds since 1970.
+    `started`: in seconds since 1970.
     """
 
     version: str
@@ -81,7 +73,6 @@ class Welcome(msgspec.Struct):
     started: float
     clients: int
     log: str
-    admin: str | None = None
     error: str | None = None
     differing: list[str] = []
 
@@ -115,7 +106,7 @@ class SharedPlace:
 
     @property
     def admin(self) -> Path:
-        """The file with the URL of the admin listener of a mcpmux that is not shared."""
+        """The file with the URL of the admin listener of a mcpmux that serves the file, shared or not."""
         return self.socket.with_suffix(".admin")
 
     def fingerprints(self) -> dict[str, str]:
@@ -167,19 +158,9 @@ class SharedMux:
         self._started = time.time()
         self._clients = 0  # those that are connected
         self._left_at = 0.0  # when the last one left
-        self._admin: str | None = None
 
     def __repr__(self) -> str:
         return f"<SharedMux of {self._place.file}, {self._clients} clients>"
-
-    def noting(self, announce: Announce) -> Announce:
-        """Return a function that announces the URL of the admin listener, which `ctl` and `top` ask for."""
-
-        def note(url: str) -> None:
-            self._admin = url
-            announce(url)
-
-        return note
 
     async def serve(
         self, serving: Serving, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -227,7 +208,6 @@ class SharedMux:
             started=self._started,
             clients=self._clients,
             log=str(place.log),
-            admin=self._admin,
             # The servers have the environment of the first host app.
             differing=[name for name, value in hello.environ.items() if own.get(name, "") != value],
         )
@@ -261,7 +241,7 @@ async def read_line(stream: Stream) -> bytes:
     return bytes(line)
 
 
-# A process that is not shared.
+# Where commands find it.
 
 
 @contextmanager
@@ -270,26 +250,40 @@ def noting_admin(file: str, announce: Announce) -> Iterator[Announce]:
 
     Where that cannot be written the commands need the URL.
     """
-    noted: list[str] = []
+    noted: list[tuple[str, int]] = []
 
     def note(url: str) -> None:
-        announce(url)
         if "token=" in url:  # else the file has the token
-            with suppress(TransportError, ConfigError):
-                replace_private(SharedPlace.of(file).admin, url)
-                noted.append(url)
+            with suppress(TransportError, ConfigError, OSError):
+                path = SharedPlace.of(file).admin
+                replace_private(path, url)
+                noted.append((url, os.open(path, os.O_RDONLY)))
+                # The lock ends with this process, also when it is killed and the file stays.
+                lock_file(noted[-1][1])
+        announce(url)
 
     try:
         yield note
     finally:
-        for url in noted:
+        for url, descriptor in noted:
+            os.close(descriptor)
             with suppress(TransportError, ConfigError):  # another process of this file may have the place now
                 remove_file(SharedPlace.of(file).admin, url)
 
 
-def noted_admin(file: str) -> str | None:
-    """Return the URL that `noting_admin` keeps for a file, None without one. Raises McpmuxError."""
-    return read_text(SharedPlace.of(file).admin)
+def noted_admins(file: str | None) -> list[str]:
+    """Return the URL that a running mcpmux keeps for a file; without a file those of all.
+
+    Raises McpmuxError, OSError.
+    """
+    urls = []
+    for path in socket_folder().glob("*.admin") if file is None else [SharedPlace.of(file).admin]:
+        with suppress(FileNotFoundError), path.open("rb") as noted:
+            try:
+                lock_file(noted.fileno())  # its process has gone, and another one may have the port by now
+            except BlockingIOError:
+                urls.append(noted.read().decode())
+    return urls
 
 
 # The process of a host app.

@@ -227,9 +227,7 @@ def run_server(
         from mcpmux.app.workers.supervisor import serve_workers
 
         serving = partial(serve_workers, workers=workers)
-    # A shared one names the URL of its admin listener at its socket.
-    plain = file.path if file is not None and shared is None else None
-    with nullcontext(announce) if plain is None else noting_admin(plain, announce) as note:
+    with nullcontext(announce) if file is None else noting_admin(file.path, announce) as note:
         trio.run(partial(serving, config, note, file, followers=followers))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpmux.app.sharing import SharedPlace
 from tests.cli.invoking import Invoke
 from tests.process.running import Running
 
@@ -178,6 +179,12 @@ def test_one_of_the_same_user_is_found_by_its_file(
             assert "server/discover" in tail.line()
             assert (tail.stop(), ping.stop()) == (0, 130)
         assert mux.stop() == 0
+    assert "has port 0" in invoke("ctl", "status", "-c", str(path)).stderr
+    with Running("serve", str(path), "--http", "127.0.0.1:0", "--no-watch") as killed:
+        killed.line(containing="token=")
+        assert invoke("ctl", "status").exit_code == 0
+    # A process that is killed leaves the file, and another program may get its port.
+    assert SharedPlace.of(path).admin.exists()
     assert "has port 0" in invoke("ctl", "status", "-c", str(path)).stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import wraps
@@ -15,7 +14,7 @@ import trio
 from mcpmux.cli.completion import Items, complete_file, offer, run_shortly
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import ANYWHERE, Decorator, choose_config, load_config, quiet_option
-from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.process import Mistake
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
@@ -178,8 +177,9 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     if url is not None:
         return AdminClient.at(url, token, ca)
     config = choose_config(config)
-    if (shared := _find_shared(config)) is not None and (token is not None or "token=" in shared):
-        return AdminClient.at(shared, token, ca)
+    noted = _find_noted(config)
+    if noted is not None and (config is None or ca is not None or not noted.startswith("https:")):
+        return AdminClient.at(noted, token, ca)  # also where the file has mistakes by now
     if config is None:
         raise Mistake(WHICH)
     admin = load_config(config).admin
@@ -187,7 +187,7 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
         raise Mistake(f"{config}: there is no admin listener; set `port` (and `token`) in [admin]")
     token = token or (admin.token.reveal() if admin.token is not None else None)
     ca = ca or (admin.tls.certificate if admin.tls is not None else None)
-    if (admin.port == 0 or token is None) and (noted := _find_noted(config)) is not None:
+    if noted is not None:
         return AdminClient.at(noted, token, ca)
     if admin.port == 0:
         raise Mistake(f"{config}: the admin listener has port 0; use --url with the URL that mcpmux printed")
@@ -200,21 +200,13 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     return AdminClient.at(origin.url, token, ca)
 
 
-def _find_shared(config: str | None) -> str | None:
-    """Return the admin URL of the mcpmux that is shared for this file; without one, of the only one."""
-    from mcpmux.cli.admin.shared import find_all  # not at the top: only a command without a URL needs it
+def _find_noted(config: str | None) -> str | None:
+    """Return the admin URL of the mcpmux of this user that serves a file; without a file, of the only one."""
+    from mcpmux.app.sharing import noted_admins  # not at the top: only a command without a URL needs it
 
-    file = None if config is None else os.path.realpath(config)
-    found = [mux.admin for mux in run(find_all) if mux.admin is not None and file in (None, mux.file)]
-    return found[0] if len(found) == 1 else None
-
-
-def _find_noted(config: str) -> str | None:
-    """Return the admin URL of a mcpmux of this user that serves a file and is not shared."""
-    from mcpmux.app.sharing import noted_admin  # not at the top, as above
-
-    with suppress(McpmuxError):
-        return noted_admin(config)
+    with suppress(McpmuxError, OSError):
+        found = noted_admins(config)
+        return found[0] if len(found) == 1 else None
     return None
 
 
