@@ -92,11 +92,12 @@ class Mux:
         self._open_channel = open_channel or opener.open
         self.marks = marks or Marks()
         self.rates = RateCounter(config.limits.rate)
-        self._tap = tap
-        self._trace = trace
+        self._watch = partial(Watch, tap, trace=trace) if tap is not None else None
         self._replicas = replicas
         self._parts = 1  # the number of replicas among which the limits of upstreams are divided
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
+        # The latest prefix of each upstream, also of removed ones, whose clients stay subscribed.
+        self._prefixes = dict(config.prefixes)
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(
             registry.space,
@@ -145,9 +146,8 @@ class Mux:
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
         config, hub, watch = self.config.enabled[name], self.hub, None
         eras = eras if config.era != "legacy" else Eras.LEGACY_ONLY
-        if self._tap is not None:
-            leg = Leg("upstream", key, transport_of(config.target), name)
-            watch = Watch(self._tap, leg, self._trace)
+        if self._watch is not None:
+            watch = self._watch(Leg("upstream", key, transport_of(config.target), name))
         # A private session comes and goes with its client: the lists of other clients stay the same.
         on_change = hub.upstream_changed if key == name else lambda _name, _capabilities: None
         upstream = Upstream(
@@ -282,19 +282,19 @@ class Mux:
 
     def _change_upstreams(self, before: Config, plan: Plan) -> None:
         registry, former, settings = self.upstreams, dict(self.upstreams), self.config.enabled
-        old, is_other_limit = before.enabled, before.merging.name_limit != self.config.merging.name_limit
+        is_other_limit = before.merging.name_limit != self.config.merging.name_limit
         self._adopt(self.config)
         self.router.resolver.namespace = self._namespace
-        renamed = [
-            name for name, setting in settings.items() if name in old and old[name].prefix != setting.prefix
-        ]
+        prefixes, self._prefixes = self._prefixes, {**self._prefixes, **self.config.prefixes}
+        renamed = [name for name in settings if prefixes.get(name) not in (None, self._prefixes[name])]
         # A new session with an upstream gets exchanges, as after `restart`.
         for name in (*plan.removed, *plan.restarted):
             self._held.pop(name, None)
-        # Before the new prefixes are set below: the last updates go out under the old URIs.
-        for session in registry.sessions():
-            if session.name in renamed:
-                self.hub.forget(session.key)
+        # Before the new prefixes are set below: the last updates go out under the old URIs. An upstream that
+        # returns has no session; the subscriptions of all its former ones are under its name.
+        keys = (session.key for session in registry.sessions() if session.name in renamed)
+        for key in dict.fromkeys([*renamed, *keys]):
+            self.hub.forget(key)
         stay = [name for name in settings if name in former and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:

@@ -338,8 +338,9 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
         assert back.subscribed == {"memo:1"}
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
 @pytest.mark.parametrize("session", ["shared", "per-client"])
-async def test_under_another_prefix_nobody_is_subscribed(session, autojump_clock):
+async def test_under_another_prefix_nobody_is_subscribed(session, is_removed, autojump_clock):
     """A listen that has lost a URI ends with its result, any other goes on."""
     server, own = Subscribable(LEGACY), {"session": session}
     async with open_world({"docs": docs(), "x": server}, settings={"x": own}) as world:
@@ -349,6 +350,10 @@ async def test_under_another_prefix_nobody_is_subscribed(session, autojump_clock
         if session == "shared":
             listens = [await modern.start("subscriptions/listen", {"notifications": wish}) for wish in wishes]
             await modern.drain()
+        if is_removed:
+            become(world, upstream("docs"))
+            await trio.sleep(1)
+            assert not [message["id"] for message in await modern.drain() if "id" in message]
         become(world, upstream("docs"), upstream("x", prefix="y", **own))
         if session == "shared":
             assert [message["id"] for message in await modern.drain() if "id" in message] == listens[:1]
