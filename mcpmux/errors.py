@@ -109,13 +109,13 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_$-]+")
 
 def format_path(path: KeyPath) -> str:
     """Return `upstreams.docs.args[1]`, with keys quoted as in TOML: `mcpServers."My Server".url`."""
-    return "".join(map(_format_step, path)).removeprefix(".")
-
-
-def _format_step(step: str | int) -> str:
-    if isinstance(step, int):
-        return f"[{step}]"
-    return f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)}"
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)}"
+    return text.removeprefix(".")
 
 
 class Problem(NamedTuple):
@@ -149,10 +149,11 @@ class ConfigError(McpmuxError):
     @property
     def problems(self) -> list[str]:
         """The mistakes as sentences for people."""
-        return [f"{self._place_of(each)}: {each}" if self.origin else str(each) for each in self.found]
-
-    def _place_of(self, problem: Problem) -> str:
-        return f"{self.origin}:{problem.line}" if problem.line else self.origin
+        sentences = []
+        for problem in self.found:
+            place = f"{self.origin}:{problem.line}" if problem.line else self.origin
+            sentences.append(f"{place}: {problem}" if self.origin else str(problem))
+        return sentences
 
 
 class RpcError(McpmuxError):

@@ -36,7 +36,13 @@ def sign_assertion(
 ) -> dict[str, str]:
     """Return the parameters that authenticate a token request. Raises TransportError for an invalid key."""
     key = _read_key(private_key.reveal())
-    algorithm = _algorithm_for(key, server)
+    if isinstance(key, ECKey):
+        # An EC key fits exactly one algorithm, so there is no choice.
+        algorithm = _EC.get(key.curve_name, "ES256")
+    else:
+        # Without a list in its metadata, RS256 is the algorithm that a server most likely takes.
+        taken = server.token_endpoint_auth_signing_alg_values_supported or _RSA
+        algorithm = next((name for name in _RSA if name in taken), _RSA[0])
     header = {"alg": algorithm} if key.kid is None else {"alg": algorithm, "kid": key.kid}
     claims = {
         "iss": client_id,
@@ -62,12 +68,3 @@ def _read_key(text: str) -> RSAKey | ECKey:
         if isinstance(key, RSAKey | ECKey) and key.is_private:
             return key
     raise TransportError("`oauth.private_key` is no private key, RSA or EC, as PEM or JWK")
-
-
-def _algorithm_for(key: RSAKey | ECKey, server: AuthorizationServer) -> str:
-    if isinstance(key, ECKey):
-        # An EC key fits exactly one algorithm, so there is no choice.
-        return _EC.get(key.curve_name, "ES256")
-    # Without a list in its metadata, RS256 is the algorithm that a server most likely takes.
-    taken = server.token_endpoint_auth_signing_alg_values_supported or _RSA
-    return next((algorithm for algorithm in _RSA if algorithm in taken), _RSA[0])

@@ -353,8 +353,18 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
     expected = known or http.config.issuer
     if http.is_provider and expected is not None:
         return DiscoveredServer(await find_server(http, expected), "", ())
-    resource = await _find_resource(http, challenge)
+    resource = None
+    paths = urlsplit(http.url).path.rstrip("/"), ""
+    places = dict.fromkeys(challenge.metadata_url or f"{http.own.url}{_RESOURCE}{path}" for path in paths)
+    for url in places:
+        answer = await http.ask(url)
+        # Many servers answer every path with the page of an application, so the status alone is not enough.
+        kind = answer.headers.get("content-type", "").partition(";")[0].lower()
+        if answer.status == 200 and "json" in kind:
+            resource = read_resource(answer.body, http.url)
+            break
     if resource is None:
+        log.debug("the upstream has no resource metadata", places=len(places))
         # The resource identifier (RFC 8707, section 2): no query, no lone slash.
         root, path = http.own.url, urlsplit(http.url).path
         identifier = root if path == "/" else root + path
@@ -365,20 +375,6 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
         raise IssuerChanged(f"its authorization server is {shown} now, and not {expected} any more")
     server = await find_server(http, expected or resource.issuers[0])
     return DiscoveredServer(server, resource.identifier, challenge.scopes or resource.scopes)
-
-
-async def _find_resource(http: OAuthHttp, challenge: Challenge) -> ProtectedResource | None:
-    """Return the upstream's metadata; None when it has none."""
-    paths = urlsplit(http.url).path.rstrip("/"), ""
-    places = dict.fromkeys(challenge.metadata_url or f"{http.own.url}{_RESOURCE}{path}" for path in paths)
-    for url in places:
-        answer = await http.ask(url)
-        # Many servers answer every path with the page of an application, so the status alone is not enough.
-        kind = answer.headers.get("content-type", "").partition(";")[0].lower()
-        if answer.status == 200 and "json" in kind:
-            return read_resource(answer.body, http.url)
-    log.debug("the upstream has no resource metadata", places=len(places))
-    return None
 
 
 async def _find_own_server(http: OAuthHttp, root: str, wanted: str | None) -> AuthorizationServer:

@@ -160,29 +160,29 @@ class IdentityAssertion(ClientCredentials):
         config = self._provider.config
         assert config.issuer is not None
         server = await find_server(self._provider, config.issuer)
+        provider = self._http.config.identity_provider
+        if provider is None or provider.token_file is None:
+            ((_, shown),) = await self._login.header()
+            id_token = shown.removeprefix("Bearer ")
+        else:
+            path = provider.token_file
+            try:
+                id_token = (await trio.Path(path).read_text()).strip()
+            except (OSError, ValueError) as error:
+                reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
+                raise TransportError(f"the ID token in {path} cannot be read: {reason}") from None
         form = {
             "grant_type": TOKEN_EXCHANGE,
             "requested_token_type": ID_JAG,
             "audience": found.server.issuer,
             "resource": found.resource,
             "scope": " ".join(scopes),
-            "subject_token": await self._id_token(),
+            "subject_token": id_token,
             "subject_token_type": ID_TOKEN,
         }
         client = configured_client(config, server)
         made = await request_tokens(self._provider, server, client, form, scopes, self._clock(), ASSERTION)
         return {"grant_type": JWT_BEARER, "assertion": made.access, "resource": found.resource}
-
-    async def _id_token(self) -> str:
-        provider = self._http.config.identity_provider
-        if provider is None or provider.token_file is None:
-            ((_, shown),) = await self._login.header()
-            return shown.removeprefix("Bearer ")
-        try:
-            return (await trio.Path(provider.token_file).read_text()).strip()
-        except (OSError, ValueError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
-            raise TransportError(f"the ID token in {provider.token_file} cannot be read: {reason}") from None
 
 
 @dataclass(eq=False, repr=False)
@@ -331,22 +331,16 @@ async def request_tokens(
         shown = {}
     answer = await http.ask(server.token_endpoint, fields, prepare_token_request(**form, **shown).encode())
     tokens = _read_tokens(answer, server.issuer, scopes, now, kind)
-    if http.is_provider and kind == ACCESS_TOKEN:
-        return _with_id_token(answer, server.issuer, tokens)
-    return tokens
-
-
-def _with_id_token(answer: WebAnswer, issuer: str, tokens: Tokens) -> Tokens:
-    """Return the tokens with an identity provider's ID token as the access token, and its expiry.
-
-    It comes from the provider itself, and only the provider gets it back: its other claims are not read.
-    """
+    if not http.is_provider or kind != ACCESS_TOKEN:
+        return tokens
+    # The ID token comes from the provider itself, and only the provider gets it back: no other claim of it is
+    # read.
     token = msgspec.json.decode(answer.body).get("id_token")
     try:
         payload = token.split(".")[1]
         claims = msgspec.json.decode(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Claims)
     except (AttributeError, IndexError, *UNREADABLE):
-        raise RemoteProtocolError(f"the token endpoint of {issuer} gave no ID token") from None
+        raise RemoteProtocolError(f"the token endpoint of {server.issuer} gave no ID token") from None
     return msgspec.structs.replace(tokens, access=token, expires=claims.exp)
 
 

@@ -58,29 +58,18 @@ def make_hide(values: Iterable[str]) -> Hide:
 
     Servers echo what they were sent, such as an error page that lists the headers of the request.
     """
-    spelled = {
-        spelling(value)
-        for value in values
-        if len(value) >= HIDDEN_LENGTH
-        for spelling in (str, _in_json, html.escape, quote, quote_plus, _in_lower_escapes, _in_base64)
-    }
+    spelled = set[str]()
+    for value in values:
+        if len(value) >= HIDDEN_LENGTH:
+            spelled |= {value, json.dumps(value)[1:-1], html.escape(value), quote(value), quote_plus(value)}
+            # Some servers write escapes in lower case.
+            spelled.add(re.sub("%[0-9A-F]{2}", lambda escape: escape[0].lower(), quote(value, safe="")))
+            spelled.add(base64.b64encode(value.encode()).decode().rstrip("="))
     if not spelled:
         return str
     longest_first = sorted(spelled, key=len, reverse=True)
     secrets = re.compile("|".join(map(re.escape, longest_first)))
     return lambda text: secrets.sub(MASK, text)
-
-
-def _in_lower_escapes(text: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda escape: escape[0].lower(), quote(text, safe=""))
-
-
-def _in_base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode().rstrip("=")
-
-
-def _in_json(text: str) -> str:
-    return json.dumps(text)[1:-1]
 
 
 def display_url(url: str) -> str:

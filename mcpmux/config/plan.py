@@ -13,7 +13,6 @@ without `removed` and with `added` are the new names; the plan back removes what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -72,7 +71,13 @@ class Plan:
 def plan_change(old: Config, new: Config) -> Plan:
     old_ones, after = old.enabled, new.enabled
     differing = {name: _differences(old_ones[name], after[name]) for name in after if name in old_ones}
-    settings = tuple(_changed_settings(old, new))
+    settings: list[str] = []  # `section.key`, or `section` if that is a list
+    for section in attrs.fields(Settings):
+        former, later = getattr(old, section.name), getattr(new, section.name)
+        if attrs.has(type(later)):
+            settings += [f"{section.name}.{key}" for key in _differences(former, later)]
+        elif former != later:
+            settings.append(section.name)
     live = LIVE if old.auth.asks_tokens is new.auth.asks_tokens else LIVE - TOKENS
     return Plan(
         added=tuple(name for name in after if name not in old_ones),
@@ -88,13 +93,3 @@ def plan_change(old: Config, new: Config) -> Plan:
 def _differences(old: Any, new: Any) -> list[str]:
     """Return the names of the keys in which two values of one class differ."""
     return [key.name for key in attrs.fields(type(new)) if getattr(old, key.name) != getattr(new, key.name)]
-
-
-def _changed_settings(old: Config, new: Config) -> Iterator[str]:
-    """Yield every key that differs as `section.key`, or `section` if that is a list."""
-    for section in attrs.fields(Settings):
-        old_settings, after = getattr(old, section.name), getattr(new, section.name)
-        if attrs.has(type(after)):
-            yield from (f"{section.name}.{key}" for key in _differences(old_settings, after))
-        elif old_settings != after:
-            yield section.name
