@@ -313,7 +313,7 @@ def test_a_server_that_dies_is_back_for_all_workers(served: Served) -> None:
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    private = tmp_path / "private"
+    private = tmp_path / "p"  # short, or the sockets would be in /tmp
     private.mkdir()
     place = {"TMPDIR": str(private)}
     with Running("serve", str(write_config(tmp_path)), "--workers", "2", env=place) as mux:
