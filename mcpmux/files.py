@@ -20,6 +20,7 @@ from typing import IO, Final
 from mcpmux.errors import ConfigError
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+OTHERS: Final = 0o077  # in the mode of a file: the rights of all but its owner
 _NAME_CHARACTERS: Final = 100  # of a file that are in the name of its successor, which must not be too long
 CONFIG_BYTES: Final = 8 * 1024 * 1024  # Claude Code's file grows with each project, to some MiB at most
 

@@ -35,7 +35,15 @@ from trio.abc import Stream
 from mcpmux import __version__
 from mcpmux.app.listeners import Announce, Serving
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
-from mcpmux.files import PRIVATE, PRIVATE_FOLDER, lock_file, remove_file, replace_private, state_folder
+from mcpmux.files import (
+    OTHERS,
+    PRIVATE,
+    PRIVATE_FOLDER,
+    lock_file,
+    remove_file,
+    replace_private,
+    state_folder,
+)
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.transports.stream import open_unix, open_unix_listener, serve_streams
 
@@ -132,7 +140,7 @@ def make_private(folder: Path) -> None:
     except OSError as error:
         raise TransportError(f"cannot make the folder {folder}: {error.strerror}") from None
     is_ours = sys.platform == "win32" or there.st_uid == os.getuid()
-    if not stat.S_ISDIR(there.st_mode) or not is_ours or there.st_mode & 0o077:
+    if not stat.S_ISDIR(there.st_mode) or not is_ours or there.st_mode & OTHERS:
         raise TransportError(f"{folder} has to be a folder that only you can enter (mode 0700)")
 
 

@@ -17,11 +17,19 @@ import msgspec
 
 from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
-from mcpmux.files import OWN_FILE, lock_file, replacing, state_folder, to_disk
+from mcpmux.files import (
+    OTHERS,
+    OWN_FILE,
+    PRIVATE,
+    PRIVATE_FOLDER,
+    lock_file,
+    replacing,
+    state_folder,
+    to_disk,
+)
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 
-OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
 FILE_BYTES = 1024 * 1024
 
@@ -109,8 +117,8 @@ class LoginFile(msgspec.Struct, frozen=True):
     def save(self, login: Login) -> None:
         """Replace the stored login."""
         with _told(self.path):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.folder.chmod(0o700)  # if it was there, with other permissions
+            self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            self.folder.chmod(PRIVATE_FOLDER)  # if it was there, with other permissions
             with replacing(self.path) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(login)))
                 to_disk(file)
@@ -118,9 +126,9 @@ class LoginFile(msgspec.Struct, frozen=True):
     def try_lock(self) -> int | None:
         """Lock the login against other processes. Return a descriptor to close, or None if it is locked."""
         with _told(self.path), ExitStack() as undo:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             lock = self.path.with_name(f".{self.path.stem}.lock")
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | OWN_FILE, 0o600)
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | OWN_FILE, PRIVATE)
             undo.callback(os.close, descriptor)
             with suppress(BlockingIOError):
                 lock_file(descriptor)

@@ -22,6 +22,7 @@ from mcpmux.clients.service import Elsewhere
 from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Config
 from mcpmux.errors import RpcError
+from mcpmux.files import PRIVATE
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Request
@@ -36,7 +37,6 @@ log = structlog.get_logger()
 
 CHECK_SECONDS = 0.1  # between two checks whether a lost server is back
 CONNECTIONS = 4096  # of workers; each has one for all clients, and one more for its legacy clients
-SOCKET_MODE = 0o600
 LEAVE_SECONDS = 5.0  # for workers to follow a configuration, after which their exchanges have RETIRE_SECONDS
 
 
@@ -77,7 +77,7 @@ class SharedUpstream:
         """Serve until `leave`. Raises TransportError when the socket cannot be made."""
         try:
             with self._scope:
-                async with open_unix_listener(str(self.path), SOCKET_MODE) as listener:
+                async with open_unix_listener(str(self.path), PRIVATE) as listener:
                     task_status.started()  # workers can connect, and wait
                     # A program starts after the one before has ended, as it does without workers.
                     if self.former is not None:

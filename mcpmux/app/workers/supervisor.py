@@ -41,6 +41,7 @@ from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, S
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
+from mcpmux.files import PRIVATE_FOLDER
 from mcpmux.traffic.admin.calls import OFF
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.admin.ring import LiveRing
@@ -101,7 +102,7 @@ async def serve_workers(
     # The folder around the workers' folders. A failure is reported by the workers, which cannot open theirs.
     if config.audit.directory is not None:
         with suppress(OSError):
-            await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            await trio.Path(config.audit.directory).mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     stopping = trio.Event()
     # Nesting is the stop order: shared upstreams ⊃ workers ⊃ accepting.
     async with AsyncExitStack() as ends, trio.open_nursery() as signals:

@@ -31,6 +31,7 @@ from mcpmux.cluster.replica import Replica, open_port
 from mcpmux.cluster.store import OpenSeal, Store
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
+from mcpmux.files import PRIVATE
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
 from mcpmux.traffic.admin.calls import call_routes
@@ -42,8 +43,6 @@ from mcpmux.transports.wall import leaves_of
 from mcpmux.upstreams.supervision import OpenChannel
 
 log = structlog.get_logger()
-
-SOCKET_MODE = 0o600  # for other workers, which run as the same user
 
 
 def main() -> None:
@@ -155,7 +154,7 @@ class Worker:
         # hangs would hold up all others, and one that is killed could not send its last letter.
         shared = self._generations
         async with (
-            open_unix_listener(path, SOCKET_MODE) as listener,
+            open_unix_listener(path, PRIVATE) as listener,
             open_port(config, store, seal, members, [listener], bodies, generations=shared) as replica,
         ):
             self.replica = replica
