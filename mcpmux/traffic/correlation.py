@@ -132,7 +132,13 @@ def _take_notification(message: Observation, method: str, params: Params) -> Non
     leg, direction = message.leg, message.direction
     message.kind, message.method, message.target = "notification", method, params.target
     if method == m.CANCELLED:
-        message.exchange = _cancelled(leg, direction, params.requestId) or message.exchange
+        requests, request_id = _pending(leg)[direction == "out"], params.requestId
+        pending = requests.get(request_id) if _is_id(request_id) else None
+        if pending is not None:
+            exchange, of_method, began, _, number = pending
+            # Marked, and not forgotten: an answer may come nevertheless.
+            requests[request_id] = exchange, of_method, began, True, number
+            message.exchange = exchange or message.exchange
     elif direction == "in" and leg.side == "upstream" and not message.exchange and method in _OF_EXCHANGES:
         token = params.progressToken
         known = _is_id(token)
@@ -167,17 +173,6 @@ def _take_answer(message: Observation, request_id: Id | None, code: int | None, 
     message.kind, message.id, message.code = "result" if code is None else "error", request_id, code
     # `isError` has a meaning in the result of a tool call only.
     message.failed = failed if failed and code is None and message.method == m.TOOLS_CALL else None
-
-
-def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
-    """Return the exchange of a request that is cancelled, and mark it; an answer may come nevertheless."""
-    pending_of_side = _pending(leg)[direction == "out"]
-    pending = pending_of_side.get(request_id) if _is_id(request_id) else None
-    if pending is None:
-        return 0
-    exchange, method, began, _, number = pending
-    pending_of_side[request_id] = exchange, method, began, True, number
-    return exchange
 
 
 def _only_exchange(leg: Leg) -> int:

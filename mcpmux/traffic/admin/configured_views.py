@@ -15,7 +15,7 @@ import msgspec
 
 from mcpmux.config import Config
 from mcpmux.config.listener import HttpListener, Listeners
-from mcpmux.config.views import SEARCH, Selector, View
+from mcpmux.config.views import SEARCH, Selector
 from mcpmux.traffic.admin.route import HttpExchange, Route
 
 SHOWN_NAMES = 200  # of each kind that are shown of a view
@@ -103,24 +103,17 @@ def view_routes(views: Views) -> tuple[Route, ...]:
 def describe_views(config: Config) -> ViewsState:
     """Return the views of a configuration, for people."""
     places = list(dict.fromkeys(_places_of("", config.listeners)))
-    everything = ViewState("", places, (), [], [], [], is_searched=False)
-    views = [everything, *(_describe(name, view, config.listeners) for name, view in config.views.items())]
-    return ViewsState(views, bool(config.access))
-
-
-def _describe(name: str, view: View, listeners: Listeners) -> ViewState:
-    return ViewState(
-        name,
-        list(dict.fromkeys(_places_of(name, listeners))),
-        view.principals,
-        list(map(in_words, view.include)),
-        list(map(in_words, view.exclude)),
-        [
+    views = [ViewState("", places, (), [], [], [], is_searched=False)]
+    for name, view in config.views.items():
+        places = list(dict.fromkeys(_places_of(name, config.listeners)))
+        include, exclude = list(map(in_words, view.include)), list(map(in_words, view.exclude))
+        overrides = [
             OverrideState(override.upstream, override.kind, override.name, override.rename)
             for override in view.overrides
-        ],
-        view.tools == SEARCH,
-    )
+        ]
+        is_searched = view.tools == SEARCH
+        views.append(ViewState(name, places, view.principals, include, exclude, overrides, is_searched))
+    return ViewsState(views, bool(config.access))
 
 
 def _places_of(name: str, listeners: Listeners) -> Iterator[str]:

@@ -148,9 +148,15 @@ class AccessCheck:
     def refusal(self, request: HttpRequest, *, changes: bool) -> Refusal | None:
         """Return the answer to a refused request, or None. `changes`: the request changes something."""
         headers = request.headers
-        problem = self._foreign(headers)
-        if problem is not None:
+        # First what is refused even with the token: a request from a page of another site.
+        origin = headers.get("origin")
+        if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
+            return 403, f"Origin {origin!r} may not connect; only the listener's own pages may", ()
+        if (problem := self._policy.refuses(headers.get("host", ""), origin)) is not None:
             return 403, problem, ()
+        foreign = headers.get("sec-fetch-site", "none") in ("same-site", "cross-site")
+        if foreign and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != FOLLOWED_LINK:
+            return 403, "a page of another site may not ask this; only the listener's own pages may", ()
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _is_same(shown.strip(), self._token):
             return None
@@ -165,18 +171,6 @@ class AccessCheck:
             return 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),)
         if changes and not _is_same(headers.get(KEY_HEADER, ""), self.key):
             return 403, NOT_DELIBERATE, ()
-        return None
-
-    def _foreign(self, headers: dict[str, str]) -> str | None:
-        """Return why a request is refused even with the token; None when it is not."""
-        origin = headers.get("origin")
-        if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
-            return f"Origin {origin!r} may not connect; only the listener's own pages may"
-        if (problem := self._policy.refuses(headers.get("host", ""), headers.get("origin"))) is not None:
-            return problem
-        foreign = headers.get("sec-fetch-site", "none") in ("same-site", "cross-site")
-        if foreign and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != FOLLOWED_LINK:
-            return "a page of another site may not ask this; only the listener's own pages may"
         return None
 
 

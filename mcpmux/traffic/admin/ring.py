@@ -240,7 +240,13 @@ class LiveRing:
             observed = Observation(
                 observed.leg, observed.direction, b"", observed.at, kind, exchange, *texts, *more
             )
-        row = self._row_of(observed)
+        if observed.exchange:
+            row = self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
+        elif observed.kind in ANSWERS:
+            asked = self._growing.pop(-observed.answers, None)
+            row = self._new_row(observed, None) if asked is None else asked
+        else:
+            row = self._new_row(observed, -observed.number if observed.kind == "request" else None)
         weight = row.weight
         row.add(StoredMessage(self.position, size, observed))
         self._recent.append(row.number)
@@ -331,13 +337,6 @@ class LiveRing:
         """Return the number of the row of each known message after `since`, and the position before."""
         begin = max(since, self.position - len(self._recent))
         return list(islice(reversed(self._recent), self.position - begin))[::-1], begin
-
-    def _row_of(self, observed: Observation) -> Row:
-        if observed.exchange:
-            return self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
-        if observed.kind in ANSWERS:
-            return self._growing.pop(-observed.answers, None) or self._new_row(observed, None)
-        return self._new_row(observed, -observed.number if observed.kind == "request" else None)
 
     def _new_row(self, observed: Observation, key: int | None) -> Row:
         self.last += 1

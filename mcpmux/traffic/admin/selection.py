@@ -116,18 +116,14 @@ async def write_har(view: LiveView, wanted: Filter, write: Callable[[bytes], Awa
 
 async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Record, None]:
     """Yield the messages of the selected rows, the oldest first; see `write_capture`."""
-    for position, row in await _find_messages(view, wanted):
-        index = bisect_left(row.messages, position, key=attrgetter("position"))
-        if index < len(row.messages) and row.messages[index].position == position:
-            yield await view.read(row.messages[index])
-
-
-async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
-    """Return the position of each message of the selected rows, in order, with its row."""
     await view.caught_up()
     places: list[tuple[int, Row]] = []
     async with aclosing(view.walk()) as rows:
         async for row in rows:
             if view.matches(wanted, row):
                 places += [(stored.position, row) for stored in row.messages]
-    return sorted(places, key=itemgetter(0))
+    for position, row in sorted(places, key=itemgetter(0)):
+        # The ring may have dropped the message meanwhile.
+        index = bisect_left(row.messages, position, key=attrgetter("position"))
+        if index < len(row.messages) and row.messages[index].position == position:
+            yield await view.read(row.messages[index])

@@ -225,28 +225,27 @@ class UpstreamView:
             notices = (self._hub.told.get((session.key, subject[1])) for session in tellers[subject])
             return -max((notice.at for notice in notices if notice is not None), default=-math.inf), subject
 
-        chosen = nsmallest(RESOURCES, tellers, newest_first)
-        return [*self._lists(), *(self._resource(uri, tellers[name, uri]) for name, uri in chosen)]
-
-    def _lists(self) -> Iterable[Subscription]:
+        subscriptions: list[Subscription] = []
         for name, method in m.LIST_CHANGES.items():
             if clients := list(self._hub.listening_to(method)):
-                yield self._subscription([("", method)], clients, list=name)
-
-    def _resource(self, uri: str, sessions: Sequence[Upstream]) -> Subscription:
-        return self._subscription(
-            [(session.key, uri) for session in sessions],
-            [
+                subscriptions.append(self._subscription([("", method)], clients, list=name))
+        for name, uri in nsmallest(RESOURCES, tellers, newest_first):
+            sessions = tellers[name, uri]
+            clients = [
                 outbox
                 for session in sessions
                 for outbox, subscribed in self._hub.subscriptions.audience(session.key, uri).items()
                 if subscribed == uri
-            ],
-            upstream=sessions[0].name,
-            uri=self._redactor.clean(sessions[0].space.expose_uri(uri)),
-            sessions=[session.key for session in sessions],
-            agreed=all(uri in session.subscriber.asked for session in sessions),
-        )
+            ]
+            about = {
+                "upstream": name,
+                "uri": self._redactor.clean(sessions[0].space.expose_uri(uri)),
+                "sessions": [session.key for session in sessions],
+                "agreed": all(uri in session.subscriber.asked for session in sessions),
+            }
+            subjects = [(session.key, uri) for session in sessions]
+            subscriptions.append(self._subscription(subjects, clients, **about))
+        return subscriptions
 
     def _subscription(
         self, subjects: Sequence[ResourceKey], clients: list[ClientOutbox], **of: Any
@@ -292,21 +291,19 @@ def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subs
                     for client in subscription.clients
                 ],
             )
-            merged[subject] = _together(merged[subject], here) if subject in merged else here
+            if (there := merged.get(subject)) is not None:
+                clients = [*there.clients, *here.clients]
+                here = msgspec.structs.replace(
+                    there,
+                    sessions=[*there.sessions, *here.sessions],
+                    agreed=there.agreed and here.agreed,
+                    clients=clients[:CLIENTS],
+                    more_clients=there.more_clients + here.more_clients + max(0, len(clients) - CLIENTS),
+                    changed=max(there.changed or "", here.changed or "") or None,
+                    told=there.told + here.told,
+                )
+            merged[subject] = here
     return sorted(merged.values(), key=lambda each: (each.list is None, each.changed is None))
-
-
-def _together(one: Subscription, other: Subscription) -> Subscription:
-    clients = [*one.clients, *other.clients]
-    return msgspec.structs.replace(
-        one,
-        sessions=[*one.sessions, *other.sessions],
-        agreed=one.agreed and other.agreed,
-        clients=clients[:CLIENTS],
-        more_clients=one.more_clients + other.more_clients + max(0, len(clients) - CLIENTS),
-        changed=max(one.changed or "", other.changed or "") or None,
-        told=one.told + other.told,
-    )
 
 
 # The interfaces for the admin listener: of one process, or of several together.

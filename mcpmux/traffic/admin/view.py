@@ -173,17 +173,15 @@ class LiveView:
     def texts(self, row: Row) -> tuple[str | None, str | None]:
         """Return the method and the target of the row, redacted."""
         if row.shown is None:  # redacted once
-            row.shown = self._shown(row)
+            first = row.first
+            method, target = first.method, None
+            if len(first.data) <= LARGE:
+                body, count = self.redactor.redact(first.method, first.data)
+                row.redacted = count > 0
+                clean_method, _, target = method_id_target(body) if count else (None, None, first.target)
+                method = clean_method or first.method
+            row.shown = self.redactor.clean(method), target
         return row.shown
-
-    def _shown(self, row: Row) -> tuple[str | None, str | None]:
-        first = row.first
-        if len(first.data) > LARGE:
-            return self.redactor.clean(first.method), None
-        body, count = self.redactor.redact(first.method, first.data)
-        row.redacted = count > 0
-        method, _, target = method_id_target(body) if count else (None, None, first.target)
-        return self.redactor.clean(method or first.method), target
 
     async def rank(self, wanted: Filter, order: str, most: int, after: int = 0) -> list[ShownRow]:
         """Return the first of all selected rows in an order of ORDERS; with a `-`, the last ones.

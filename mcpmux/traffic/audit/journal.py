@@ -171,7 +171,13 @@ class Audit:
                 self._resting = True
                 await self._rest.park()
                 continue
-            await self._gather()
+            # Exchanges that are about to end are waited for: one write is for all of them.
+            count, quiet = len(self._backlog), 0
+            with trio.move_on_after(GATHER_SECONDS):
+                while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
+                    await trio.lowlevel.checkpoint()
+                    quiet = 0 if len(self._backlog) > count else quiet + 1
+                    count = len(self._backlog)
             group = list(islice(self._backlog, self._group_limit))
             try:
                 await self._append(self._records.encode([entry.record for entry in group]))
@@ -180,15 +186,6 @@ class Audit:
                 await trio.sleep(RETRY_SECONDS)
             else:
                 self._succeeded(group)
-
-    async def _gather(self) -> None:
-        """Wait for exchanges that are about to end, if there are any: one write is for all of them."""
-        count, quiet = len(self._backlog), 0
-        with trio.move_on_after(GATHER_SECONDS):
-            while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
-                await trio.lowlevel.checkpoint()
-                quiet = 0 if len(self._backlog) > count else quiet + 1
-                count = len(self._backlog)
 
     def close(self) -> None:
         """End the log: queue its last record, and let `run` end when all is written."""

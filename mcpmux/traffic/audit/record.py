@@ -56,7 +56,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpmux.channels.tap import Intercepted, name_in
+from mcpmux.channels.tap import name_in
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta, target_in
@@ -207,7 +207,12 @@ class RecordMaker:
         record.kind = "exchange"
         record.upstreams = exchange.upstreams or None
         if exchange.intercepted:
-            record.intercepted = [_told(verdict) for verdict in exchange.intercepted[:VERDICTS_LIMIT]]
+            record.intercepted = []
+            for given in exchange.intercepted[:VERDICTS_LIMIT]:
+                verdict = {"name": given.name, "on": given.on, "verdict": given.verdict}
+                if given.digest_after:
+                    verdict |= {"before": given.digest_before, "after": given.digest_after}
+                record.intercepted.append(verdict)
         record.outcome = outcome_of(exchange.call.method, outcome)
         record.ms = micros_of(seconds) / 1000
         record.asked = params_size(exchange.call)
@@ -232,13 +237,6 @@ class RecordMaker:
                 if record.target is not None:
                     record.target = cut(rules.clean(record.target), TEXT_LIMIT)
         return [_encode(record) for record in records]
-
-
-def _told(verdict: Intercepted) -> dict[str, str]:
-    common = {"name": verdict.name, "on": verdict.on, "verdict": verdict.verdict}
-    return common | (
-        {"before": verdict.digest_before, "after": verdict.digest_after} if verdict.digest_after else {}
-    )
 
 
 @lru_cache(CALLERS_KEPT)

@@ -94,25 +94,25 @@ class Levels:
             return self._level_of(upstream, observed.method)
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
         find = self._asked.pop if is_answer else self._asked.get
-        names: tuple[str | None, ...] = find(observed.exchange) or (self._owner_of(observed.target),)
+        names: tuple[str | None, ...] | None = find(observed.exchange)
+        if not names:
+            match = _PREFIX.match(observed.target or "")
+            owner = self._owners.get(match[1]) if match is not None else None
+            names = (owner or self._owners.get(""),)
         return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
-
-    def _owner_of(self, target: str | None) -> str | None:
-        match = _PREFIX.match(target or "")
-        return (self._owners.get(match[1]) if match is not None else None) or self._owners.get("")
 
     def _level_of(self, upstream: str | None, method: str | None) -> str:
         level = self._found.get((upstream, method))
-        if level is None:
-            level = self._found[upstream, method] = self._find(upstream, method)
-        return level
-
-    def _find(self, upstream: str | None, method: str | None) -> str:
+        if level is not None:
+            return level
+        level = self._default
         for rule in self._rules:
             pairs = (rule.upstream, upstream), (rule.method, method)
             if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in pairs):
-                return rule.level
-        return self._default
+                level = rule.level
+                break
+        self._found[upstream, method] = level
+        return level
 
 
 class _Batch(msgspec.Struct, gc=False):

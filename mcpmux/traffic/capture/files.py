@@ -327,18 +327,16 @@ class CaptureWriter:
     def add(self, lines: bytes, count: int, now: float) -> None:
         """Add whole lines of so many messages, to a new file if the last one is large or old enough."""
         if self._size >= self._size_limit or now - self._began >= self._age_limit:
-            self._begin(now)
+            self.end()
+            if self._compress:
+                self._compressor = compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # a gzip header
+            self._size, self._began = 0, now
+            self._waiting.append(_Waiting(now, []))
+            at, time = round(now - self._run.clock, 6), self._run.time_of(now)
+            start = Record(VERSION, self._run.name, time, "start", at=at, version=__version__)
+            self._put(encode_record(start))
         self._put(lines)
         self._waiting[-1].count += count
-
-    def _begin(self, now: float) -> None:
-        self.end()
-        if self._compress:
-            self._compressor = compressobj(LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # with a gzip header
-        self._size, self._began = 0, now
-        self._waiting.append(_Waiting(now, []))
-        at, time = round(now - self._run.clock, 6), self._run.time_of(now)
-        self._put(encode_record(Record(VERSION, self._run.name, time, "start", at=at, version=__version__)))
 
     def _put(self, data: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> None:
         self._size += len(data)

@@ -523,11 +523,6 @@ def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
     raise term.error(problem, "key")
 
 
-def _example(key: Key, name: str) -> str:
-    operators = SORTS[key.sort].operators
-    return f"{name}{operators[0]}…" if operators else name
-
-
 def _test_of(key: Key, term: Term, now: datetime) -> Test:
     get, name, operator, values = key.get, term.key, term.operator, term.values
     operators = SORTS[key.sort].operators
@@ -538,7 +533,7 @@ def _test_of(key: Key, term: Term, now: datetime) -> Test:
         is_wanted = (word == "true") is (operator != "!=")
         return lambda subject: (get(subject) is True) is is_wanted
     if operator is None:
-        raise term.error(f"expected a value: {_example(key, name)}")
+        raise term.error(f"expected a value: {name}{operators[0]}…")
     if operator not in operators:
         hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
         raise term.error(f"`{name}` knows {'  '.join(operators)}{hint}", "sign")

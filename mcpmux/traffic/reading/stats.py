@@ -183,7 +183,12 @@ class Stats:
         if record.kind not in ("request", "result", "error", "notification"):
             self.invalid += 1
             return
-        failed = self._group(record).add(record)
+        upstream = CLIENTS if record.leg == "client" else record.upstream or record.peer or OTHERS
+        key = (upstream, record.method or "(unknown)", record.target if self._by_name else None)
+        if key not in self._groups:
+            key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS, None)
+            self._groups.setdefault(key, Group(*key))
+        failed = self._groups[key].add(record)
         if record.kind in ANSWERS and (at := seconds_of(record)) is not None:
             timeline = self._asked if record.leg == "client" else self._forwarded
             timeline.add(at, failed)
@@ -227,14 +232,6 @@ class Stats:
                 "slots": [slot._asdict() for slot in self.timeline.slots()],
             },
         }
-
-    def _group(self, record: Record) -> Group:
-        upstream = CLIENTS if record.leg == "client" else record.upstream or record.peer or OTHERS
-        key = (upstream, record.method or "(unknown)", record.target if self._by_name else None)
-        if key not in self._groups:
-            key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS, None)
-            self._groups.setdefault(key, Group(*key))
-        return self._groups[key]
 
 
 # Recent durations of calls for the inspector, in milliseconds: by upstream and method, by name, over time.

@@ -148,23 +148,21 @@ class Questions:
 
     def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
         """Return the answer to a question now, during the request at `position` of the capture."""
-        answer = self._take(method, position)
+        mine = [kept for kept in self._unused if kept.method == method]
+        if mine:
+            question = next((kept for kept in mine if kept.during == position), None)
+            if question is None:
+                question = mine[0]
+                self.deviations["elsewhere", method] += 1
+            self._unused.remove(question)
+            answer: Answer | None = question.answer
+        else:
+            self.deviations["again" if method in self._last else "new", method] += 1
+            answer = self._last.get(method)
         if modern and not isinstance(answer, Reply):
             nothing = _NOTHING_TO_GIVE.get(method)
             answer = Reply(0, raw(nothing)) if nothing is not None else None
         return answer or ErrorReply(None, INVALID_REQUEST, f"the capture has no answer to {method}")
-
-    def _take(self, method: str, position: int | None) -> Answer | None:
-        mine = [kept for kept in self._unused if kept.method == method]
-        if not mine:
-            self.deviations["again" if method in self._last else "new", method] += 1
-            return self._last.get(method)
-        question = next((kept for kept in mine if kept.during == position), None)
-        if question is None:
-            question = mine[0]
-            self.deviations["elsewhere", method] += 1
-        self._unused.remove(question)
-        return question.answer
 
     def finish(self) -> None:
         """Count the questions that are left as not asked."""

@@ -187,7 +187,14 @@ class SessionReplay:
         first = next(
             (request for request in self._requests if request.opens_session and request.problem is None), None
         )
-        call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
+        if first is not None:
+            call = Call(m.INITIALIZE, first.params, first.meta)
+        else:  # one made of what the client did in the capture
+            info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
+            methods = {question.method for question in self._dialogue.questions}
+            offered = raw({_CAPABILITY[method]: {} for method in methods if method in _CAPABILITY})
+            revisions = (request.revision for request in self._requests if request.revision in LEGACY)
+            call = initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         result = None
@@ -210,14 +217,6 @@ class SessionReplay:
         await self._channel.listen()
         if first is not None:
             self._check(first, {"result": values_of(result)}, _ms_since(began))
-
-    def _make_opening(self) -> Call:
-        """Return an `initialize` that is not in the capture, made of what its client did."""
-        info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
-        methods = {question.method for question in self._dialogue.questions}
-        offered = raw({_CAPABILITY[method]: {} for method in methods if method in _CAPABILITY})
-        revisions = (request.revision for request in self._requests if request.revision in LEGACY)
-        return initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
 
     async def _repeat_notification(self, note: ClientNotification) -> None:
         """Repeat a notification of the client; a cancelled request is simply left."""

@@ -252,8 +252,20 @@ class Report:
 
     def _redact(self, method: str, path: Path, value: Any) -> Any:
         """Return a value without secrets, redacted in its place in the message, which rules may depend on."""
-        data, count = self._redactor.redact(method, msgspec.json.encode(_placed(path, value)))
-        return _at(path, msgspec.json.decode(data)) if count else value
+        message = value
+        for step in reversed(path):
+            before: list[Any] = [None] * min(step, PLACES_LIMIT) if isinstance(step, int) else []
+            message = {step: message} if isinstance(step, str) else [*before, message]
+        data, count = self._redactor.redact(method, msgspec.json.encode(message))
+        if not count:
+            return value
+        message = msgspec.json.decode(data)
+        for step in path:  # to the value, or to what has replaced something around it
+            if isinstance(message, dict) and isinstance(step, str):
+                message = message.get(step)
+            elif isinstance(message, list) and isinstance(step, int) and message:
+                message = message[-1]
+        return message
 
     def counts(self) -> Counter[str]:
         """Return the number of requests with each status."""
@@ -311,20 +323,3 @@ class Report:
 
 def _by_status(counts: Counter[str]) -> dict[str, int]:
     return {status: counts[status] for status in STATUSES}
-
-
-def _placed(path: Path, value: Any) -> Any:
-    """Return a message with nothing but the value, at its place."""
-    for step in reversed(path):
-        value = {step: value} if isinstance(step, str) else [*[None] * min(step, PLACES_LIMIT), value]
-    return value
-
-
-def _at(path: Path, message: Any) -> Any:
-    """Return the value at its place, or what replaced something above it."""
-    for step in path:
-        if isinstance(message, dict) and isinstance(step, str):
-            message = message.get(step)
-        elif isinstance(message, list) and isinstance(step, int) and message:
-            message = message[-1]
-    return message

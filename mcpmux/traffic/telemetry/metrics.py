@@ -134,25 +134,22 @@ class Metrics:
     def take_all(self, batch: Sequence[Observation]) -> None:
         """Count messages. See MessageObserver."""
         for observed in batch:
-            self._take(observed)
-
-    def _take(self, observed: Observation) -> None:
-        leg = observed.leg
-        labels = leg.side, observed.direction, leg.transport, observed.kind
-        counts = self._messages.get(labels)
-        if counts is None:
-            counts = self._messages[labels] = [0, 0]
-        counts[0] += 1
-        counts[1] += len(observed.data)
-        if observed.kind == "notification":
-            _add(self.notifications_total, (leg.side, observed.direction, method_label(observed.method)), 1)
-        elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
-            method = method_label(observed.method)
-            answer = TOOL_ERROR if observed.failed else OK
-            outcome = answer if observed.code is None else CODES.get(observed.code, ERROR)
-            _add(self.upstream_requests_total, (leg.upstream, method, outcome), 1)
-            if method != m.LISTEN:
-                _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
+            leg, direction = observed.leg, observed.direction
+            labels = leg.side, direction, leg.transport, observed.kind
+            counts = self._messages.get(labels)
+            if counts is None:
+                counts = self._messages[labels] = [0, 0]
+            counts[0] += 1
+            counts[1] += len(observed.data)
+            if observed.kind == "notification":
+                _add(self.notifications_total, (leg.side, direction, method_label(observed.method)), 1)
+            elif observed.ms is not None and leg.upstream is not None and direction == "in":
+                method = method_label(observed.method)
+                answer = TOOL_ERROR if observed.failed else OK
+                outcome = answer if observed.code is None else CODES.get(observed.code, ERROR)
+                _add(self.upstream_requests_total, (leg.upstream, method, outcome), 1)
+                if method != m.LISTEN:
+                    _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """Count an exchange as in flight. See ExchangeObserver."""

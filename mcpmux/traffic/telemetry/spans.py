@@ -108,21 +108,17 @@ class Spans:
     def take_all(self, batch: Sequence[Observation]) -> None:
         """Note the ids of requests for their spans. See MessageObserver."""
         for observed in batch:
-            self._take(observed)
-
-    def _take(self, observed: Observation) -> None:
-        if observed.kind != "request" or observed.id is None:
-            return
-        if observed.leg.side == "client" and observed.direction == "in":
-            self._arrived[observed.exchange] = observed.id
-        elif observed.leg.side == "upstream" and observed.direction == "out":
-            upstream_call = _UPSTREAM_CALL.get()
-            if (
-                upstream_call is not None
-                and upstream_call[1] == observed.method
-                and upstream_call[0].is_recording()
-            ):
-                upstream_call[0].set_attribute("jsonrpc.request.id", str(observed.id))
+            if observed.kind != "request" or observed.id is None:
+                continue
+            if observed.leg.side == "client" and observed.direction == "in":
+                self._arrived[observed.exchange] = observed.id
+            elif observed.leg.side == "upstream" and observed.direction == "out":
+                upstream_call = _UPSTREAM_CALL.get()
+                if upstream_call is None:
+                    continue
+                span, method = upstream_call
+                if method == observed.method and span.is_recording():
+                    span.set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
         """Begin the SERVER span of an exchange. See ExchangeObserver."""
@@ -143,9 +139,17 @@ class Spans:
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
         """End the SERVER span of an exchange. See ExchangeObserver."""
         opened = self._open.pop(exchange.number, None)
-        if opened is not None:
-            self._note_verdicts(opened.span, exchange)
-            self._end(opened, exchange.leg, exchange.call.method, outcome, seconds)
+        if opened is None:
+            return
+        context = otel.set_span_in_context(opened.span, OtelContext())
+        for verdict in exchange.intercepted:
+            attributes = {"mcpmux.interceptor": verdict.name, "mcpmux.verdict": verdict.verdict}
+            # The wall's time of now, less what has passed since: as the tracer measures its other spans.
+            began = time.time_ns() - int((trio.current_time() - verdict.began) * 1e9)
+            name = f"intercept {verdict.on}"
+            inner = self._tracer.start_span(name, context, attributes=attributes, start_time=began)
+            inner.end(began + int(verdict.seconds * 1e9))
+        self._end(opened, exchange.leg, exchange.call.method, outcome, seconds)
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
         """Do the work of a request to an upstream within a CLIENT span. See runtime.tap.Trace."""
@@ -175,17 +179,6 @@ class Spans:
             _UPSTREAM_CALL.reset(token)
             self._end(opened, leg, call.method, outcome, self._clock() - began)
 
-    def _note_verdicts(self, span: otel.Span, exchange: Exchange) -> None:
-        """Add a span for each verdict, within that of its exchange."""
-        context = otel.set_span_in_context(span, OtelContext())
-        for verdict in exchange.intercepted:
-            attributes = {"mcpmux.interceptor": verdict.name, "mcpmux.verdict": verdict.verdict}
-            # The wall's time of now, less what has passed since: as the tracer measures its other spans.
-            began = time.time_ns() - int((trio.current_time() - verdict.began) * 1e9)
-            name = f"intercept {verdict.on}"
-            inner = self._tracer.start_span(name, context, attributes=attributes, start_time=began)
-            inner.end(began + int(verdict.seconds * 1e9))
-
     def close(self) -> None:
         """End all open spans."""
         for opened in self._open.values():
@@ -195,7 +188,17 @@ class Spans:
     def _begin(
         self, kind: otel.SpanKind, leg: Leg, call: Call, above: otel.Span, baggage: Context
     ) -> _OpenSpan:
-        attributes = self._attributes(leg, call)
+        attributes: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
+        attributes |= _TRANSPORTS.get(leg.transport, {})
+        attributes |= self._of_session(leg)
+        if call.method == m.TOOLS_CALL:
+            attributes["gen_ai.operation.name"] = "execute_tool"
+        if call.method in _NAMED and (named := call.text("name")) is not None:
+            attributes[_NAMED[call.method]] = self._text(named, NAME_LIMIT)
+        if call.method in _WITH_URI and (uri := call.text("uri")) is not None:
+            attributes["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
+        if leg.upstream is not None:
+            attributes |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
         name = call.method if call.method in METHODS else OTHER  # without the URI, which has too many values
         if target := attributes.get(_NAMED.get(call.method, "")):
             name = f"{name} {target}"
@@ -219,20 +222,6 @@ class Spans:
             span.set_status(otel.Status(otel.StatusCode.ERROR, about))
         span.end()
         self._durations[kind].record(seconds, measured(attributes, error, self._names[kind]))
-
-    def _attributes(self, leg: Leg, call: Call) -> Attributes:
-        attributes: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
-        attributes |= _TRANSPORTS.get(leg.transport, {})
-        attributes |= self._of_session(leg)
-        if call.method == m.TOOLS_CALL:
-            attributes["gen_ai.operation.name"] = "execute_tool"
-        if call.method in _NAMED and (name := call.text("name")) is not None:
-            attributes[_NAMED[call.method]] = self._text(name, NAME_LIMIT)
-        if call.method in _WITH_URI and (uri := call.text("uri")) is not None:
-            attributes["mcp.resource.uri"] = self._text(uri, TEXT_LIMIT)
-        if leg.upstream is not None:
-            attributes |= {"mcpmux.upstream": leg.upstream, **self._servers.get(leg.upstream, {})}
-        return attributes
 
     def _of_session(self, leg: Leg) -> Attributes:
         attributes: Attributes = {}
