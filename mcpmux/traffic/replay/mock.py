@@ -21,7 +21,7 @@ from attrs import define, field
 from mcpmux.channels.channel import ignore_event
 from mcpmux.channels.tap import Tap
 from mcpmux.clients.legacy_session import AskClient
-from mcpmux.clients.service import Elsewhere, Filter, read_filter
+from mcpmux.clients.service import Elsewhere, read_filter
 from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
@@ -58,12 +58,13 @@ from mcpmux.protocol.era import (
     upgrade_answer,
     upgrade_error,
 )
-from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, repeated, wishes_in
+from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.round_trips import end_rounds
 from mcpmux.runtime.sessions import SessionCounter
 from mcpmux.traffic.reading.dialogue import (
     METADATA,
@@ -287,18 +288,18 @@ class Mock:
         if captured is not None and captured.answer is not None and not captured.before_answer:
             return result_of(captured.answer)
         began = trio.current_time()
-        for sent in captured.before_answer if captured is not None else self._events_for(wish, call):
+        if captured is not None:
+            events = captured.before_answer
+        else:  # not in the capture: an acknowledgement of all of it, and the updates that subscribers got
+            agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
+            updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
+            events = [agreed, *sorted(updates, key=lambda sent: sent.after)]
+        for sent in events:
             await self.wait(began, sent.after)
             meta = raw(decode_fields(sent.params.get(META)) | tag)
             await notify(Event(sent.method, {**sent.params, META: meta}))
         await self._closing.wait()
         return {"resultType": raw("complete"), META: raw(tag)}
-
-    def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
-        """Return the messages to its subscribers, for a listen that is not in the capture."""
-        agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
-        updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
-        return [agreed, *sorted(updates, key=lambda sent: sent.after)]
 
 
 @asynccontextmanager
@@ -310,7 +311,6 @@ async def open_mock(answers: CapturedAnswers, *, latency: bool = False) -> Async
 
 
 GAP_SECONDS = 0.01  # between changes: without it, several of the same resource would become one
-ROUNDS = 100  # of questions in one call; more of them would never end
 
 _MODERN_ONLY = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
 _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
@@ -350,16 +350,17 @@ class MockSession:
             self._start_feed(object(), messages)
 
     def _start_feed(self, key: object, messages: Sequence[ServerMessage]) -> None:
-        self._feeds[key] = trio.CancelScope()
-        self._mock.nursery.start_soon(self._feed, messages, self._feeds[key])
+        until = self._feeds[key] = trio.CancelScope()
 
-    async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
-        began = trio.current_time()
-        with until:
-            for sent in messages:
-                await trio.sleep(GAP_SECONDS)
-                await self._mock.wait(began, sent.after)
-                self.outbox.put(Event(sent.method, sent.params))
+        async def feed() -> None:
+            began = trio.current_time()
+            with until:
+                for sent in messages:
+                    await trio.sleep(GAP_SECONDS)
+                    await self._mock.wait(began, sent.after)
+                    self.outbox.put(Event(sent.method, sent.params))
+
+        self._mock.nursery.start_soon(feed)
 
     async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         """Return the captured answer to a legacy request. Raises RpcError."""
@@ -384,32 +385,35 @@ class MockSession:
 
     async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: AskClient) -> Fields:
         """Return the result in the session's revision, after its client has answered a server's questions."""
+
+        async def repeat(call: Call, notify: Notify) -> Fields:
+            again = self._mock.answers.find(call.method, call.params, self.revision)
+            if again is None:
+                raise self._mock.refuse(call)
+            return await self._mock.play(again, call, notify, None)
+
+        async def respond(_result: Fields, wishes: dict[str, Wish]) -> Fields:
+            responses: Fields = {}
+            for key, wish in wishes.items():
+                try:
+                    params = downgrade_question(wish.method, wish.params, self.revision, "mock")
+                    answer = await ask(wish.method, params)
+                    responses[key] = raw(upgrade_answer(wish.method, wish.params, answer, self.revision))
+                except RpcError as error:
+                    responses[key] = error_response(error)
+            return responses
+
         try:
+            # A legacy server asks during the call, a modern one by an answer that ends this round of it.
             result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
-            for _ in range(ROUNDS):
-                if not captured.modern or (wishes := wishes_in(result)) is None:
-                    break
-                responses = {key: await self._ask(wish, ask) for key, wish in wishes.items()}
-                call = repeated(call, result, responses)
-                again = self._mock.answers.find(call.method, call.params, self.revision)
-                if again is None:
-                    raise self._mock.refuse(call)
-                result = await self._mock.play(again, call, notify, None)
+            if captured.modern and wishes_in(result) is not None:
+                result = await end_rounds(result, repeat, call, notify, respond)
         except RpcError as error:
             raise (downgrade_error(call.method, error) if captured.modern else error) from None
         if captured.revision == self.revision:
             return result
         result = downgrade_result(result) if captured.modern else result
         return downgrade_content(call.method, result, self.revision)
-
-    async def _ask(self, wish: Wish, ask: AskClient) -> Raw:
-        """Return the client's answer in the modern form."""
-        try:
-            params = downgrade_question(wish.method, wish.params, self.revision, "mock")
-            answer = await ask(wish.method, params)
-            return raw(upgrade_answer(wish.method, wish.params, answer, self.revision))
-        except RpcError as error:
-            return error_response(error)
 
 
 # The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
