@@ -13,8 +13,18 @@ from mcpmux.channels.tap import Tap
 from mcpmux.config import Config, Intercept, intercept
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, Problem
-from mcpmux.interceptors import builtin
-from mcpmux.interceptors.function import Function, find_function, interceptor_of, is_async
+from mcpmux.interceptors.function import (
+    Function,
+    approve,
+    delay,
+    fail,
+    find_function,
+    hold,
+    interceptor_of,
+    is_async,
+    limit_size,
+    redact,
+)
 from mcpmux.interceptors.mcp_server import McpServer
 from mcpmux.mux.intercept import Ask, Hold, InterceptedMessage, InterceptorRule, Pass, Refuse, Verdict
 from mcpmux.mux.naming import Naming, is_among
@@ -121,18 +131,18 @@ def _make(settings: Intercept, config: Config, find: FindUpstream, functions: Fu
         return Interceptor(McpServer(partial(find, settings.server), time.time).judge, waits=True)
     match settings.builtin:
         case intercept.APPROVE:
-            return Interceptor(builtin.approve)
+            return Interceptor(approve)
         case intercept.HOLD:
-            return Interceptor(builtin.hold)
+            return Interceptor(hold)
         case intercept.REDACT:
-            return Interceptor(partial(builtin.redact, RuleSet(config.redaction)))
+            return Interceptor(partial(redact, RuleSet(config.redaction)))
         case intercept.LIMIT_SIZE:
-            return Interceptor(partial(builtin.limit_size, settings.max_bytes or 0))
+            return Interceptor(partial(limit_size, settings.max_bytes or 0))
         case intercept.DELAY:
             pause = settings.seconds or 0.0, settings.probability, random.random
-            return Interceptor(partial(builtin.delay, *pause), waits=True)
+            return Interceptor(partial(delay, *pause), waits=True)
         case _:
-            return Interceptor(partial(builtin.fail, settings.probability, random.random))
+            return Interceptor(partial(fail, settings.probability, random.random))
 
 
 async def try_each(config: Config, steps: Sequence[Step]) -> dict[str, str]:

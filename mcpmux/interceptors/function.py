@@ -1,6 +1,6 @@
-"""Interceptors that are functions of Python, sync or async on trio.
+"""Interceptors that are functions of Python, sync or async on trio: of a program, or of mcpmux (`builtin`).
 
-A function gets the message as plain values and returns the verdict as such.
+A program's function gets the message as plain values and returns the verdict as such.
 A sync function runs in the event loop: all of mcpmux waits for it, and its timeout does not end it. One that
 waits for anything is async, or is called in a thread. A late one in a thread runs on, without an effect.
 """
@@ -16,10 +16,24 @@ from typing import Any, Final, TypeAlias, cast
 import trio
 
 from mcpmux.config.report import InvalidValue
-from mcpmux.mux.intercept import InterceptedMessage, Verdict, read_verdict
+from mcpmux.errors import RpcError
+from mcpmux.mux.intercept import (
+    PASS,
+    Ask,
+    Change,
+    Hold,
+    InterceptedMessage,
+    Refuse,
+    Verdict,
+    read_verdict,
+)
+from mcpmux.protocol.call import target_in
+from mcpmux.protocol.envelope import decode_any, encode, error_body, raw
 from mcpmux.runtime.interception import Interceptor
+from mcpmux.traffic.redaction.redactor import RuleSet
 
 THREADS: Final = 8  # calls of one function at once
+SHOWN_CHARACTERS: Final = 500  # of arguments in a question
 
 Function: TypeAlias = Callable[[dict[str, Any]], Any]
 
@@ -69,3 +83,59 @@ async def _judge_in_thread(
 ) -> Verdict:
     shown, run = message.as_json(), trio.to_thread.run_sync
     return read_verdict(await run(function, shown, abandon_on_cancel=True, limiter=threads))
+
+
+# Those that need no code: each returns the verdict on a message.
+
+Random: TypeAlias = Callable[[], float]
+"""Returns a number from 0 to 1."""
+
+
+def approve(message: InterceptedMessage) -> Verdict:
+    """Have the client's user asked whether a request may go to the server."""
+    what = f"Allow {message.method}"
+    if (target := target_in(message.params)) is not None:
+        what = f"{what} {target}"
+    if (arguments := message.params.get("arguments")) is not None:
+        text = encode(decode_any(arguments)).decode()
+        hidden = len(text) - SHOWN_CHARACTERS
+        more = f"… ({hidden} more characters)" if hidden > 0 else ""
+        what = f"{what} with {text[:SHOWN_CHARACTERS]}{more}"
+    return Ask(f"{what}?")
+
+
+def hold(_message: InterceptedMessage) -> Verdict:
+    """Have a person asked at the admin page."""
+    return Hold()
+
+
+def redact(rules: RuleSet, message: InterceptedMessage) -> Verdict:
+    """Replace what the rules of captures find. Raises ValueError for malformed JSON."""
+    outcome = message.outcome
+    if outcome is None:
+        member, body = "params", raw(message.params)
+    elif isinstance(outcome, RpcError):
+        member, body = "error", raw(error_body(outcome))
+    else:
+        member, body = "result", raw(outcome)
+    # Around it stands what is around it in a message, as paths begin there.
+    data, count = rules.redact(message.method, encode({member: body}))
+    return Change(**decode_any(data)) if count else PASS
+
+
+def limit_size(most: int, message: InterceptedMessage) -> Verdict:
+    """Refuse a message of more than `most` bytes."""
+    what = "params" if message.outcome is None else "answer"
+    return Refuse(f"the {what} has more than {most} bytes") if message.size > most else PASS
+
+
+async def delay(seconds: float, probability: float, random: Random, _message: InterceptedMessage) -> Verdict:
+    """Delay some exchanges, to test host apps."""
+    if random() < probability:
+        await trio.sleep(seconds)
+    return PASS
+
+
+def fail(probability: float, random: Random, _message: InterceptedMessage) -> Verdict:
+    """Refuse some exchanges, to test host apps."""
+    return Refuse("it fails on purpose") if random() < probability else PASS

@@ -81,13 +81,20 @@ class McpServer:
         )
         validators = [entry for entry in entries if entry.get("type") == "validation"]
         invoke = partial(self._invoke, upstream, message, phase)
-        payload = _payload_of(message)
+        seen = message.as_json()
+        payload: Json
+        if phase == "request":
+            payload = {"method": seen["method"], "params": seen["params"]}
+        else:
+            payload = seen.get("result") or {"error": seen.get("error")}
         try:
             if phase == "response":
                 await _validate(validators, payload, invoke)
             changed = payload
             for mutator in mutators:
-                changed = await _mutate(mutator, changed, invoke)
+                answer = await invoke(mutator, changed)
+                if answer.get("modified") is True and mutator.get("mode") != "audit":
+                    changed = answer["payload"]
             if phase == "request":
                 await _validate(validators, changed, invoke)
         except _Invalid as refusal:
@@ -146,18 +153,8 @@ async def _validate(validators: Sequence[Json], payload: Json, invoke: Invoke) -
         if answer.get("valid") is False and answer.get("severity", "error") == "error":
             messages = answer.get("messages")
             texts = [entry.get("message") for entry in messages] if isinstance(messages, list) else []
-            raise _Invalid(cut("; ".join(filter(None, map(_text, texts))) or "not valid", REASON_CHARACTERS))
-
-
-async def _mutate(mutator: Json, payload: Json, invoke: Invoke) -> Json:
-    answer = await invoke(mutator, payload)
-    is_changed = answer.get("modified") is True and mutator.get("mode") != "audit"
-    changed: Json = answer["payload"] if is_changed else payload
-    return changed
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+            words = "; ".join(text for text in texts if isinstance(text, str) and text)
+            raise _Invalid(cut(words or "not valid", REASON_CHARACTERS))
 
 
 def is_for(entry: Json, method: str, phase: str) -> bool:
@@ -184,14 +181,6 @@ def priority_of(entry: Json, phase: str) -> float:
     hint = entry.get("priorityHint", 0)
     hint = hint.get(phase, 0) if isinstance(hint, dict) else hint
     return hint if isinstance(hint, int | float) else 0
-
-
-def _payload_of(message: InterceptedMessage) -> Json:
-    seen = message.as_json()
-    if message.on == REQUEST:
-        return {"method": seen["method"], "params": seen["params"]}
-    payload: Json = seen.get("result") or {"error": seen.get("error")}
-    return payload
 
 
 def _change_to(message: InterceptedMessage, payload: Json) -> Change:
