@@ -2,8 +2,7 @@
 
 from mcpmux.errors import ConfigError, LocalProtocolError, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.library.client import Client, Json, Notification, Notifications, OnNotification
-from mcpmux.library.exchanges import Exchanges, FinishedExchange
-from mcpmux.library.mux import LocalMux, Source, open_mux
+from mcpmux.library.mux import Exchanges, FinishedExchange, LocalMux, Source, open_mux
 
 __all__ = [
     "Client",

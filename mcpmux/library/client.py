@@ -93,28 +93,23 @@ class Client(MemoryClient):
         """
         wish = {f"{name}ListChanged": True for name in lists} | {"resourceSubscriptions": list(uris)}
         sender, receiver = trio.open_memory_channel[Notification](0)
+
+        async def receive(*, task_status: trio.TaskStatus[Json]) -> None:
+            async def take(notification: Notification) -> None:
+                if notification.method == m.ACKNOWLEDGED:
+                    task_status.started(notification.params["notifications"])
+                else:
+                    await sender.send(notification)
+
+            with sender:
+                await self.request(m.LISTEN, {"notifications": wish}, take)
+
         with receiver:
             async with as_raised(trio.open_nursery()) as nursery:
                 try:
-                    honoured = await nursery.start(self._listen, {"notifications": wish}, sender)
-                    yield Notifications(honoured, receiver)
+                    yield Notifications(await nursery.start(receive), receiver)
                 finally:
                     nursery.cancel_scope.cancel(reason="the listener has left")
-
-    async def _listen(
-        self,
-        params: Json,
-        sender: trio.MemorySendChannel[Notification],
-        task_status: trio.TaskStatus[Json] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        async def notify(notification: Notification) -> None:
-            if notification.method == m.ACKNOWLEDGED:
-                task_status.started(notification.params["notifications"])
-            else:
-                await sender.send(notification)
-
-        with sender:
-            await self.request(m.LISTEN, params, notify)
 
 
 class Notifications:

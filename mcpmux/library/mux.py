@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 import structlog
@@ -26,13 +27,17 @@ from mcpmux.app.interceptors import NO_FUNCTIONS, Functions, check_interceptors
 from mcpmux.app.observers import open_observers
 from mcpmux.clients.memory_client import raw_given
 from mcpmux.config import Admin, Config
-from mcpmux.errors import ConfigError, LocalProtocolError
+from mcpmux.errors import ConfigError, LocalProtocolError, RpcError
 from mcpmux.hosts.configuration import read_config, read_mapping
 from mcpmux.library.client import Client, as_raised
-from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs, tell_notes
+from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import Principal, is_name
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.outcome import outcome_of
+from mcpmux.transports.inline import AT_ONCE
 from mcpmux.upstreams.supervision import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
@@ -40,6 +45,130 @@ Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 
 GIVEN: Final = "the given configuration"
 MOST_EXCHANGES: Final = 1000  # that wait for an observer; a few hundred KiB
+
+
+# Finished exchanges, reported to observers in the program: that delays no exchange. Each observer has room
+# for a bounded number of exchanges; more are dropped and counted. Without observers, they have no cost here.
+
+
+class FinishedExchange(NamedTuple):
+    """One request of a client, and its outcome.
+
+    `number`: from 1, in the order in which they began. `method`: of MCP. `target`: the name or URI that the
+    request was about, in the client's words; None when there is none.
+
+    `principal` and `view`: of the client, "" for an unknown principal and for the view with everything.
+    `client`: its name for itself.
+
+    `upstreams`: configured names of those that were asked, in that order; empty when mcpmux itself
+    answered. `began`: seconds since 1970. `seconds`: its duration.
+
+    `outcome`: a word as in the label `outcome` of `/metrics`: "ok", "tool_error" (a result with `isError`),
+    "input_required", "refused" (by a rule of mcpmux), "unavailable", "timeout", "cancelled", "broken" (a bug
+    of mcpmux), or a word for the code of any other error. `code` and `message`: of an error.
+    """
+
+    number: int
+    method: str
+    target: str | None
+    principal: str
+    view: str
+    client: str | None
+    upstreams: tuple[str, ...]
+    began: float
+    seconds: float
+    outcome: str
+    code: int | None
+    message: str | None
+
+
+class Exchanges:
+    """Exchanges in the order in which they ended, to iterate over in one task.
+
+    `dropped`: the number that found no room.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.dropped = 0
+        self._sender, self._receiver = trio.open_memory_channel[FinishedExchange](most)
+
+    def __repr__(self) -> str:
+        waiting = self._receiver.statistics().current_buffer_used
+        return f"<Exchanges {waiting} waiting, {self.dropped} dropped>"
+
+    def put(self, finished: FinishedExchange) -> None:
+        """Add an exchange, or count it as dropped when there is no room."""
+        try:
+            self._sender.send_nowait(finished)
+        except trio.WouldBlock:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """End the iteration, and drop the exchanges that were not taken."""
+        self._sender.close()
+        self._receiver.close()
+
+    def __aiter__(self) -> Exchanges:
+        return self
+
+    async def __anext__(self) -> FinishedExchange:
+        """Return the next finished exchange."""
+        return await self._receiver.__anext__()
+
+
+class ExchangeFeed:
+    """An ExchangeObserver that never waits: it passes exchanges to all observers in the program."""
+
+    def __init__(self) -> None:
+        self._observers: list[Exchanges] = []
+
+    def __repr__(self) -> str:
+        return f"<ExchangeFeed of {len(self._observers)} observers>"
+
+    @property
+    def passes(self) -> bool:
+        """Whether there are no observers."""
+        return not self._observers
+
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
+        """Admit every exchange, at once."""
+        return AT_ONCE
+
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """Pass a finished exchange to all observers, at once."""
+        if self._observers:
+            call, error = exchange.call, outcome if isinstance(outcome, RpcError) else None
+            finished = FinishedExchange(
+                exchange.number,
+                call.method,
+                target_in(call.params),
+                call.principal.name,
+                call.principal.view,
+                exchange.leg.name,
+                tuple(exchange.upstreams),
+                time.time() - seconds,
+                seconds,
+                outcome_of(call.method, outcome),
+                None if error is None else error.code,
+                None if error is None else error.message,
+            )
+            for observer in self._observers:
+                observer.put(finished)
+        return AT_ONCE
+
+    @contextmanager
+    def observed(self, most: int) -> Iterator[Exchanges]:
+        """Yield the exchanges that begin and end from now on."""
+        exchanges = Exchanges(most)
+        self._observers.append(exchanges)
+        try:
+            yield exchanges
+        finally:
+            self._observers.remove(exchanges)
+            exchanges.close()
+
+
+# A mux that runs.
 
 
 class LocalMux:
