@@ -125,6 +125,11 @@ class Group:
         return status != OK
 
     def as_json(self) -> dict[str, Any]:
+        latency: dict[str, float | None] | None = None
+        if self.latency.count:
+            mean = self.latency.total / self.latency.count
+            whole = {"max": round(self.latency.most * 1000, 3), "mean": round(mean * 1000, 3)}
+            latency = {**percentiles_of(self.latency), **whole}
         return {
             "upstream": None if self.upstream == CLIENTS else self.upstream,
             "method": self.method,
@@ -140,16 +145,8 @@ class Group:
             "errorRate": None if self.error_rate is None else round(self.error_rate, 6),
             "bytes": self.bytes,
             "requestBytes": self.asked_bytes,
-            "latencyMs": latency_json(self.latency),
+            "latencyMs": latency,
         }
-
-
-def latency_json(latency: Histogram) -> dict[str, float | None] | None:
-    """Return percentiles, the longest and the mean in milliseconds, or None without any value."""
-    if not latency.count:
-        return None
-    most, mean = (round(seconds * 1000, 3) for seconds in (latency.most, latency.total / latency.count))
-    return {**percentiles_of(latency), "max": most, "mean": mean}
 
 
 def percentiles_of(latency: Histogram, percents: Sequence[int] = PERCENTILES) -> dict[str, float | None]:

@@ -123,7 +123,8 @@ class Spans:
     async def admit(self, exchange: Exchange) -> None:
         """Begin the SERVER span of an exchange. See ExchangeObserver."""
         call = exchange.call
-        meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
+        meta_context = context_in_meta(call.meta)
+        header_context = {key: exchange.headers[key] for key in KEYS if key in exchange.headers}
         parent, ambient = _extract(meta_context), _extract(header_context)
         above = otel.NonRecordingSpan(parent if parent.is_valid else ambient)
         baggage = baggage_to_pass(meta_context) or baggage_to_pass(header_context)
@@ -165,7 +166,8 @@ class Spans:
             _W3C.inject(context, otel.set_span_in_context(opened.span, OtelContext()))
             context |= above.baggage
             TRACE_HEADERS.set(context_headers(context))
-            call = with_context(call, context)
+            meta = {key: value for key, value in call.meta.items() if key not in KEYS}
+            call = call.with_meta({**meta, **{key: raw(text) for key, text in context.items()}})
         began = self._clock()
         outcome: Fields | BaseException = {}
         try:
@@ -319,17 +321,6 @@ def context_in_meta(meta: Fields) -> Context:
     if TRACEPARENT not in meta and BAGGAGE not in meta:
         return {}
     return {key: text for key in KEYS if (text := text_of(meta.get(key))) is not None}
-
-
-def context_in_headers(headers: Mapping[str, str]) -> Context:
-    """Return the context in HTTP headers, whose names are in lower case."""
-    return {key: headers[key] for key in KEYS if key in headers}
-
-
-def with_context(call: Call, context: Mapping[str, str]) -> Call:
-    """Return the call with that context in `_meta`, which replaces its own."""
-    meta = {key: value for key, value in call.meta.items() if key not in KEYS}
-    return call.with_meta({**meta, **{key: raw(text) for key, text in context.items()}})
 
 
 def context_headers(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
