@@ -1,7 +1,7 @@
 // What a request was answered with, as a person reads it, and as it is.
 
 import * as format from "./format.js";
-import { html } from "./html.js";
+import { button, html } from "./html.js";
 import { payload } from "./payloads.js";
 import { tree } from "./tree.js";
 
@@ -48,7 +48,7 @@ export function block(content, onRead) {
     const { uri, title, name, description } = content;
     return html`
       <p>
-        <button type="button" class="button" onclick=${() => onRead(uri)}>Read ${title ?? name ?? uri}</button>${" "}
+        ${button(`Read ${title ?? name ?? uri}`, () => onRead(uri))}${" "}
         <span class="hint">${description}</span>
       </p>`;
   }

@@ -65,6 +65,32 @@ export async function get(path, parameters = {}, signal) {
   return parse(await response.text());
 }
 
+/**
+ * Return the record of a message of a row, uncut.
+ * @param {Pick<Row, "row">} row
+ * @param {Message} message
+ * @param {boolean} own
+ */
+export async function wholeRecord(row, message, own) {
+  const { cut, record } = message;
+  return cut ? (await get(`/api/exchanges/${row.row}/${record.seq}`, { own })).record : record;
+}
+
+/**
+ * Return the name of the view of a row's client, and what that narrows it to.
+ * @param {Pick<Row, "view">} row
+ */
+export function viewOf({ view = "" }) {
+  const [name, ...narrowing] = view.split("?");
+  return { name, narrowing: narrowing.join("?") };
+}
+
+/** @type {Record<string, string>} the member with the items in the answer to a list method */
+export const LISTS = {
+  "tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources",
+  "resources/templates/list": "resourceTemplates",
+};
+
 /** What changes mcpmux or asks upstreams, which needs a key of this run besides the cookie. */
 export class Admin {
   /** @type {any} */

@@ -5,7 +5,7 @@ import { isEqual } from "./compare.js";
 import { command } from "./copying.js";
 import { Form } from "./form.js";
 import * as format from "./format.js";
-import { Copyable, createRef, html, stepByKey, Widget } from "./html.js";
+import { button, Copyable, createRef, html, options, stepByKey, Widget } from "./html.js";
 import { isObject, parse } from "./json.js";
 import { Run } from "./run.js";
 import { expand, variables } from "./template.js";
@@ -131,30 +131,29 @@ export class Client extends Widget {
   }
 
   render({ onExchange, admin }, state) {
-    const { kind, views, upstreams, view, upstream, words, problem, item, of, isRunning, sent } = state;
+    const { kind, views, upstreams, view, upstream, words, problem, item, of, isRunning, sent, subscribed } = state;
     const found = this.found();
     const uri = item && of === KINDS.resources ? item.uri : null;
     const links = { onExchange, admin, memory: this.memory, onRead: (link) => this.open(read(link)) };
     return html`
       <div class="bar">
         <select aria-label="View" hidden=${!views.length} value=${view} onchange=${on((value) => this.reload(value))}>
-          ${options("everything", views)}
+          ${options(named("everything", views))}
         </select>
         <select aria-label="Kind" value=${kind} onchange=${on((value) => this.show(value))}>
-          ${Object.entries(KINDS).map(([name, { label }]) => html`<option value=${name}>${label}</option>`)}
+          ${options(Object.entries(KINDS).map(([name, { label }]) => [name, label]))}
         </select>
         <select aria-label="Upstream" value=${upstream} onchange=${on((value) => this.setState({ upstream: value }))}>
-          ${options("All upstreams", upstreams)}
+          ${options(named("All upstreams", upstreams))}
         </select>
         <input type="search" placeholder="Search" aria-label="Search" autocomplete="off" spellcheck=${false}
           value=${words[kind] ?? ""} oninput=${on((value) => this.setState({ words: { ...words, [kind]: value } }))} />
         <output class="count">${found ? format.plural(found.length, "item") : "Loading …"}</output>
-        <button class="button" onclick=${() => this.reload()}>Reload</button>
-        <button class="button" onclick=${() => this.choose(null, this.written(false) ?? ANY)}>Any request</button>
+        ${button("Reload", () => this.reload())}
+        ${button("Any request", () => this.choose(null, this.written(false) ?? ANY))}
         <select aria-label="Sent before" hidden=${!sent.length} value=""
           onchange=${on((place) => this.open(sent[place]))}>
-          <option value="">Sent before …</option>
-          ${sent.map((request, place) => html`<option value=${place}>${labelOf(request)}</option>`)}
+          ${options([["", "Sent before …"], ...sent.map((request, place) => [place, labelOf(request)])])}
         </select>
       </div>
       <p class="problem" role="alert" hidden=${!problem}>${problem?.message}</p>
@@ -170,13 +169,10 @@ export class Client extends Widget {
             ${this.head()}${this.fields()}
             <div class="actions">
               <button ref=${this.send} class="button primary">Send</button>
-              <button type="button" class="button" disabled=${!isRunning} onclick=${() => this.run.current.cancel()}>
-                Cancel
-              </button>
-              <button type="button" class="button" hidden=${uri === null} onclick=${() => this.subscribe(uri)}>
-                ${this.state.subscribed.includes(uri) ? "Unsubscribe" : "Subscribe"}
-              </button>
-              <button type="button" class="button" onclick=${() => this.showCommand()}>As command</button>
+              ${button("Cancel", () => this.run.current.cancel(), { disabled: !isRunning })}
+              ${button(subscribed.includes(uri) ? "Unsubscribe" : "Subscribe", () => this.subscribe(uri),
+                { hidden: uri === null })}
+              ${button("As command", () => this.showCommand())}
             </div>
             ${state.command && html`<${Copyable} text=${state.command} isLong />`}
           </form>
@@ -372,8 +368,7 @@ const isOf = (prefix, id) => [`${prefix}__`, `${prefix}+`, `ui://${prefix}/`].so
 const on = (take) => (event) => take(event.target.value);
 const read = (uri) => ({ method: "resources/read", params: { uri } });
 
-const options = (all, named) => html`
-  <option value="">${all}</option>${named.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}`;
+const named = (all, some) => [["", all], ...some.map(({ name }) => [name, name])];
 
 function labelOf({ method, params: { name, uri, arguments: values, ...rest } }) {
   const words = [method, name ?? uri ?? JSON.stringify(rest), values && JSON.stringify(values)];

@@ -1,12 +1,9 @@
 // An exchange as text to paste elsewhere: a command of mcpmux, a request for curl, JSON.
 
+import { LISTS, viewOf } from "./api.js";
+
 /** @import { Row } from "./api.js" */
 
-/** @type {Record<string, string>} */
-const KINDS = {
-  "resources/list": "resources", "resources/templates/list": "templates", "tools/list": "tools",
-  "prompts/list": "prompts",
-};
 /** @type {Record<string, string>} */
 const NAMED_BY = { "tools/call": "name", "prompts/get": "name", "resources/read": "uri" };
 const VERSION = "io.modelcontextprotocol/protocolVersion"; // in `_meta` of the modern revision
@@ -31,8 +28,8 @@ export function quote(word) {
  * @param {string} endpoint
  */
 function place(row, endpoint) {
-  const [view, ...narrowed] = (row.view ?? "").split("?");
-  return endpoint.replace(/\/$/, "") + (view && `/${view}`) + (narrowed.length ? `?${narrowed.join("?")}` : "");
+  const { name, narrowing } = viewOf(row);
+  return endpoint.replace(/\/$/, "") + (name && `/${name}`) + (narrowing && `?${narrowing}`);
 }
 
 /** Return the command that sends the request again; null where there is none. */
@@ -43,7 +40,9 @@ export function command(row, request, endpoint) {
     return words.some((word) => word.startsWith("-")) ? `-- ${quoted}` : quoted;
   };
   const url = quote(place(row, endpoint));
-  if (Object.hasOwn(KINDS, method)) return `mcpmux ls ${url} ${KINDS[method]}`;
+  if (Object.hasOwn(LISTS, method)) {
+    return `mcpmux ls ${url} ${LISTS[method].replace("resourceTemplates", "templates")}`;
+  }
   if (method === "resources/read") return `mcpmux read ${url} ${last(String(params.uri))}`;
   if (method === "prompts/get") {
     const pairs = Object.entries(params.arguments ?? {}).map(([name, text]) => `${name}=${text}`);

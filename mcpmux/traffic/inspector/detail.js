@@ -1,9 +1,9 @@
 // One exchange: its request, its answer, all of its messages on both legs, and when each of them passed.
 
-import { get } from "./api.js";
+import { get, viewOf, wholeRecord } from "./api.js";
 import { compare } from "./compare.js";
 import * as format from "./format.js";
-import { createRef, facts, html, stepByKey, tabs, Widget } from "./html.js";
+import { button, createRef, facts, html, link, stepByKey, tabs, Widget } from "./html.js";
 import { answerOf, counterpart, partsOf } from "./legs.js";
 import { payloads } from "./payloads.js";
 import { spans, timeline } from "./timeline.js";
@@ -12,6 +12,7 @@ import { tree } from "./tree.js";
 
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
+const CLOSE = "Close (Escape)";
 const TABS = { request: "Request", answer: "Response", legs: "Both legs", timing: "Timing" };
 const FAILED = ["error", "tool_error", "invalid"]; // an exchange that ended so opens at its answer
 
@@ -100,9 +101,7 @@ export class Detail extends Widget {
     return html`
       <header class="heading">
         <div class="title"><h2 translate="no">${title}</h2>${more}</div>
-        <button class="close" aria-label="Close (Escape)" title="Close (Escape)" onclick=${this.props.onClose}>
-          ×
-        </button>
+        ${button("×", this.props.onClose, { class: "close", "aria-label": CLOSE, title: CLOSE })}
       </header>`;
   }
 
@@ -153,14 +152,14 @@ export class Detail extends Widget {
 }
 
 function factsOf(row) {
-  const [view, ...narrowed] = (row.view ?? "").split("?");
+  const { name, narrowing } = viewOf(row);
   return facts([
     ["When", format.moment(row.at, format.time)],
     row.status !== "note" && ["Took", format.duration(row.ms) || "no answer"],
     row.exchange && ["Exchange", String(row.exchange)],
     row.leg === "client" ? ["Client", row.client ? `${row.client} (${row.peer})` : row.peer] : ["Session", row.peer],
-    row.view && ["View", view || "everything"],
-    narrowed.length && ["Narrowed to", narrowed.join("?")],
+    row.view && ["View", name || "everything"],
+    narrowing && ["Narrowed to", narrowing],
     row.upstreams?.length && ["Upstream", row.upstreams.join(", ")],
     ["Over", [row.transport, row.revision].filter(Boolean).join(", ")],
     ["Messages", row.left_out ? `${row.messages}, of which ${row.left_out} are not here` : String(row.messages)],
@@ -246,7 +245,7 @@ class Body extends Widget {
         ${cut && !whole && html`
           <p class="hint">
             This is the beginning.${" "}
-            <button class="more" onclick=${() => this.load()}>Load all of it (${format.size(record.size)})</button>
+            ${link(`Load all of it (${format.size(record.size)})`, () => this.load())}
           </p>`}
         ${problem && html`<p class="problem">${problem.message}</p>`}
       </section>`;
@@ -254,9 +253,6 @@ class Body extends Widget {
 
   load() {
     const { message, row, own } = this.props;
-    return this.attempt(async () => {
-      const { record } = await get(`/api/exchanges/${row.row}/${message.record.seq}`, { own });
-      return { whole: record, problem: null };
-    });
+    return this.attempt(async () => ({ whole: await wholeRecord(row, message, own), problem: null }));
   }
 }

@@ -5,7 +5,7 @@ import { chooser, heads, showWidths } from "./columns.js";
 import { Detail } from "./detail.js";
 import { Filter } from "./filter.js";
 import * as format from "./format.js";
-import { createRef, html, Widget } from "./html.js";
+import { button, createRef, html, Widget } from "./html.js";
 import { List } from "./list.js";
 import { Rows } from "./rows.js";
 import { Saving } from "./saving.js";
@@ -219,15 +219,15 @@ export class Exchanges extends Widget {
           <input ref=${this.own} id="own" type="checkbox" onchange=${() => this.apply()} />mcpmux's requests
         </label>
         <output id="count" class="count" for="filter">${this.countWords()}</output>
-        <button id="timeline" class="button" aria-pressed=${hasTimeline} aria-controls="waterfall" aria-keyshortcuts="t"
-          onclick=${() => this.setState({ hasTimeline: !hasTimeline })}>Timeline</button>
+        ${button("Timeline", () => this.setState({ hasTimeline: !hasTimeline }),
+          { id: "timeline", "aria-pressed": hasTimeline, "aria-controls": "waterfall", "aria-keyshortcuts": "t" })}
         ${chooser()}
-        <button id="save" class="button" aria-expanded=${isSaving} aria-controls=${isSaving ? "saving" : null}
-          onclick=${() => this.setState({ isSaving: !isSaving })}>Save …</button>
-        <button id="pause" class="button" aria-pressed=${rows.paused} aria-keyshortcuts="p"
-          onclick=${() => this.togglePause()}>${rows.paused ? "Resume" : "Pause"}</button>
-        <button id="clear" class="button" title="Show only what comes from now on"
-          onclick=${() => this.resume(() => rows.clear())}>Clear</button>
+        ${button("Save …", () => this.setState({ isSaving: !isSaving }),
+          { id: "save", "aria-expanded": isSaving, "aria-controls": isSaving ? "saving" : null })}
+        ${button(rows.paused ? "Resume" : "Pause", () => this.togglePause(),
+          { id: "pause", "aria-pressed": rows.paused, "aria-keyshortcuts": "p" })}
+        ${button("Clear", () => this.resume(() => rows.clear()),
+          { id: "clear", title: "Show only what comes from now on" })}
       </div>`;
   }
 
@@ -241,11 +241,11 @@ export class Exchanges extends Widget {
       </pre>
       <div id="cleared" class="paused" hidden=${!cleared}>
         <span>Earlier exchanges are not shown</span>
-        <button class="button" onclick=${() => this.resume(() => this.rows.clear(0))}>Show them</button>
+        ${button("Show them", () => this.resume(() => this.rows.clear(0)))}
       </div>
       <div id="paused" class="paused" role="status" hidden=${!paused}>
         <span>${why} · ${format.count(fresh)} new</span>
-        <button class="button" onclick=${() => this.resume()}>Resume</button>
+        ${button("Resume", () => this.resume())}
       </div>`;
   }
 

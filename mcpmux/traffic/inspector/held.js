@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { isEqual } from "./compare.js";
 import * as format from "./format.js";
 import { Form } from "./form.js";
-import { createRef, facts, hasModifier, html, Polled, Widget } from "./html.js";
+import { actByKey, button, createRef, facts, html, options, Polled, Widget } from "./html.js";
 
 const MOMENTS = { request: ["request"], result: ["result"], both: ["request", "result"] };
 const AFTER = { pass: "it goes on", refuse: "it is refused" };
@@ -51,18 +51,14 @@ class Order extends Widget {
             autocomplete="off" spellcheck="false" aria-invalid=${Boolean(problem)} aria-describedby="order-problem" />
         </label>
         <select name="on" aria-label="When">
-          ${Object.keys(MOMENTS).map((name) => html`
-            <option value=${name} selected=${name === moment}>${name}</option>`)}
+          ${options(Object.keys(MOMENTS).map((name) => [name, name]), moment)}
         </select>
         <label>for <input name="seconds" size="4" inputmode="numeric" defaultValue=${order.seconds} /> s</label>
         <select name="at_timeout" aria-label="Then">
-          ${Object.entries(AFTER).map(([name, words]) => html`
-            <option value=${name} selected=${name === order.at_timeout}>then ${words}</option>`)}
+          ${options(Object.entries(AFTER).map(([name, words]) => [name, `then ${words}`]), order.at_timeout)}
         </select>
         <button class="button">Hold</button>
-        <button type="button" class="button" hidden=${!order.filter} onclick=${(event) => this.stop(event)}>
-          Hold no more
-        </button>
+        ${button("Hold no more", (event) => this.stop(event), { hidden: !order.filter })}
       </form>
       <p id="order-problem" class="problem" role="alert" hidden=${!problem}>${problem?.message}</p>`;
   }
@@ -103,8 +99,6 @@ class Card extends Widget {
     const { key, by, reason, message, seconds, row, at_timeout: then, schema, replica } = held;
     const { upstream, principal, method, params, on } = message;
     const id = `held-${key}`;
-    const act = (words, action, title) => html`
-      <button type="button" class="button" title=${title} onclick=${() => action.call(this)}>${words}</button>`;
     return html`
       <article class="card held" id=${id} ref=${this.box} tabindex="0" aria-labelledby="${id}-title"
         onkeydown=${(event) => this.key(event)}>
@@ -121,12 +115,12 @@ class Card extends Widget {
           : { schema, values: params.arguments ?? {} }} />
         <p class="wrong" role="alert">${problem?.message}</p>
         <div class="actions" role="group" aria-label="Decide about ${method}">
-          ${act(isAnswer ? "Answer" : "Let it go", this.release, "Key a")}
+          ${button(isAnswer ? "Answer" : "Let it go", () => this.release(), { title: "Key a" })}
           ${this.hasForm && !isAnswer
-            && act(asJson ? "As a form" : "As JSON", () => this.setState({ asJson: !asJson }))}
-          ${on === "request" && act(isAnswer ? "No answer" : "Answer it …",
-            () => this.setState({ isAnswer: !isAnswer }), "Give an answer in the place of the server")}
-          ${row && act("Show it", () => this.props.onExchange(row))}
+            && button(asJson ? "As a form" : "As JSON", () => this.setState({ asJson: !asJson }))}
+          ${on === "request" && button(isAnswer ? "No answer" : "Answer it …",
+            () => this.setState({ isAnswer: !isAnswer }), { title: "Give an answer in the place of the server" })}
+          ${row && button("Show it", () => this.props.onExchange(row))}
         </div>
         <form class="actions" onsubmit=${(event) => { event.preventDefault(); this.refuse(); }}>
           <input ref=${this.reason} aria-label="Reason" placeholder="Reason" autocomplete="off" />
@@ -136,15 +130,11 @@ class Card extends Widget {
   }
 
   key(event) {
-    if (hasModifier(event)) return;
     if (event.target.closest("input, select, textarea, button")) return;
-    const act = {
+    actByKey(event, {
       a: () => this.release(), r: () => this.reason.current.focus(),
       e: () => this.box.current.querySelector("textarea, input")?.focus(),
-    }[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+    });
   }
 
   /** Return what is typed; null when it is wrong, with the reason shown. */

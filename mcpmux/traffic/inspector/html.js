@@ -57,6 +57,17 @@ export const card = ({ id, name, state, target, trouble, pairs }, more = /** @ty
     ${facts(pairs)}${more}
   </article>`;
 
+/** Return a button. `more`: more attributes of it. */
+export const button = (words, act, more = {}) => html`
+  <button type="button" class="button" onclick=${act} ...${more}>${words}</button>`;
+
+/** Return a button that stands in a text or a table. */
+export const link = (words, act, more = {}) => button(words, act, { class: "more", ...more });
+
+/** Return the options of a `select`: pairs of a value and words. */
+export const options = (pairs, chosen = /** @type {any} */ (undefined)) => pairs.map(([value, words]) => html`
+  <option key=${value} value=${value} selected=${value === chosen}>${words}</option>`);
+
 /** Return what a colour stands for. `name`: the class that has it. */
 export const key = (name, text) => html`<span class="legend ${name}"><i />${text}</span>`;
 
@@ -70,6 +81,13 @@ export function stepByKey(event) {
 
 /** Return whether a key means something else, as another one is held down. */
 export const hasModifier = ({ altKey, ctrlKey, metaKey }) => altKey || ctrlKey || metaKey;
+
+/** Do what a key stands for. `acts`: by the key. */
+export function actByKey(event, acts) {
+  if (hasModifier(event) || !Object.hasOwn(acts, event.key)) return;
+  event.preventDefault();
+  acts[event.key]();
+}
 
 /** A component whose methods its parent calls. Preact sets a `ref` for elements only; this sets it for itself. */
 export class Widget extends Component {
@@ -103,7 +121,7 @@ export class Copyable extends Widget {
     return html`
       <span class="copyable">
         <${isLong ? "pre" : "code"} ref=${this.box} tabindex=${isLong ? 0 : null} translate="no">${text}<//>
-        <button type="button" class="more" onclick=${copy}>${done === text ? "Copied" : "Copy"}</button>
+        ${link(done === text ? "Copied" : "Copy", copy)}
       </span>`;
   }
 }

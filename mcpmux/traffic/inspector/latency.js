@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { createRef, html, key, Polled, Sorted } from "./html.js";
+import { createRef, html, key, link, options, Polled, Sorted } from "./html.js";
 import { quote } from "./suggest.js";
 
 const WINDOWS = [[60, "1 minute"], [300, "5 minutes"], [900, "15 minutes"], [3600, "1 hour"]];
@@ -28,10 +28,9 @@ export class Latency extends Polled {
     return html`
       <div class="bar">
         <h2>Latency</h2>
-        <label>of the last <select id="window" onchange=${choose}>
-          ${WINDOWS.map(([value, name]) => html`
-            <option value=${value} selected=${value === this.state.seconds}>${name}</option>`)}
-        </select></label>
+        <label>
+          of the last${" "}<select id="window" onchange=${choose}>${options(WINDOWS, this.state.seconds)}</select>
+        </label>
       </div>
       <div ref=${this.content}>${super.render()}</div>`;
   }
@@ -51,9 +50,9 @@ export class Latency extends Polled {
         ${answers(slots, wide)}
       </figure>
       ${names.length > 0 && this.table("By tool, resource and prompt", names, edges, [
-        { name: "Name", show: ({ method, name }) => html`
-          <button class="more" title="Its exchanges, the longest first" onclick=${() =>
-            this.props.onFilter(ofName({ method, name }), "-duration")}>${name}</button>` },
+        { name: "Name", show: ({ method, name }) =>
+          link(name, () => this.props.onFilter(ofName({ method, name }), "-duration"),
+            { title: "Its exchanges, the longest first" }) },
         { name: "Method", show: ({ method }) => method },
       ], ofName)}
       ${this.table("By upstream and method", groups, edges, [
@@ -65,9 +64,9 @@ export class Latency extends Polled {
   /** `filterOf(row)`: the filter that finds the exchanges of a row. */
   table(title, rows, edges, columns, filterOf) {
     const time = (of) => (row) => format.duration(row[of]);
-    const longest = (row) => (row.slowest ? html`
-      <button class="more" title="Open this exchange"
-        onclick=${() => this.props.onExchange(row.slowest)}>${format.duration(row.most)}</button>` : time("most")(row));
+    const longest = (row) => (row.slowest
+      ? link(format.duration(row.most), () => this.props.onExchange(row.slowest), { title: "Open this exchange" })
+      : time("most")(row));
     return html`
       <div class="wide" tabindex="0" role="region" aria-label=${title}>
         <h3>${title}</h3>
@@ -153,10 +152,8 @@ const ofName = ({ method, name }) => `method=${method} uri=${quote(name)}`;
 
 function failed({ count, errors }, onClick) {
   const share = ((100 * errors) / count).toFixed(errors / count < 0.1 ? 1 : 0);
-  return errors ? html`
-    <button class="more bad" title="The exchanges that failed" onclick=${onClick}>
-      ${format.count(errors)} (${share} %)
-    </button>` : "0";
+  const more = { class: "more bad", title: "The exchanges that failed" };
+  return errors ? link(`${format.count(errors)} (${share} %)`, onClick, more) : "0";
 }
 
 function histogram(buckets, edges) {

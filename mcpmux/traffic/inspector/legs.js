@@ -1,5 +1,7 @@
 // The messages of an exchange on the legs to its client and its upstreams: what belongs together.
 
+import { LISTS } from "./api.js";
+
 /** @import { Message } from "./api.js" */
 
 /** @typedef {{begin: number, end: number, from: number, to: number | null, method: string, status: string}} Bar */
@@ -29,12 +31,6 @@ export function counterpart(messages, index) {
   }
   return best;
 }
-
-/** @type {Record<string, string>} the member with the items in the answer to a list method */
-const LISTS = {
-  "tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources",
-  "resources/templates/list": "resourceTemplates",
-};
 
 /**
  * Return pairs for an answer of a merged list: what an upstream has answered, and its own items in the merged list.

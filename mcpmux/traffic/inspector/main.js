@@ -5,7 +5,7 @@ import { Client } from "./client.js";
 import { Exchanges } from "./exchanges.js";
 import * as format from "./format.js";
 import { Held } from "./held.js";
-import { createRef, hasModifier, html, tabs, Widget } from "./html.js";
+import { button, createRef, hasModifier, html, tabs, Widget } from "./html.js";
 import { Latency } from "./latency.js";
 import { Replicas } from "./replicas.js";
 import { Subscriptions } from "./subscriptions.js";
@@ -140,7 +140,7 @@ class App extends Widget {
         <h1><img src="icon.svg" alt="" width="18" height="18" />mcpmux <span>inspector</span></h1>
         ${tabs("Pages", "", this.pages, page, (name) => this.show(name))}
         <${Status} ref=${this.status} />
-        <button class="help" aria-label="Keys" title="Keys (?)" onclick=${() => this.keys.current.show()}>?</button>
+        ${button("?", () => this.keys.current.show(), { class: "help", "aria-label": "Keys", title: "Keys (?)" })}
       </header>
       <main id="main" tabindex="-1">
         <${Exchanges} ref=${this.exchanges} hidden=${page !== "exchanges"} visible=${visible} admin=${admin}

@@ -2,7 +2,7 @@
 
 import { block, underRole } from "./answer.js";
 import { Form } from "./form.js";
-import { createRef, html, Widget } from "./html.js";
+import { button, createRef, html, Widget } from "./html.js";
 import { tree } from "./tree.js";
 
 const MODEL = "a person with the inspector of mcpmux";
@@ -85,7 +85,7 @@ export class Questions extends Widget {
             asking=${Object.hasOwn(ASKING, method) ? ASKING[method] : UNKNOWN} ...${{ method, params, memory }} />`)}
         <div class="actions">
           <button class="button primary">Send the answer</button>
-          <button type="button" class="button" onclick=${() => onAnswer(null)}>Give no answer</button>
+          ${button("Give no answer", () => onAnswer(null))}
         </div>
       </form>`;
   }

@@ -3,7 +3,7 @@
 import { answer as shown } from "./answer.js";
 import { Problem } from "./api.js";
 import * as format from "./format.js";
-import { createRef, html, Widget } from "./html.js";
+import { createRef, html, link, Widget } from "./html.js";
 import { Questions } from "./questions.js";
 
 const LINES = 500; // of what is heard that stay
@@ -29,9 +29,7 @@ export class Run extends Widget {
           <p class="state" role="status">${status}</p>
           <span class="rows-of">
             ${rows.map((row) => html`
-              <button type="button" class="more" data-row=${row} onclick=${() => onExchange(row)}>
-                Exchange ${row}, both legs
-              </button>${" "}`)}
+              ${link(`Exchange ${row}, both legs`, () => onExchange(row), { "data-row": row })}${" "}`)}
           </span>
         </div>
         <div class="progress">${progress && progressOf(progress)}</div>

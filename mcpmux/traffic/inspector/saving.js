@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { Copyable, html, Widget } from "./html.js";
+import { button, Copyable, html, Widget } from "./html.js";
 
 /** `filter`, `own`: of the exchanges that are shown. `admin`: see api.js. */
 export class Saving extends Widget {
@@ -19,8 +19,7 @@ export class Saving extends Widget {
     const link = (words, wanted, kind = "capture") => html`
       <a class="button" download=${kind === "har" ? `${name}.har` : file}
         href="/api/${kind}?${new URLSearchParams({ filter: wanted, own })}">${words}</a>`;
-    const start = (words, wanted) => html`
-      <button class="button" onclick=${() => this.act("/api/mocks", { filter: wanted })}>${words}</button>`;
+    const start = (words, wanted) => button(words, () => this.act("/api/mocks", { filter: wanted }));
     return html`
       <div id="saving" class="saving">
         <div class="choices">
@@ -44,7 +43,7 @@ export class Saving extends Widget {
       <li key=${number}>
         <${Copyable} text=${url} />
         <span>${answers}${notServed ? `, not ${notServed}` : ""}</span>
-        <button class="button" onclick=${() => this.act(`/api/mocks/${number}/stop`)}>Stop mock ${number}</button>
+        ${button(`Stop mock ${number}`, () => this.act(`/api/mocks/${number}/stop`))}
       </li>`;
   }
 

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { folded, html, Polled, table, URI } from "./html.js";
+import { folded, html, link, Polled, table, URI } from "./html.js";
 
 /** `onFilter(filter)`: show the exchanges that fit it. */
 export class Subscriptions extends Polled {
@@ -45,8 +45,6 @@ export class Subscriptions extends Polled {
     if (era === "replica") return "another replica, for its clients";
     const about = [principal, view ? `view ${view}` : null, revision ?? era, transport].filter(Boolean).join(", ");
     const show = () => this.props.onFilter(`peer=${peer}`);
-    return html`
-      ${peer && html`<button type="button" class="more" onclick=${show}>${name ? `${name} (${peer})` : peer}</button>`}
-      ${` ${about}`}`;
+    return html`${peer && link(name ? `${name} (${peer})` : peer, show)}${` ${about}`}`;
   }
 }

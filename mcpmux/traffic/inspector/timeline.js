@@ -1,7 +1,7 @@
 // An exchange over time: one lane for each peer, bars from request to answer, marks for everything else.
 
 import * as format from "./format.js";
-import { html, table } from "./html.js";
+import { html, link, table } from "./html.js";
 import { lanesOf } from "./legs.js";
 
 const LANE = 26;
@@ -57,8 +57,7 @@ export const spans = (messages, onPick) => html`
   <p class="hint key">A bar lasts from a request to its answer; a dot is a notification. Click one to read it.</p>
   ${table([
     { name: "Peer", show: ({ name, side }) => html`<span class=${side}>${name}</span>` },
-    { name: "Request", show: ({ from, method }) => html`
-      <button class="more" onclick=${() => onPick(from)}>${method}</button>` },
+    { name: "Request", show: ({ from, method }) => link(method, () => onPick(from)) },
     { name: "Began after", isNumber: true, show: ({ begin }) => format.duration(begin - messages[0].at) },
     { name: "Took", isNumber: true, show: took },
   ], lanesOf(messages).flatMap(({ name, side, bars }) => bars.slice(0, MARKS).map((bar) => ({ ...bar, name, side }))),

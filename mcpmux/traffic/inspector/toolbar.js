@@ -1,9 +1,9 @@
 // What can be done with the exchange that is shown: mark it, write a note, copy it, compare it with another.
 
-import { get } from "./api.js";
+import { get, viewOf, wholeRecord } from "./api.js";
 import * as copying from "./copying.js";
 import * as format from "./format.js";
-import { createRef, html, table, Widget } from "./html.js";
+import { button, createRef, html, table, Widget } from "./html.js";
 import { answerOf } from "./legs.js";
 
 const NOTE_LENGTH = 500;
@@ -25,17 +25,14 @@ export class Toolbar extends Widget {
     const { words, text, round } = copied?.row === row.row && copied.own === own ? copied : {};
     return html`
       <div class="tools">
-        <button ref=${this.star} class="button" aria-keyshortcuts="m" aria-pressed=${Boolean(row.marked)}
-          onclick=${() => onMark(row, { marked: !row.marked })}>${row.marked ? "★ Marked" : "☆ Mark"}</button>
-        <button class="button" onclick=${() => this.resend()}>Resend …</button>
+        ${button(row.marked ? "★ Marked" : "☆ Mark", () => onMark(row, { marked: !row.marked }),
+          { ref: this.star, "aria-keyshortcuts": "m", "aria-pressed": Boolean(row.marked) })}
+        ${button("Resend …", () => this.resend())}
         <details class="menu" onclick=${(event) => this.leave(event)} onkeydown=${(event) => this.leave(event)}>
           <summary class="button">More</summary>
           <div class="choices">
-            ${COPIES.map((word) => html`
-              <button class="button" onclick=${() => this.copy(word)}>Copy as ${word}</button>`)}
-            <button class="button" onclick=${() => onAgainst(!against)}>
-              ${against ? "Stop comparing" : "Compare with …"}
-            </button>
+            ${COPIES.map((word) => button(`Copy as ${word}`, () => this.copy(word)))}
+            ${button(against ? "Stop comparing" : "Compare with …", () => onAgainst(!against))}
           </div>
         </details>
         <${Note} key=${`${own} ${row.row}`} text=${row.note ?? ""} onChange=${(note) => onMark(row, { note })}
@@ -111,9 +108,9 @@ export class Toolbar extends Widget {
 
   async whole(message) {
     const { row, own } = this.props;
-    const { record } = message.cut ? await get(`/api/exchanges/${row.row}/${message.record.seq}`, { own }) : message;
-    if (record.message === undefined) throw new Error("It was too large to be kept here; a capture has it.");
-    return record.message;
+    const { message: value } = await wholeRecord(row, message, own);
+    if (value === undefined) throw new Error("It was too large to be kept here; a capture has it.");
+    return value;
   }
 
   /** Open the request to be sent again, as it was or changed. The new exchange is compared with this one. */
@@ -123,7 +120,7 @@ export class Toolbar extends Widget {
       this.checkClient();
       const request = await this.request();
       onAgainst(true);
-      onResend({ ...request, view: (row.view ?? "").split("?")[0] });
+      onResend({ ...request, view: viewOf(row).name });
     } catch (problem) {
       this.report(/** @type {Error} */ (problem).message);
     }

@@ -1,7 +1,8 @@
 // JSON as a tree that opens and closes. Children are made when they are first looked at.
 
 import { below, inside } from "./compare.js";
-import { html, Widget } from "./html.js";
+import * as format from "./format.js";
+import { html, link, Widget } from "./html.js";
 import { Exact, isContainer } from "./json.js";
 
 const OPEN_DEPTH = 3; // levels that are open at first
@@ -46,10 +47,8 @@ class Branch extends Widget {
         ${isMade && html`
           <div class="children">
             ${entries.slice(0, shown).map(([name, child]) => node(name, child, below(path, name), marks, depth + 1))}
-            ${left > 0 && html`
-              <button class="more" onclick=${() => this.setState({ shown: shown + CHILDREN })}>
-                Show ${Math.min(CHILDREN, left)} more of ${left}
-              </button>`}
+            ${left > 0 && link(`Show ${Math.min(CHILDREN, left)} more of ${format.count(left)}`,
+              () => this.setState({ shown: shown + CHILDREN }))}
           </div>`}
       </details>`;
   }
@@ -66,7 +65,6 @@ class Text extends Widget {
     const show = () => this.setState({ isWhole: true });
     return html`
       <span class="string">${JSON.stringify(isWhole ? value : value.slice(0, TEXT))}</span>
-      ${!isWhole && html`
-        <button class="more" onclick=${show}>Show all ${value.length.toLocaleString()} characters</button>`}`;
+      ${!isWhole && link(`Show all ${format.count(value.length)} characters`, show)}`;
   }
 }

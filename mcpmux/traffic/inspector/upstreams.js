@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { card, Copyable, folded, html, Polled, table, URI, Widget } from "./html.js";
+import { button, card, Copyable, folded, html, link, Polled, table, URI, Widget } from "./html.js";
 
 const ACTIONS = {
   enable: { label: "Enable", when: ["disabled", "draining", "drained"] },
@@ -84,9 +84,8 @@ export class Upstreams extends Polled {
         ["Rate", format.rate(count / seconds)],
         ["Median", format.duration(p50) || "–"],
         ["95 %", format.duration(p95) || "–"],
-        ["Failed", errors ? html`
-          <button class="more" title="The exchanges that failed" onclick=${() =>
-            this.props.onFilter(`upstream=${name} failed`)}>${format.count(errors)} of ${format.count(count)}</button>`
+        ["Failed", errors ? link(`${format.count(errors)} of ${format.count(count)}`,
+          () => this.props.onFilter(`upstream=${name} failed`), { title: "The exchanges that failed" })
           : count ? `0 of ${format.count(count)}` : "–"],
         ["In flight", format.count(upstream.in_flight)],
         ["Restarts", format.count(upstream.restarts)],
@@ -105,9 +104,8 @@ export class Upstreams extends Polled {
     const fit = Object.entries(ACTIONS).filter(([, { when, except }]) => when?.includes(state) ?? except !== state);
     return html`
       <div class="actions" role="group" aria-label="Actions for ${name}">
-        ${fit.map(([action, { label, title, question }]) => html`
-          <button key=${action} type="button" class="button" title=${title} data-action="${action} ${name}"
-            onclick=${() => this.act(action, name, question?.(name))}>${label}</button>`)}
+        ${fit.map(([action, { label, title, question }]) => button(label,
+          () => this.act(action, name, question?.(name)), { key: action, title, "data-action": `${action} ${name}` }))}
       </div>`;
   }
 
@@ -146,9 +144,8 @@ class Connect extends Widget {
           : html`<p class="hint">mcpmux does not listen for HTTP here: the host app that started it is its client.</p>`}
         ${endpoint && html`
           <p class="hosts" role="group" aria-label="Host apps">
-            ${hosts.map(({ name, title }) => html`
-              <button class="button" aria-pressed=${name === chosen}
-                onclick=${() => this.setState({ chosen: name })}>${title}</button>`)}
+            ${hosts.map(({ name, title }) =>
+              button(title, () => this.setState({ chosen: name }), { "aria-pressed": name === chosen }))}
           </p>`}
         ${host && (host.text ? html`
           <p class="hint">In <code>${host.file}</code>:</p><${Copyable} text=${host.text} isLong />`

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import * as format from "./format.js";
-import { Copyable, facts, folded, html, Polled, table, URI } from "./html.js";
+import { button, Copyable, facts, folded, html, Polled, table, URI } from "./html.js";
 
 const KINDS = { tools: "Tools", prompts: "Prompts", resources: "Resources", templates: "Templates" };
 const EXAMPLE = `[views.reading]
@@ -41,7 +41,7 @@ export class Views extends Polled {
     return html`
       <div class="bar">
         <h2>Views</h2>
-        <button type="button" class="button" data-action="count" onclick=${() => this.count()}>Count again</button>
+        ${button("Count again", () => this.count(), { "data-action": "count" })}
         ${hasRules && html`<span class="hint">Access rules may hide some of it from a client.</span>`}
       </div>
       ${trouble && html`<p class="problem">${trouble}</p>`}

@@ -2,7 +2,7 @@
 // A picture of the newest rows of the list, which stands below it and says the same in words.
 
 import * as format from "./format.js";
-import { createRef, hasModifier, html, key, Widget } from "./html.js";
+import { actByKey, createRef, html, key, link, Widget } from "./html.js";
 
 const BARS = 2000; // the newest; more would be one black area
 const LANES = 12; // of one client; what does not fit any more shares the last one
@@ -40,15 +40,14 @@ export class Waterfall extends Widget {
   }
 
   render({ hidden }, { what = "", hint = "" }) {
-    const button = (text, label, act) => html`
-      <button type="button" class="more" aria-label=${label} onclick=${act}>${text}</button>`;
+    const sign = (text, label, act) => link(text, act, { "aria-label": label });
     return html`
       <div id="waterfall" class="waterfall" hidden=${hidden}>
         <div class="zoom">
           <span class="hint">${hint}</span>
           ${key("client", "exchange")}${key("upstream", "at upstreams")}${key("failed", "failed")}${key("open", "open")}
-          ${button("+", "Zoom in", () => this.zoom(0.5))}${button("−", "Zoom out", () => this.zoom(2))}
-          ${button("All", "Show all of the time", () => this.show(null))}
+          ${sign("+", "Zoom in", () => this.zoom(0.5))}${sign("−", "Zoom out", () => this.zoom(2))}
+          ${sign("All", "Show all of the time", () => this.show(null))}
         </div>
         <div ref=${this.scroller} class="lanes" tabindex="0" role="region" aria-label="Timeline"
           onscroll=${() => this.refresh()} onkeydown=${(event) => this.key(event)}>
@@ -205,14 +204,10 @@ export class Waterfall extends Widget {
   }
 
   key(event) {
-    if (hasModifier(event)) return;
-    const act = {
+    actByKey(event, {
       "+": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(null),
       ArrowLeft: () => this.zoom(1, -0.25), ArrowRight: () => this.zoom(1, 0.25),
-    }[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
+    });
   }
 
   press(event) {
