@@ -156,7 +156,7 @@ class Api:
             "first": max(ring.first, after + 1),
             "last": ring.last,
             "messages": messages,
-            "run": view.run,
+            "run": view.run.name,
         }
         await http.send({"rows": rows, "before": rest, **counts})
 

@@ -80,7 +80,7 @@ async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes],
     Messages that are dropped meanwhile are missing, as a gap in `seq`. Holds no message in memory.
     """
     now = rfc3339(micros_of(time.time()))
-    data = encode_record(Record(v=VERSION, run=view.run, time=now, kind="start", version=__version__))
+    data = encode_record(Record(v=VERSION, run=view.run.name, time=now, kind="start", version=__version__))
     async with aclosing(chosen_records(view, wanted)) as records:
         async for record in records:
             data += encode_record(record)

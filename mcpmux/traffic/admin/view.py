@@ -88,19 +88,17 @@ class ShownRow(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 @dataclass(eq=False)
 class LiveView:
-    """Reads a ring for the inspector. `own`: the view of mcpmux's own requests."""
+    """Reads a ring for the inspector. `own`: the view of mcpmux's own requests.
+
+    `run`: this one; rows have their numbers within it.
+    """
 
     _ring: LiveRing
     redactor: Redactor
-    _run: Run
+    run: Run
 
     def __post_init__(self) -> None:
-        self.own = LiveView(self._ring.own, self.redactor, self._run) if self._ring.own is not None else self
-
-    @property
-    def run(self) -> str:
-        """The name of this run, within which rows have their numbers."""
-        return self._run.name
+        self.own = LiveView(self._ring.own, self.redactor, self.run) if self._ring.own is not None else self
 
     async def caught_up(self) -> LiveView:
         """Return this view, once most messages are in rows: without a reader they may be many."""
@@ -115,7 +113,7 @@ class LiveView:
 
     def when(self, clock: float) -> float:
         """Return a reading of the recorder's clock as milliseconds since 1970."""
-        return round(self._run.wall_at(clock) * 1000, 3)
+        return round(self.run.wall_at(clock) * 1000, 3)
 
     def summary(self, row: Row) -> ShownRow:
         """Return the row as in the list, redacted."""
@@ -263,7 +261,7 @@ class LiveView:
 
     def record(self, stored: StoredMessage) -> Record:
         """Return the message as in a capture; `message` is absent when it was too large to keep."""
-        observed, context = stored.observed, (self._run, self.redactor)
+        observed, context = stored.observed, (self.run, self.redactor)
         if stored.too_large:
             return msgspec.structs.replace(to_record(observed, *context, "metadata"), size=stored.size)
         try:  # whether it is valid inside other JSON: the decoder of envelopes does not check payloads
@@ -294,8 +292,8 @@ class LiveView:
         view = shown.view or ""
         begun = Record(
             v=VERSION,
-            run=self._run.name,
-            time=self._run.time_of(first.at),
+            run=self.run.name,
+            time=self.run.time_of(first.at),
             at=first.at,
             kind=first.kind,
             exchange=row.exchange,

@@ -86,31 +86,29 @@ def split_terms(text: str) -> list[Term]:
     """Return the terms of a filter. Raises FilterError."""
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
-    return list(map(_read_term, _TERM.finditer(text)))
-
-
-def _read_term(found: re.Match[str]) -> Term:
-    text, start, end = found.string, *found.span()
-    key, sign, values = found["key"], found["sign"], found["values"]
-    unclosed = text[end : end + 1] == '"'
-    searched = _read_values(key + values) if sign is None and values and _is_searched(key + values) else ()
-    if not searched and not unclosed and (not key or (sign is None and values)):
-        problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
-        word = _WORD.match(text, start)
-        raise FilterError(problem, text, start, word.end() if word is not None else end)
-    if unclosed:
-        raise FilterError("this quotation mark has no second one", text, end, end + 1)
-    if sign is None and (number := _EXCHANGE.fullmatch(key)) is not None:
-        return Term("exchange", "=", ((number[1],),), bool(found["not"]), found)
-    if sign is None and _CODE.fullmatch(key):
-        return Term("code", "=", ((key,),), bool(found["not"]), found)
-    globs = _read_values(values) if sign is not None else searched
-    return Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]), found)
-
-
-def _is_searched(text: str) -> bool:
-    """Return whether a term without an operator is text to search for."""
-    return text.strip("*|") not in ("", '""') and _OPERATOR.search(_QUOTED.sub("", text)) is None
+    terms: list[Term] = []
+    for found in _TERM.finditer(text):
+        start, end = found.span()
+        key, sign, values = found["key"], found["sign"], found["values"]
+        searched: tuple[Glob, ...] = ()
+        if sign is None and values:  # perhaps text to search for
+            whole = key + values
+            if whole.strip("*|") not in ("", '""') and _OPERATOR.search(_QUOTED.sub("", whole)) is None:
+                searched = _read_values(whole)
+        unclosed = text[end : end + 1] == '"'
+        if not searched and not unclosed and (not key or (sign is None and values)):
+            problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
+            word = _WORD.match(text, start)
+            raise FilterError(problem, text, start, word.end() if word is not None else end)
+        if unclosed:
+            raise FilterError("this quotation mark has no second one", text, end, end + 1)
+        operator, globs = "=" if sign == "==" else sign, _read_values(values) if sign else searched
+        if sign is None and (number := _EXCHANGE.fullmatch(key)) is not None:
+            key, operator, globs = "exchange", "=", ((number[1],),)
+        elif sign is None and _CODE.fullmatch(key):
+            key, operator, globs = "code", "=", ((key,),)
+        terms.append(Term(key, operator, globs, bool(found["not"]), found))
+    return terms
 
 
 def _read_values(text: str) -> tuple[Glob, ...]:

@@ -130,8 +130,14 @@ class Summarizer:
 
     def add(self, record: Record) -> Iterator[ExchangeSummary]:
         """Add a message. Yield the exchanges that end with it."""
-        if self._fading:
-            yield from self._given_up(record)
+        for faded_key, faded in list(self._fading.items()):
+            if faded.run != record.run or record.at - faded.withdrawn_at <= GRACE:
+                break
+            del self._fading[faded_key]
+            if faded.given_up and self._open.peek(faded_key) is faded:
+                faded.statuses = (CANCELLED,)
+                self._open.discard(faded_key)
+                yield faded
         if record.exchange is None:
             return
         key = (record.run, record.exchange)
@@ -171,16 +177,6 @@ class Summarizer:
             if summary.given_up:
                 summary.statuses = (CANCELLED,)
         return left
-
-    def _given_up(self, record: Record) -> Iterator[ExchangeSummary]:
-        for key, summary in list(self._fading.items()):
-            if summary.run != record.run or record.at - summary.withdrawn_at <= GRACE:
-                return
-            del self._fading[key]
-            if summary.given_up and self._open.peek(key) is summary:
-                summary.statuses = (CANCELLED,)
-                self._open.discard(key)
-                yield summary
 
 
 # Pairs of requests and answers on one leg, from single messages; memory is bounded.

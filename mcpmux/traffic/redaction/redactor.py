@@ -160,15 +160,6 @@ class JsonWalk:
         if count:
             self._replace(start, end, clean, count)
 
-    def _skip_inside(self) -> int:
-        """Return the end of the object or array that was opened last, or of data that end inside of it."""
-        depth = 1
-        for match in self._tokens:
-            depth += (match[0] in b"{[") - (match[0] in b"]}")
-            if not depth:
-                return match.end()
-        return len(self._data)
-
     def _open(self, is_object: bool, start: int) -> None:
         frame = self._frames[-1]
         schema = frame.schema or (frame.at in _SCHEMAS and self._begins_schema())
@@ -179,10 +170,16 @@ class JsonWalk:
                 strict = frame.label
             elif frame.strict is None or not self._is_schema_word(frame):
                 label = frame.label
-        if label is not None:
-            self._replace(start, self._skip_inside(), marker(label))
-        else:
+        if label is None:
             self._frames.append(_Frame(is_object, None if is_object else 0, schema, strict))
+            return
+        depth, end = 1, len(self._data)  # which may be cut inside of the object or array
+        for match in self._tokens:
+            depth += (match[0] in b"{[") - (match[0] in b"]}")
+            if not depth:
+                end = match.end()
+                break
+        self._replace(start, end, marker(label))
 
     def _begins_schema(self) -> bool:
         match [frame.at for frame in self._frames[1:]]:
