@@ -27,11 +27,11 @@ from mcpmux.protocol.raw_json import SHORT_CHARS
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.capture.capture import Levels
 from mcpmux.traffic.capture.line import to_record
-from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading import summary
 from mcpmux.traffic.reading.summary import Summarizer, Targets, pair_up
 from mcpmux.traffic.record import Run
+from mcpmux.traffic.recorder import observe
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.http.message import encode_request_head, encode_response_head
 from tests.traffic.made import record

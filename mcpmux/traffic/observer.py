@@ -17,7 +17,7 @@ class Observation:
     `number`: of the message in its run, `seq` of its record. `answers`: the number of the request of an
     answer, 0 when it is unknown. `ms`: of an answer, since its request, to the microsecond. Until it is read,
     `exchange` is the one in whose context it passed, or, once it `has_begun` one, its own; `said` are its
-    contents if another part has decoded it. See `correlation.observe`.
+    contents if another part has decoded it. See `recorder.observe`.
     """
 
     __slots__ = (

@@ -171,7 +171,7 @@ def seconds_of(record: Record) -> float | None:
         return None
 
 
-# The parts of a message that `correlation.read_envelope` decodes.
+# The parts of a message that `recorder.read_envelope` decodes.
 
 
 class Params(msgspec.Struct, gc=False):

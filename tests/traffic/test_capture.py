@@ -24,10 +24,9 @@ from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.capture.line import encode_lines, to_record
-from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import BATCH, Observation
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
-from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.recorder import Recorder, observe
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.examples import examples
 

@@ -9,8 +9,8 @@ import pytest
 from mcpmux.channels.tap import Leg, Said, said_in_answer
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import ErrorReply, Reply, decode_message, decode_reply, decode_request
-from mcpmux.traffic.correlation import PENDING_LIMIT, exchange_of, observe
 from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.recorder import PENDING_LIMIT, observe, pending_exchange
 
 
 class Play:
@@ -45,7 +45,7 @@ def test_an_exchange_is_followed_over_both_legs():
         "resources/read",
         "docs+memo:1",
     )
-    assert exchange_of(play.client, "in", "a") == 1
+    assert pending_exchange(play.client, "in", "a") == 1
     play.pass_(play.upstream, "out", 1, id=7, method="resources/read", params={"uri": "memo:1"})
     progress = {"progressToken": 7, "progress": 1}
     notification = play.pass_(play.upstream, "in", method="notifications/progress", params=progress)
@@ -54,7 +54,7 @@ def test_an_exchange_is_followed_over_both_legs():
     assert (answer.kind, answer.exchange, answer.method, answer.ms) == ("result", 1, "resources/read", 2000)
     final = play.pass_(play.client, "out", 1, id="a", result={})
     assert (final.exchange, final.method, final.ms) == (1, "resources/read", 4000)
-    assert exchange_of(play.client, "in", "a") == 0
+    assert pending_exchange(play.client, "in", "a") == 0
 
 
 def test_a_servers_question_belongs_to_its_only_request_in_flight():
@@ -158,8 +158,8 @@ def test_what_is_never_answered_is_forgotten():
     play = Play()
     for number in range(PENDING_LIMIT + 1):
         play.pass_(play.client, "in", id=number, method="ping")
-    assert exchange_of(play.client, "in", 0) == 0
-    assert exchange_of(play.client, "in", 1) == 2
+    assert pending_exchange(play.client, "in", 0) == 0
+    assert pending_exchange(play.client, "in", 1) == 2
 
 
 def test_how_long_an_answer_took_is_told_to_the_microsecond():

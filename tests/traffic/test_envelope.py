@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import BadMessage
-from mcpmux.traffic.correlation import method_id_target, read_by_member, read_envelope
+from mcpmux.traffic.recorder import method_id_target, read_by_member, read_envelope
 from tests.examples import examples
 
 ABSENT = object()

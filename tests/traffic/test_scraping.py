@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.channels.tap import Leg
-from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.recorder import observe
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, add_up, gauge, render, snapshot
 from tests.traffic.test_prometheus import parse

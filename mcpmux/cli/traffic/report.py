@@ -31,11 +31,11 @@ from mcpmux.cli.traffic.source import (
 from mcpmux.files import replacing
 from mcpmux.format import bytes_text, sparkline, time_text
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats, Timeline
 from mcpmux.traffic.record import Record, encode_record
+from mcpmux.traffic.recorder import method_id_target
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
 

@@ -22,11 +22,11 @@ from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import NARROWED
 from mcpmux.traffic.admin.ring import NOTE, LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.line import fingerprint, to_record
-from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.outcome import CANCELLED, OK, OPEN, TOOL_ERROR, words_of
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary
 from mcpmux.traffic.record import VERSION, Record, Run, cut
+from mcpmux.traffic.recorder import method_id_target
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer

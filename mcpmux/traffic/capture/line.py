@@ -17,9 +17,9 @@ import msgspec
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, micros_of, second_of
+from mcpmux.traffic.recorder import method_id_target
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 LEGS_CACHED: Final = 1024

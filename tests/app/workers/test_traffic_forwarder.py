@@ -16,8 +16,8 @@ from mcpmux.channels.tap import Leg
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.recorder import observe
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
