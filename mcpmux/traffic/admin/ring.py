@@ -243,8 +243,8 @@ class LiveRing:
         if observed.exchange:
             row = self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
         elif observed.kind in ANSWERS:
-            asked = self._growing.pop(-observed.answers, None)
-            row = self._new_row(observed, None) if asked is None else asked
+            unanswered = self._growing.pop(-observed.answers, None)
+            row = self._new_row(observed, None) if unanswered is None else unanswered
         else:
             row = self._new_row(observed, -observed.number if observed.kind == "request" else None)
         weight = row.weight

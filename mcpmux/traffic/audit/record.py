@@ -208,11 +208,11 @@ class RecordMaker:
         record.upstreams = exchange.upstreams or None
         if exchange.intercepted:
             record.intercepted = []
-            for given in exchange.intercepted[:VERDICTS_LIMIT]:
-                verdict = {"name": given.name, "on": given.on, "verdict": given.verdict}
-                if given.digest_after:
-                    verdict |= {"before": given.digest_before, "after": given.digest_after}
-                record.intercepted.append(verdict)
+            for verdict in exchange.intercepted[:VERDICTS_LIMIT]:
+                entry = {"name": verdict.name, "on": verdict.on, "verdict": verdict.verdict}
+                if verdict.digest_after:
+                    entry |= {"before": verdict.digest_before, "after": verdict.digest_after}
+                record.intercepted.append(entry)
         record.outcome = outcome_of(exchange.call.method, outcome)
         record.ms = micros_of(seconds) / 1000
         record.asked = params_size(exchange.call)

@@ -87,9 +87,9 @@ def split_terms(text: str) -> list[Term]:
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
     terms: list[Term] = []
-    for found in _TERM.finditer(text):
-        start, end = found.span()
-        key, sign, values = found["key"], found["sign"], found["values"]
+    for match in _TERM.finditer(text):
+        start, end = match.span()
+        key, sign, values = match["key"], match["sign"], match["values"]
         searched: tuple[Glob, ...] = ()
         if sign is None and values:  # perhaps text to search for
             whole = key + values
@@ -107,7 +107,7 @@ def split_terms(text: str) -> list[Term]:
             key, operator, globs = "exchange", "=", ((number[1],),)
         elif sign is None and _CODE.fullmatch(key):
             key, operator, globs = "code", "=", ((key,),)
-        terms.append(Term(key, operator, globs, bool(found["not"]), found))
+        terms.append(Term(key, operator, globs, bool(match["not"]), match))
     return terms
 
 

@@ -254,8 +254,10 @@ class Report:
         """Return a value without secrets, redacted in its place in the message, which rules may depend on."""
         message = value
         for step in reversed(path):
-            before: list[Any] = [None] * min(step, PLACES_LIMIT) if isinstance(step, int) else []
-            message = {step: message} if isinstance(step, str) else [*before, message]
+            if isinstance(step, str):
+                message = {step: message}
+            else:
+                message = [*[None] * min(step, PLACES_LIMIT), message]
         data, count = self._redactor.redact(method, msgspec.json.encode(message))
         if not count:
             return value
