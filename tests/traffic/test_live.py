@@ -14,7 +14,7 @@ from mcpmux.config.traffic import Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.ring import RECENT, ROW_BYTES, ROW_MESSAGES, SHARE, weight_of
-from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
+from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LARGE, LiveView
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
 from mcpmux.traffic.reading.histogram import ERROR
@@ -375,10 +375,8 @@ def test_without_a_reader_the_newest_exchanges_are_kept():
     assert {row.count for row in rows(traffic)[:-1]} == {4}
 
 
-async def test_other_tasks_run_while_many_messages_get_their_rows():
-    traffic = Traffic()
-    for _ in range(3000):
-        traffic.exchange()
+async def turns_during(work):
+    """Return how often another task runs meanwhile."""
     turns = 0
 
     async def count() -> None:
@@ -389,10 +387,26 @@ async def test_other_tasks_run_while_many_messages_get_their_rows():
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
-        await traffic.view.caught_up()
+        await work
         nursery.cancel_scope.cancel()
-    assert turns > 5
+    return turns
+
+
+async def test_other_tasks_run_while_many_messages_get_their_rows():
+    traffic = Traffic()
+    for _ in range(3000):
+        traffic.exchange()
+    assert await turns_during(traffic.view.caught_up()) > 5
     assert len(rows(traffic)) == 3000
+
+
+async def test_other_tasks_run_while_long_messages_are_searched():
+    traffic = Traffic()
+    traffic.exchange(
+        params={"name": "docs__x", "text": "x" * LARGE}, answer={"result": {"text": "x" * LARGE}}
+    )
+    search = traffic.view.find(parse_filter("text~absent", NOW), LAST, 100)
+    assert await turns_during(search) >= rows(traffic)[0].count
 
 
 def test_what_a_client_narrows_its_view_to_counts_as_memory():

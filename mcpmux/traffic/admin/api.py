@@ -225,14 +225,14 @@ class Api:
             if ring.position == position:
                 return b"", True
             rows, missed = ring.changed_since(position)
-            position = ring.position
+            position, counts = ring.position, _counts_of(ring)  # before other tasks run
             newest = sorted(rows, key=attrgetter("number"))[-ROWS_AT_ONCE:]
-            matching = [row for row in newest if view.matches(filter_, row)]
+            matching = [row for row in newest if await view.matches(filter_, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
             skipped = len(rows) - len(newest) + missed
-            return _rows_event(ring, list(map(view.summary, matching)), gone, skipped), True
+            return _rows_event(counts, list(map(view.summary, matching)), gone, skipped), True
 
-        await self._stream(read_news, _rows_event(ring), http)
+        await self._stream(read_news, _rows_event(_counts_of(ring)), http)
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
         """Send events `record`: each message as in a capture. `missed`: number that a slow reader missed."""
@@ -381,10 +381,13 @@ def is_ready(when: str, states: Collection[str]) -> bool:
     return enough(state == "ready" for state in states)
 
 
+def _counts_of(ring: LiveRing) -> dict[str, int]:
+    return {"first": ring.first, "last": ring.last, "messages": ring.position}
+
+
 def _rows_event(
-    ring: LiveRing, rows: Sequence[ShownRow] = (), gone: Sequence[int] = (), skipped: int = 0
+    counts: Mapping[str, int], rows: Sequence[ShownRow] = (), gone: Sequence[int] = (), skipped: int = 0
 ) -> bytes:
-    counts = {"first": ring.first, "last": ring.last, "messages": ring.position}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
 

@@ -120,7 +120,7 @@ async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Recor
     places: list[tuple[int, Row]] = []
     async with aclosing(view.walk()) as rows:
         async for row in rows:
-            if view.matches(wanted, row):
+            if await view.matches(wanted, row):
                 places += [(stored.position, row) for stored in row.messages]
     for position, row in sorted(places, key=itemgetter(0)):
         # The ring may have dropped the message meanwhile.
