@@ -104,6 +104,20 @@ async def test_clients_of_every_revision_are_served(then, now, autojump_clock):
         assert str(ROOTS["roots"][0]["uri"]) in result["content"][0]["text"]
 
 
+@pytest.mark.parametrize("capabilities", [{}, CAPABILITIES])
+@pytest.mark.parametrize("then", ERAS)
+async def test_a_client_is_asked_what_it_offers_and_not_awaited_for_ever(then, capabilities, autojump_clock):
+    tape = await taped(then, then)
+    async with open_stage(tape) as stage:
+        client = await stage.client(LEGACY, capabilities)
+        request_id = await client.start("tools/call", {"name": "x__ask"})
+        questions = 0
+        while (message := await client.receive()).get("id") != request_id or "method" in message:
+            questions += "id" in message
+    assert questions == len(capabilities)
+    assert message["result"]["content"]
+
+
 @pytest.mark.parametrize("now", ERAS)
 @pytest.mark.parametrize("then", ERAS)
 async def test_updates_come_again_in_their_order_to_who_subscribes(then, now, autojump_clock):

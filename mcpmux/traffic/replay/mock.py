@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.channels.channel import ignore_event
+from mcpmux.channels.questions import seconds_to_answer, unanswered
 from mcpmux.channels.tap import Tap
 from mcpmux.clients.legacy_session import AskClient
 from mcpmux.clients.service import Elsewhere, read_filter
@@ -58,9 +60,9 @@ from mcpmux.protocol.era import (
     upgrade_answer,
     upgrade_error,
 )
-from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, wishes_in
+from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, offers, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.client_outbox import ClientOutbox
@@ -243,7 +245,7 @@ class Mock:
             result = make_handshake(self.answers, requested)
         else:
             result = await self.play(captured, call, ignore_event, None)
-        session = MockSession(self, result, principal)
+        session = MockSession(self, result, call.params.get("capabilities"), principal)
         session.follow(captured)
         return session, result
 
@@ -325,12 +327,12 @@ class MockSession:
 
     ask_unasked: AskClient
 
-    def __init__(self, mock: Mock, result: Fields, principal: Principal) -> None:
-        """`result`: the answer to its `initialize`."""
+    def __init__(self, mock: Mock, result: Fields, capabilities: Raw | None, principal: Principal) -> None:
+        """`result`: the answer to its `initialize`. `capabilities`: of its client."""
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
         self.outbox = ClientOutbox(frozenset())
         self.principal = principal
-        self._mock = mock
+        self._mock, self._capabilities = mock, capabilities
         self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
 
     def take_notification(self, notification: Notification) -> None:
@@ -374,6 +376,7 @@ class MockSession:
         captured = self._mock.answers.find(call.method, call.params, self.revision)
         if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))
+        ask = partial(self._ask, ask)
         result = await self._answer(captured, call, notify, ask) if captured is not None else {}
         uri = call.text("uri") or ""
         if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
@@ -382,6 +385,14 @@ class MockSession:
             self._start_feed(uri, self._mock.answers.updates(uri, captured))
         self.follow(captured)
         return result
+
+    async def _ask(self, ask: AskClient, method: str, params: Fields) -> Fields:
+        """Ask the client for what it has declared, as long as a legacy session does. Raises RpcError."""
+        if not offers(self._capabilities, method, params):
+            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
+        with trio.move_on_after(seconds_to_answer(method)):
+            return await ask(method, params)
+        raise unanswered(method)
 
     async def _answer(self, captured: CapturedRequest, call: Call, notify: Notify, ask: AskClient) -> Fields:
         """Return the result in the session's revision, after its client has answered a server's questions."""
