@@ -113,10 +113,13 @@ class Drive(Work):
 
     async def run(self, started: float) -> None:
         """Drive from `started`, on the clock of trio, to the end. Cancelling it leaves no task."""
-        plan = self._plan
+        plan, profile = self._plan, self._plan.profile or ()
         self._begun = started + plan.warm_up
         self._until = self._begun + plan.duration
-        self._arrivals = self._plan_arrivals(started)
+        if profile and plan.warm_up > 0:  # which has the rate at which the profile begins
+            profile = (Ramp(profile[0].first, profile[0].first, plan.warm_up), *profile)
+        moments = arrivals(profile, self._random if plan.poisson else None)
+        self._arrivals = (started + moment for moment in moments)
         with self._scope:
             self._scope.deadline = self._until + plan.grace
             async with trio.open_nursery() as watching:
@@ -125,31 +128,20 @@ class Drive(Work):
                     for number, worker in enumerate(self._workers):
                         nursery.start_soon(self._work, worker, name=f"bench worker {number}")
                 watching.cancel_scope.cancel()
-        self.unfinished = self._finish() if self.stopped is None else self.in_flight
-        self.ended = min(trio.current_time(), self._until)
-
-    def _plan_arrivals(self, started: float) -> Iterator[float]:
-        """Yield the times of requests. The warm-up comes first, at the rate at which the profile begins."""
-        profile = self._plan.profile or ()
-        if profile and self._plan.warm_up > 0:
-            profile = (Ramp(profile[0].first, profile[0].first, self._plan.warm_up), *profile)
-        random = self._random if self._plan.poisson else None
-        return (started + moment for moment in arrivals(profile, random))
-
-    def _finish(self) -> int:
-        """Record as unfinished, when the time is over, what still waits, and what was due and not sent."""
         now = trio.current_time()
-        unfinished = self.in_flight
+        self.ended = min(now, self._until)
+        self.unfinished = self.in_flight
+        if self.stopped is not None:
+            return
         for worker in self._workers:
             if worker.sent is not None:
                 self._record(worker, now, UNFINISHED)
-        for intended in self._arrivals:
+        for intended in self._arrivals:  # which were due, but found no place
             if not self._may_begin(intended):
                 break
             over = max(now, intended)
             self._count(self._mix.next_ask().operation, intended, over, over, UNFINISHED, 0, 0)
-            unfinished += 1
-        return unfinished
+            self.unfinished += 1
 
     async def _work(self, worker: Worker) -> None:
         """Take turn after turn; a request that takes too long is cut off and the next one begins."""
@@ -208,11 +200,16 @@ class Drive(Work):
             self._record(worker, done, *answer[:3])
             if worker.scope.cancel_called:  # for this very request, whose answer came at the last moment
                 await trio.lowlevel.checkpoint()
-            if answer.lost is not None:
-                await self._note_lost(worker, answer.lost)
-                done = trio.current_time()
-            elif self._lost:
+            if answer.lost is None:
                 self._lost = 0
+                continue
+            if not self._lost:
+                self._lost_since = done
+            self._lost += 1
+            if self._lost >= DEAD_COUNT and done - self._lost_since >= DEAD_SECONDS:
+                self.stop(f"the server is gone: {worker.session.last_words or answer.lost}")
+            await trio.sleep(LOST_PAUSE)
+            done = trio.current_time()
         return done
 
     def _follow(self, worker: Worker, sent_bytes: int, received_bytes: int) -> Ask | None:
@@ -233,15 +230,6 @@ class Drive(Work):
         assert ask is not None and sent is not None
         self._count(ask.operation, worker.intended, sent, done, outcome, sent_bytes, received_bytes)
         worker.sent = None
-
-    async def _note_lost(self, worker: Worker, reason: str) -> None:
-        now = trio.current_time()
-        if not self._lost:
-            self._lost_since = now
-        self._lost += 1
-        if self._lost >= DEAD_COUNT and now - self._lost_since >= DEAD_SECONDS:
-            self.stop(f"the server is gone: {worker.session.last_words or reason}")
-        await trio.sleep(LOST_PAUSE)
 
     async def _watch(self) -> None:
         patience = self._plan.patience

@@ -101,15 +101,13 @@ def parse_operation(text: str) -> Operation:
     if verb == "complete" and subject and more:
         argument, _, value = more.partition(" ")
         return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
-    raise InvalidValue(f"unknown operation `{text}`; {_guess(verb, subject, more)}{EXPECTED}")
-
-
-def _guess(verb: str, subject: str, more: str) -> str:
-    if verb == "list" and not more:
-        near = closest(subject.lower(), LISTS)
-        return f"did you mean `list {near}`? " if near else ""
-    near = None if verb in SYNTAX else closest(verb.lower(), SYNTAX)
-    return f"did you mean `{' '.join(filter(None, (near, subject, more)))}`? " if near else ""
+    guess = None
+    if verb == "list" and not more and (near := closest(subject.lower(), LISTS)):
+        guess = f"list {near}"
+    elif verb not in SYNTAX and (near := closest(verb.lower(), SYNTAX)):
+        guess = f"{near} {subject} {more}".strip()
+    hint = f"did you mean `{guess}`? " if guess else ""
+    raise InvalidValue(f"unknown operation `{text}`; {hint}{EXPECTED}")
 
 
 Draw = Callable[[Random], T]

@@ -54,14 +54,14 @@ class Run:
     work: Drive | Push | Search | None = field(default=None, init=False)
     tally: Tally | None = field(default=None, init=False)
     results: Results | None = field(default=None, init=False)
-    _about_it: About | None = field(default=None, init=False)  # once the load has begun
+    _about: About | None = field(default=None, init=False)  # once the load has begun
 
     def so_far(self) -> Results | None:
         """Return the results until now; None before anything is measured."""
         now = trio.current_time()
-        if self.tally is None or self._about_it is None or now <= self.tally.begun:
+        if self.tally is None or self._about is None or now <= self.tally.begun:
             return None
-        return self.tally.results(self._about_it, now, generator_of(0.0, 0.0))
+        return self.tally.results(self._about, now, generator_of(0.0, 0.0))
 
     def stop(self, reason: str) -> None:
         """End the run now and keep what was measured."""
@@ -87,7 +87,7 @@ class Run:
                 except InvalidValue as mistake:
                     raise ConfigError([f"{self.upstream.name}: {mistake}"]) from None
                 self.work, self.tally = work, tally
-                self.results = await self._measure(work, sessions[0], tally)
+                self.results = await self._measure(work, sessions[0].facts.revision, tally)
         return self.results
 
     def _hear(self, session: int, notification: Notification) -> None:
@@ -113,13 +113,30 @@ class Run:
             return Search(plan, sessions, mix, tally, self._sleep_until, self._cpu)
         return Drive(plan, sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
 
-    async def _measure(self, work: Drive | Push | Search, session: Session, tally: Tally) -> Results:
+    async def _measure(self, work: Drive | Push | Search, revision: str, tally: Tally) -> Results:
+        plan, transport = self._plan, transport_of(self.upstream.target)
         when, started = datetime.now(UTC), trio.current_time()
+        place = {"transport": transport, "era": "modern" if is_modern(revision) else "legacy"}
+        about = self._about = About(
+            name=self.upstream.name,
+            target=self.upstream.target.display,
+            transport=transport,
+            revision=revision,
+            when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            load=LoadDescription(text=plan.describe(), settings={**plan.settings(), **place}),
+        )
         tally.start(started)
-        about = self._about_it = self._about(session, when)
         began, waited = self._cpu(), self._waited()
-        if isinstance(work, Drive):
-            self._announce_steps(tally)
+        profile = plan.profile or ()
+        constant = len(profile) == 1 and profile[0].first == profile[0].last
+        if isinstance(work, Drive) and not constant and len(profile) <= MOST_STEPS:
+            begun = tally.begun
+            for ramp in profile:
+                even = ramp.first == ramp.last
+                name = f"{ramp.first:g}/s" if even else f"{ramp.first:g}/s to {ramp.last:g}/s"
+                step = tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
+                begun += ramp.seconds
+                step.end(begun)
         await work.run(started)
         cpu, waited = self._cpu() - began, self._waited() - waited
         return tally.results(
@@ -129,31 +146,4 @@ class Run:
             fan_out=work.deliveries.results() if isinstance(work, Push) else None,
             unfinished=work.unfinished,
             stopped=work.stopped,
-        )
-
-    def _announce_steps(self, tally: Tally) -> None:
-        """Make each part of a rate that changes a step of the results."""
-        profile = self._plan.profile or ()
-        constant = len(profile) == 1 and profile[0].first == profile[0].last
-        if constant or len(profile) > MOST_STEPS:
-            return
-        begun = tally.begun
-        for ramp in profile:
-            even = ramp.first == ramp.last
-            name = f"{ramp.first:g}/s" if even else f"{ramp.first:g}/s to {ramp.last:g}/s"
-            step = tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
-            begun += ramp.seconds
-            step.end(begun)
-
-    def _about(self, session: Session, when: datetime) -> About:
-        plan, target, revision = self._plan, self.upstream.target, session.facts.revision
-        transport = transport_of(target)
-        place = {"transport": transport, "era": "modern" if is_modern(revision) else "legacy"}
-        return About(
-            name=self.upstream.name,
-            target=target.display,
-            transport=transport,
-            revision=revision,
-            when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            load=LoadDescription(text=plan.describe(), settings={**plan.settings(), **place}),
         )

@@ -104,8 +104,11 @@ _Spec = ctypes.c_long * 4
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
     """Open a timer of the kernel for exact waits of one task: trio waits whole milliseconds."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    descriptor = _create_timer(library) if library is not None else -1
+    library, descriptor = None, -1
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        if hasattr(library, "timerfd_create"):
+            descriptor = int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
     if library is None or descriptor < 0:
         yield trio.sleep_until
         return
@@ -127,10 +130,3 @@ def open_timer() -> Iterator[SleepUntil]:
         yield sleep_until
     finally:
         os.close(descriptor)
-
-
-def _create_timer(library: ctypes.CDLL) -> int:
-    """Return the descriptor of a timer; -1 when there is none."""
-    if sys.platform == "linux" and hasattr(library, "timerfd_create"):
-        return int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-    return -1

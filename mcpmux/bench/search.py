@@ -81,16 +81,14 @@ class Knee:
             self.failed, self.why = rate, why
         else:
             return
-        self.next = self._following()
-
-    def _following(self) -> float | None:
-        if self.failed is None:
-            assert self.held is not None
-            return self.held * 2 if self.held * 2 <= HIGHEST else None
-        low = self.held
-        if low is None:
-            return max(self.failed / 2, LOWEST) if self.failed > LOWEST else None
-        return None if self.failed <= low * (1 + CLOSE) else float(f"{(low * self.failed) ** 0.5:.3g}")
+        low, high = self.held, self.failed
+        if high is None:
+            assert low is not None
+            self.next = low * 2 if low * 2 <= HIGHEST else None
+        elif low is None:
+            self.next = max(high / 2, LOWEST) if high > LOWEST else None
+        else:
+            self.next = None if high <= low * (1 + CLOSE) else float(f"{(low * high) ** 0.5:.3g}")
 
     def describe(self) -> str:
         """Return the answer, in a sentence."""

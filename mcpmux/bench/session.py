@@ -127,8 +127,12 @@ class Session:
                 return await self._perform_once(chain, connection)
             if chain.ask.call.method in m.LISTS:
                 return await _walk(chain.ask.call, connection)
-            await self._subscribe(chain.ask.call.params)
-            return Answer(OK, size_of(chain.ask.call.params), 0)
+            params = chain.ask.call.params
+            with trio.CancelScope() as scope:  # a listen ends as soon as the server has agreed
+                await self.listen((text_of(params["uri"]) or "",), scope.cancel)
+            if not self.modern:
+                await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, params, {}))
+            return Answer(OK, size_of(params), 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
             if isinstance(error, SessionExpired) and self._connection is connection:
                 self._expired.set()
@@ -176,13 +180,6 @@ class Session:
         for uri in uris:
             await self.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}))
         agree()
-
-    async def _subscribe(self, params: Fields) -> None:
-        """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""
-        with trio.CancelScope() as scope:
-            await self.listen((text_of(params["uri"]) or "",), scope.cancel)
-        if not self.modern:
-            await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, params, {}))
 
     async def list_uris(self) -> tuple[str, ...]:
         """Return every resource that the server lists. Raises McpmuxError."""

@@ -210,7 +210,12 @@ class Tally:
             self._sum_up(1)
         if done > self._last:
             self._last = done
-        row = self._open.get(operation) or self._open_row(operation)
+        row = self._open.get(operation)
+        if row is None:
+            if operation not in self._wholes and len(self._wholes) >= MOST_OPERATIONS:
+                operation = OTHERS
+            self._wholes.setdefault(operation, Sums())
+            row = self._open.setdefault(operation, Sums())
         row.add(outcome, done - intended, done - sent, sent_bytes, received_bytes)
         if self._steps:
             self._step_at(intended).sums.add(outcome, done - intended, done - intended)
@@ -287,12 +292,6 @@ class Tally:
             examples=dict(self._examples),
             **more,
         )
-
-    def _open_row(self, operation: str) -> Sums:
-        if operation not in self._wholes and len(self._wholes) >= MOST_OPERATIONS:
-            operation = OTHERS
-        self._wholes.setdefault(operation, Sums())
-        return self._open.setdefault(operation, Sums())
 
     def _step_at(self, time: float) -> OpenStep:
         return next((step for step in reversed(self._steps) if step.began <= time), self._steps[0])

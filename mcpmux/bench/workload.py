@@ -185,7 +185,12 @@ def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
             left_out[reason] += 1
             continue
         if is_new:
-            asks.append(_ask_of(turn))
+            operation, subject = _LOADS[turn.method], None
+            if turn.method in NAMED.values():
+                operation += f" {text_of(turn.params.get('name')) or '?'}"
+            if turn.method == m.RESOURCES_READ:
+                subject = text_of(turn.params.get("uri"))
+            asks.append(Ask(operation, Call(turn.method, turn.params, {}), subject))
         order.append(numbers.setdefault(key, len(numbers)))
     return CapturedLoad(asks=tuple(asks), order=order, left_out=left_out)
 
@@ -203,11 +208,3 @@ def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
     if any(name in turn.params for name in _OF_ITS_TIME):
         return OF_ITS_TIME
     return None if turn.method in _LOADS else NO_LOAD
-
-
-def _ask_of(turn: Captured) -> Ask:
-    operation = _LOADS[turn.method]
-    if turn.method in NAMED.values():
-        operation += f" {text_of(turn.params.get('name')) or '?'}"
-    subject = text_of(turn.params.get("uri")) if turn.method == m.RESOURCES_READ else None
-    return Ask(operation, Call(turn.method, turn.params, {}), subject)

@@ -141,8 +141,12 @@ def compare_runs(name: str, old: Runs, new: Runs, sides: Sides = OLD_NEW) -> Com
         old_values, new_values = (_values(measure, part, runs) for runs in (old, new))
         if old_values and new_values:
             changes.append(_change(measure, part, old_values, new_values, paired))
-    notes = tuple(_notes(old, new, sides))
-    return Comparison(name, _basis(old, new, sides, paired), tuple(changes), notes, sides)
+    if sides == OLD_NEW:
+        basis = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
+    else:
+        basis = f"{len(old)} runs of each"
+    basis += ", in turns, pair by pair" if paired else ", all with all"
+    return Comparison(name, basis, tuple(changes), tuple(_notes(old, new, sides)), sides)
 
 
 def in_turns(old: Runs, new: Runs) -> bool:
@@ -183,14 +187,6 @@ def _values(name: str, part: str | None, runs: Runs) -> list[float]:
     of_run = MEASURES[name].of_run
     values = [of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
     return [value for value in values if value is not None]
-
-
-def _basis(old: Runs, new: Runs, sides: Sides, paired: bool) -> str:
-    if sides == OLD_NEW:
-        runs = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
-    else:
-        runs = f"{len(old)} runs of each"
-    return f"{runs}, in turns, pair by pair" if paired else f"{runs}, all with all"
 
 
 def _notes(old: Runs, new: Runs, sides: Sides) -> Iterable[str]:

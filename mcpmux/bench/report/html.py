@@ -19,7 +19,7 @@ import msgspec
 from mcpmux.bench.assertion import Judgement
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.tables import Cell, Part, Table, circumstances, differs, parts_of, verdicts_of
-from mcpmux.bench.results import Report, Results, Series, Step, by_name, pool
+from mcpmux.bench.results import Report, Results, Step, by_name, pool
 from mcpmux.format import rate_text, share_text, time_text
 from mcpmux.traffic.reading.histogram import Distribution
 
@@ -242,7 +242,16 @@ def chart(
         for has_value, piece in groupby(points, lambda point: point[1] is not None):
             if has_value:
                 ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
-                drawn.append(_path(list(ends), style, stairs))
+                (left, top), *others = ends
+                if not others:
+                    drawn.append(element("circle", class_=f"{style} dot", cx=left, cy=top, r="1.8"))
+                    continue
+                steps = (
+                    f"H{one:.1f}V{other:.1f}" if stairs else f"L{one:.1f} {other:.1f}"
+                    for one, other in others
+                )
+                path = f"M{left:.1f} {top:.1f}{''.join(steps)}"
+                drawn.append(element("path", class_=f"{style} line", d=path))
     items = (element("li", element("i", ""), text, class_=style) for style, text in (*named, *legend))
     box = f"0 0 {x.end + RIGHT:.0f} {y.start + BOTTOM:.0f}"
     return element(
@@ -269,14 +278,6 @@ def grid(x: Scale, y: Scale) -> Iterator[Markup]:
     yield text_at(x.label, "middle", (x.start + x.end) / 2, y.start + BOTTOM - 8, "label")
     turned = f"translate(14 {(y.end + y.start) / 2:.0f}) rotate(-90)"
     yield element("text", y.label, class_="label", text_anchor="middle", transform=turned)
-
-
-def _path(points: Sequence[tuple[float, float]], style: str, stairs: bool) -> Markup:
-    (x, y), *others = points
-    if not others:
-        return element("circle", class_=f"{style} dot", cx=x, cy=y, r="1.8")
-    steps = (f"H{x:.1f}V{y:.1f}" if stairs else f"L{x:.1f} {y:.1f}" for x, y in others)
-    return element("path", class_=f"{style} line", d=f"M{x:.1f} {y:.1f}{''.join(steps)}")
 
 
 def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
@@ -339,10 +340,6 @@ def _over_time(one: Results) -> Iterator[Markup]:
     seconds = math.fsum(series.widths())
     ticks = [tick for tick in even_ticks(seconds, 8, number_text) if tick[0] < seconds * 0.97]
     x = across("seconds measured", [*ticks, (seconds, number_text(seconds))], HALF)
-    yield element("div", _rates(one, series, x), _latencies(series, x), class_="pair")
-
-
-def _rates(one: Results, series: Series, x: Scale) -> Markup:
     rates, widths, whole = series.rates(), series.widths(), one.overall()
     starts = [place * series.seconds for place in range(len(rates))]
     failures = [count / width if width else 0.0 for count, width in zip(series.errors, widths, strict=True)]
@@ -356,17 +353,15 @@ def _rates(one: Results, series: Series, x: Scale) -> Markup:
     points = [*zip(starts, rates, strict=True), (starts[-1] + widths[-1], rates[-1])]
     legend = [("bad", f"errors ({share_text(whole.error_share)})")] if whole.failed else []
     title, caption = "Throughput over time", "What arrived in each stretch of time."
-    lines = {"answers without error": points}
-    return chart(title, caption, x, y, lines, stairs=True, marks=bars, legend=legend)
+    answers = {"answers without error": points}
+    throughput = chart(title, caption, x, y, answers, stairs=True, marks=bars, legend=legend)
 
-
-def _latencies(series: Series, x: Scale) -> Markup:
     columns = {"p50": series.p50, "p99": series.p99, "max": series.most}
     y = latency_axis([value for column in columns.values() for value in column if value is not None], HALF)
     middles = [(index + 0.5) * series.seconds for index in range(len(series.count))]
     lines = {name: zip(middles, column, strict=True) for name, column in columns.items()}
     caption = f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}."
-    return chart("Latency over time", caption, x, y, lines)
+    yield element("div", throughput, chart("Latency over time", caption, x, y, lines), class_="pair")
 
 
 def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
