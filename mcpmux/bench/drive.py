@@ -115,10 +115,10 @@ class Drive(Work):
         """Drive from `started`, on the clock of trio, to the end. Cancelling it leaves no task."""
         plan, profile = self._plan, self._plan.profile or ()
         self._begun = started + plan.warm_up
-        self._until = self._begun + plan.duration
+        self._until = self._begun + plan.measured
         if profile and plan.warm_up > 0:  # which has the rate at which the profile begins
             profile = (Ramp(profile[0].first, profile[0].first, plan.warm_up), *profile)
-        moments = arrivals(profile, self._random if plan.poisson else None)
+        moments = arrivals(profile, None if plan.even else self._random)
         self._arrivals = (started + moment for moment in moments)
         with self._scope:
             self._scope.deadline = self._until + plan.grace
@@ -232,7 +232,7 @@ class Drive(Work):
         worker.sent = None
 
     async def _watch(self) -> None:
-        patience = self._plan.patience
+        patience = self._plan.timeout
         while True:
             await trio.sleep(min(WATCH_SECONDS, patience))
             overdue = trio.current_time() - patience

@@ -1,4 +1,4 @@
-"""The plan of a benchmark, with all defaults, whose parts go together. Pure.
+"""The plan of a benchmark: what a user may say of it, all defaults, and which parts go together. Pure.
 
 A session is one conversation (a process, a socket, an HTTP session), a connection one socket. Over HTTP each
 request in flight takes a connection; all other transports carry any number of requests over the one
@@ -8,20 +8,28 @@ connection that a session is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 from urllib.parse import urlsplit
 
+import attrs
 from attrs import Factory, field, frozen
 
-from mcpmux.bench.assertion import OF_RUN, Assertion
-from mcpmux.bench.operation import Operation, matches
+from mcpmux.bench.assertion import OF_RUN, Assertion, check_parts, check_together, parse_assertion
+from mcpmux.bench.operation import Operation, matches, parse_operation
 from mcpmux.bench.schedule import Profile, parse_rate
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Missing, Stdio, Tcp, Unix, Upstream
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.model import transport_of
-from mcpmux.config.report import InvalidValue
+from mcpmux.config.reading import find_scalar, read_document, structure
+from mcpmux.config.report import InvalidValue, suggest
+from mcpmux.config.scalars import Choice, Duration, Flag, Scalar, Seconds, Text, Whole
+from mcpmux.errors import ConfigError, Problem
+from mcpmux.hosts.document import with_lines
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import SUPPORTED
 
 SEARCH_SECONDS = 3600.0  # a search has no fixed end, but some 20 rates
 
@@ -29,13 +37,115 @@ CLIENTS = 8  # of the closed model
 IN_FLIGHT = 256  # of the open model
 SECONDS = 10.0
 COUNT = 1_000_000  # turns: the default limit should not be reached in a short run
-PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
+PLACES_LIMIT = 10_000  # of clients, sessions and connections
+RUNS_LIMIT = 100
+FAR = 10**15  # as far as whole numbers go in a scenario
+CHECKS = ("length", "hash")
 DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
 
 
+Places: TypeAlias = Annotated[int, Whole(1, PLACES_LIMIT)]
+Condition: TypeAlias = Annotated[Assertion, Text(make=parse_assertion)]
+
+
+class Rate(Text, frozen=True):
+    """A rate as on the command line, or a number."""
+
+    def read(self, value: object) -> Any:
+        """See Text."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return super().read(f"{Decimal(str(value)):f}" if is_number else value)
+
+
+class Shown(NamedTuple):
+    """How the command line shows a setting. `option`: its name there, if it is not the key of a scenario."""
+
+    help: str
+    metavar: str = ""
+    option: str | None = None
+
+
 @frozen(kw_only=True)
-class Plan:
+class LoadSettings:
+    """What a user may say of a load. Each is an option of the command line, and a key of a scenario in TOML.
+
+    rate = "50..500/1m"
+    timeout = "5s"
+
+    [[flows]]                # one client takes these steps in turn
+    weight = 3
+    pause = "200ms"          # between them
+    steps = ["list tools", 'tool echo {"text": "{{n}}"}']
+    """
+
+    flows: Annotated[tuple[Flow, ...], Shown("An operation to ask for; see above.", "OPERATION", "--do")] = ()
+    clients: Annotated[Places, Shown(f"Closed model: number of clients. Default {CLIENTS}.")] | None = None
+    think: Annotated[float, Duration(off=True), Shown("Pause of a client after each response.")] = 0.0
+    rate: (
+        Annotated[str, Rate(), Shown("Open model: requests a second, whatever the server does.", "RATE")]
+        | None
+    ) = None
+    even: Annotated[bool, Flag(), Shown("Send at even intervals, not at random ones (Poisson).")] = False
+    duration: Annotated[Seconds, Shown(f"Time to measure. Default {SECONDS:g}s.")] | None = None
+    count: Annotated[int, Whole(1, FAR), Shown(f"Most requests to send. Default {COUNT:,}.")] | None = None
+    warm_up: Annotated[float, Duration(off=True), Shown("Time before measuring.")] = 1.0
+    timeout: Annotated[Seconds, Shown("Time for a response.")] = 10.0
+    runs: Annotated[int, Whole(1, RUNS_LIMIT), Shown("Runs of each target, in turns.")] = 1
+    sessions: Annotated[Places, Shown("Number of MCP sessions.")] = 1
+    connections: Annotated[Places, Shown("HTTP connections. Default: one for each in flight.")] | None = None
+    in_flight: Annotated[Places, Shown(f"Most requests in flight. With --rate {IN_FLIGHT}.")] | None = None
+    find_max: Annotated[tuple[Condition, ...], Shown("Find the highest rate at which it holds.", "COND")] = ()
+    push: (
+        Annotated[
+            Operation,
+            Text(make=parse_operation),
+            Shown("Change a resource by it: how soon do all sessions hear?", "OPERATION"),
+        ]
+        | None
+    ) = None
+    resources: Annotated[Places, Shown("Number of resources for --push.")] = 1
+    assert_: Annotated[tuple[Condition, ...], Shown("Exit with code 1 if it does not hold.", "COND")] = ()
+    abort_on_fail: Annotated[
+        bool, Flag(), Shown("End as soon as an upper limit of an --assert is passed.")
+    ] = False
+    check: Annotated[str, Choice(CHECKS), Shown("Check that contents stay the same.")] | None = None
+    revision: Annotated[str, Choice(SUPPORTED), Shown("Speak this revision. Default: the newest.")] | None = (
+        None
+    )
+    seed: Annotated[int, Whole(-FAR, FAR), Shown("The same seed sends the same requests.")] = 1
+
+
+class Setting(NamedTuple):
+    """A field of LoadSettings. `scalar`: how it is read, or each of `several` values; None for flows."""
+
+    name: str
+    type: Any
+    default: Any
+    scalar: Scalar | None
+    several: bool
+    shown: Shown
+
+    @classmethod
+    def of(cls, attribute: attrs.Attribute[Any]) -> Setting:
+        """Return the setting that a field declares."""
+        type_, scalar = find_scalar(attribute.type)
+        value, *metadata = get_args(type_)
+        several = get_origin(value) is tuple
+        if several:
+            _, scalar = find_scalar(get_args(value)[0])
+        shown = next(each for each in metadata if isinstance(each, Shown))
+        return cls(attribute.name, attribute.type, attribute.default, scalar, several, shown)
+
+
+SETTINGS = {
+    each.name.rstrip("_"): Setting.of(each) for each in attrs.fields(attrs.resolve_types(LoadSettings))
+}
+"""Key of a scenario -> its setting."""
+
+
+@frozen(kw_only=True)
+class Plan(LoadSettings):
     """A benchmark of one target: what is asked, how much, over how many sessions and connections.
 
     `clients` or `rate` says which model it is: in the open one `profile` has the arrivals. `count`: most
@@ -45,35 +155,21 @@ class Plan:
     asked instead of flows. `runs`: how often each target is measured.
     """
 
-    flows: tuple[Flow, ...] = ()
-    clients: int | None = None
-    rate: str | None = None
-    poisson: bool = True
-    seconds: float | None = None
-    count: int | None = None
-    warm_up: float = 1.0
-    think: float = 0.0
-    patience: float = PATIENCE_SECONDS
-    connections: int | None = None
-    sessions: int = 1
-    in_flight: int | None = None
-    check: str | None = None
-    revision: str | None = None
-    seed: int = 1
-    find_max: tuple[Assertion, ...] = ()
-    push: Operation | None = None
-    resources: int = 1
     captured: CapturedLoad | None = None
-    runs: int = 1
-    profile: Profile | None = field(default=Factory(lambda plan: plan._read_rate(), takes_self=True))
-
-    def _read_rate(self) -> Profile | None:
-        return None if self.rate is None else parse_rate(self.rate, self.seconds or SECONDS)
+    profile: Profile | None = field(
+        default=Factory(
+            lambda plan: None if plan.rate is None else parse_rate(plan.rate, plan.duration or SECONDS),
+            takes_self=True,
+        )
+    )
 
     def __attrs_post_init__(self) -> None:
+        check_together(self.find_max)
         for wrong, text in self._mistakes():
             if wrong:
                 raise InvalidValue(text)
+        check_together(self.assert_)
+        check_parts(self.assert_, self.operation_names())
 
     def _mistakes(self) -> Iterator[tuple[object, str]]:
         """Yield whether parts do not go together, and what to do about it."""
@@ -81,8 +177,9 @@ class Plan:
         clients, captured = self.clients is not None, self.captured is not None
         yield rate and clients, "a rate and a number of clients exclude each other: arrivals need no clients"
         yield rate and self.think, "think time belongs to clients; at a rate nobody thinks"
-        own = "/" in rate and self.seconds is not None
+        own = "/" in rate and self.duration is not None
         yield own, "the rate says itself how long it takes; leave the duration out"
+        yield self.abort_on_fail and not self.assert_, "--abort-on-fail: needs an --assert"
         yield captured and self.flows, "a capture says what is asked: leave operations and flows out"
         if self.find_max:
             odd = [each.text for each in self.find_max if each.part is not None or each.measure in OF_RUN]
@@ -109,21 +206,21 @@ class Plan:
         return IN_FLIGHT if self.in_flight is None else self.in_flight
 
     @property
-    def duration(self) -> float:
+    def measured(self) -> float:
         """Seconds that are measured, after the warm-up."""
         if self.profile is None:
-            return self.seconds or SECONDS
+            return self.duration or SECONDS
         return math.fsum(ramp.seconds for ramp in self.profile)
 
     @property
     def grace(self) -> float:
         """Seconds that answers are waited for after that."""
-        return min(GRACE_SECONDS, self.patience)
+        return min(GRACE_SECONDS, self.timeout)
 
     @property
     def longest(self) -> float:
         """Seconds that it may take at most, from the first request on."""
-        return SEARCH_SECONDS if self.find_max else self.warm_up + self.duration + self.grace
+        return SEARCH_SECONDS if self.find_max else self.warm_up + self.measured + self.grace
 
     def connections_each(self, upstream: Upstream) -> int:
         """Return the connections that each session may have. Raises InvalidValue if that is impossible."""
@@ -152,7 +249,7 @@ class Plan:
             "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
             "captured": self.captured.fingerprint() if self.captured is not None else None,
             "clients": None if self.rate is not None else self.workers,
-            "poisson": self.poisson if self.rate is not None else None,
+            "poisson": not self.even if self.rate is not None else None,
             "in_flight": self.workers,
             "find_max": [condition.text for condition in self.find_max],
             "push": self.push.text if self.push is not None else None,
@@ -167,7 +264,7 @@ class Plan:
             model = f"the highest rate with {' and '.join(condition.text for condition in self.find_max)}"
         elif self.rate is not None:
             rate = f"arrivals at {self.rate}" if "/" in self.rate else f"{self.rate} a second"
-            model = f"{rate}, {'Poisson' if self.poisson else 'even'}"
+            model = f"{rate}, {'even' if self.even else 'Poisson'}"
         elif self.push is not None:
             model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
         else:
@@ -216,3 +313,21 @@ def is_remote(upstream: Upstream) -> bool:
     if isinstance(target, Stdio | Unix | Missing):
         return False
     return not is_loopback(target.host if isinstance(target, Tcp) else urlsplit(target.url).hostname or "")
+
+
+def read_scenario(file: str, stdin: Callable[[], bytes]) -> dict[str, Any]:
+    """Return the settings in a file, `stdin()` for "-", by name. Raises ConfigError with every mistake."""
+    source = read_document(file, stdin)
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, raw in source.table.items():
+        if key not in SETTINGS:
+            problems.append(Problem((key,), suggest(key, SETTINGS)))
+            continue
+        values[SETTINGS[key].name], mistakes = structure(SETTINGS[key].type, raw)
+        # The place in a condition takes further lines.
+        short = (mistake._replace(text=mistake.text.partition("\n")[0]) for mistake in mistakes)
+        problems += [mistake.under(key) for mistake in short]
+    if problems:
+        raise with_lines(ConfigError(problems, source.origin), source)
+    return values

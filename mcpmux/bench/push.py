@@ -60,7 +60,7 @@ class Push(Work):
                 async with trio.open_nursery() as asking:
                     for session in self._sessions[1:]:
                         asking.start_soon(nursery.start, self._listen, session)
-                with trio.move_on_after(self._plan.duration):
+                with trio.move_on_after(self._plan.measured):
                     await self._make()
             nursery.cancel_scope.cancel()
         self.ended = trio.current_time()
@@ -96,7 +96,7 @@ class Push(Work):
             began = trio.current_time()
             self.deliveries.change(uri, began)
             answer = Answer(TIMEOUT, 0, 0)
-            with trio.move_on_after(plan.patience):
+            with trio.move_on_after(plan.timeout):
                 answer = await self._sessions[0].perform(ask)
             self._count(ask.operation, began, began, trio.current_time(), *answer[:3])
             if answer.outcome != OK:
@@ -106,7 +106,7 @@ class Push(Work):
                     self.stop("the changes fail")
             else:
                 failures = 0
-                with trio.move_on_after(plan.patience):
+                with trio.move_on_after(plan.timeout):
                     while not self.deliveries.complete(uri):
                         self._to_tell = trio.Event()
                         await self._to_tell.wait()

@@ -38,7 +38,7 @@ def estimate(plan: Plan) -> str:
     """Return a sentence about how long a search takes."""
     first = plan.profile[0].first if plan.profile is not None else FIRST_RATE
     doublings = max(1, ceil(log2(max(EXAMPLE_RATE / first, 1))) + 1)
-    seconds, rates, majority = plan.seconds or PROBE_SECONDS, doublings + BISECTIONS, TRIES // 2 + 1
+    seconds, rates, majority = plan.duration or PROBE_SECONDS, doublings + BISECTIONS, TRIES // 2 + 1
     least, most = (
         tries * rates * (plan.warm_up + seconds + REST_SECONDS) / 60 for tries in (majority, TRIES)
     )
@@ -157,7 +157,7 @@ class Search(Work):
     async def run(self, started: float) -> None:
         """Probe until the knee is known, the server is gone, or it is stopped."""
         tally, random = self._tally, Random(self._plan.seed)
-        seconds = self._plan.seconds or PROBE_SECONDS
+        seconds = self._plan.duration or PROBE_SECONDS
         while (rate := self.knee.next) is not None and self.stopped is None:
             probe = evolve(self._plan, find_max=(), profile=(Ramp(rate, rate, seconds),))
             started = trio.current_time()

@@ -144,9 +144,9 @@ async def test_a_drive_keeps_nothing_of_its_requests(autojump_clock, open_model:
     for seconds in (5.0, 50.0):
         recorder = Counter()
         model: dict[str, Any] = (
-            {"rate": "100", "poisson": False, "in_flight": 4} if open_model else {"clients": 4}
+            {"rate": "100", "even": True, "in_flight": 4} if open_model else {"clients": 4}
         )
-        plan = Plan(seconds=seconds, warm_up=0.0, **model)
+        plan = Plan(duration=seconds, warm_up=0.0, **model)
         server = DelayedServer(lambda _at, _number: 0.02)
         drive = Drive(plan, server.sessions, ping_mix(), recorder.record, Random(1))
         await drive.run(trio.current_time())

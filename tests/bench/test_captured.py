@@ -160,7 +160,7 @@ async def test_a_whole_capture_is_measured_in_either_era(autojump_clock, revisio
     load = load_of(dialogues, with_tools=False)
     assert turn.method == READ
     server = make_server(revision)
-    plan = Plan(captured=load, clients=1, count=8, warm_up=0.0, seconds=10.0)
+    plan = Plan(captured=load, clients=1, count=8, warm_up=0.0, duration=10.0)
     results = await Run(upstream("x"), plan, Place(server).open, cpu=lambda: 0.0).measure()
     assert results is not None
     assert {name: (part.count, part.errors) for name, part in results.operations.items()} == {

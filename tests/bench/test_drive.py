@@ -13,11 +13,11 @@ STALL_FROM, STALL_TO = 3.0, 5.0
 
 
 def open_load(rate: str = "100/10s", workers: int = 256, **more: object) -> Plan:
-    return Plan(**{"rate": rate, "in_flight": workers, "poisson": False, "warm_up": 0.0, **more})  # type: ignore[arg-type]
+    return Plan(**{"rate": rate, "in_flight": workers, "even": True, "warm_up": 0.0, **more})  # type: ignore[arg-type]
 
 
 def closed_load(clients: int, seconds: float = 10, **more: object) -> Plan:
-    return Plan(**{"clients": clients, "seconds": seconds, "warm_up": 0.0, **more})  # type: ignore[arg-type]
+    return Plan(**{"clients": clients, "duration": seconds, "warm_up": 0.0, **more})  # type: ignore[arg-type]
 
 
 def stall(now: float, _number: int) -> float:
@@ -26,7 +26,7 @@ def stall(now: float, _number: int) -> float:
 
 
 async def test_constant_delay_is_reported_as_it_is(autojump_clock) -> None:
-    for load in (open_load(), open_load(poisson=True), closed_load(4)):
+    for load in (open_load(), open_load(even=False), closed_load(4)):
         recording, _, _ = await drive(DelayedServer(lambda *_: 0.02), load)
         for percent in (1, 50, 99, 99.9):
             assert recording.percentile(percent) == pytest.approx(0.02, rel=0.001)
@@ -115,7 +115,7 @@ async def test_steps_are_offered_one_after_another(autojump_clock) -> None:
 
 async def test_request_without_answer_times_out_and_the_next_goes_on(autojump_clock) -> None:
     server = DelayedServer(lambda _now, number: 1000 if number == 3 else 0.1)
-    recording, _, _ = await drive(server, closed_load(1, patience=2))
+    recording, _, _ = await drive(server, closed_load(1, timeout=2))
     outcomes = [record.outcome for record in recording.records]
     assert outcomes.count("timeout") == 1
     assert outcomes.count("ok") > 70
@@ -126,7 +126,7 @@ async def test_request_without_answer_times_out_and_the_next_goes_on(autojump_cl
 async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(autojump_clock) -> None:
     """Check requests that could not leave: no answer comes from second 5 on, and ten fit."""
     server = DelayedServer(lambda now, _: 0.01 if now < 5 else 1000)
-    recording, ending, started = await drive(server, open_load(workers=10, patience=60))
+    recording, ending, started = await drive(server, open_load(workers=10, timeout=60))
     unfinished = [record for record in recording.records if record.outcome == "unfinished"]
     assert len(recording.records) == 1000
     assert len(unfinished) == ending.unfinished == 500
@@ -156,7 +156,7 @@ async def test_lost_connections_now_and_then_end_nothing(autojump_clock) -> None
 
 async def test_the_same_seed_asks_at_the_same_times(autojump_clock) -> None:
     async def moments(seed: int) -> list[float]:
-        load = open_load(poisson=True)
+        load = open_load(even=False)
         recording, _, started = await drive(DelayedServer(lambda *_: 0.01), load, seed)
         return [round(record.intended - started, 6) for record in recording.records]
 

@@ -102,7 +102,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 @ERAS
 async def test_reads_are_measured_in_both_eras(autojump_clock, revision: str) -> None:
-    results = await measure(Place(make_server(revision)), clients=2, seconds=1.0)
+    results = await measure(Place(make_server(revision)), clients=2, duration=1.0)
     assert results.about.revision == revision
     (read,) = results.operations.values()
     assert read.count == 200
@@ -114,7 +114,7 @@ async def test_reads_are_measured_in_both_eras(autojump_clock, revision: str) ->
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN])
 async def test_every_revision_can_be_forced(autojump_clock, revision: str) -> None:
     server = make_server(revision)
-    results = await measure(Place(server), clients=1, seconds=0.1, revision=revision)
+    results = await measure(Place(server), clients=1, duration=0.1, revision=revision)
     assert results.about.revision == revision
     handshakes = [message["params"] for message in server.seen if message.get("method") == "initialize"]
     assert [params["protocolVersion"] for params in handshakes] == ([] if revision == MODERN else [revision])
@@ -122,7 +122,7 @@ async def test_every_revision_can_be_forced(autojump_clock, revision: str) -> No
 
 async def test_a_server_of_another_revision_is_told(autojump_clock) -> None:
     with pytest.raises(BaseException) as caught:
-        await measure(Place(make_server(LEGACY)), revision="2025-03-26", seconds=1.0)
+        await measure(Place(make_server(LEGACY)), revision="2025-03-26", duration=1.0)
     (error,) = leaves(caught.value)
     assert str(error) == "it does not speak revision 2025-03-26; it answered with 2025-11-25"
 
@@ -130,7 +130,7 @@ async def test_a_server_of_another_revision_is_told(autojump_clock) -> None:
 @ERAS
 async def test_lists_are_walked_to_their_end(autojump_clock, revision: str) -> None:
     server = make_server(revision)
-    results = await measure(Place(server), do=["list"], clients=1, count=5, seconds=1.0)
+    results = await measure(Place(server), do=["list"], clients=1, count=5, duration=1.0)
     assert results.operations["list resources"].count == 5
     assert server.pages == {("resources/list", cursor): 5 for cursor in (None, "3", "6", "9")}
 
@@ -138,7 +138,7 @@ async def test_lists_are_walked_to_their_end(autojump_clock, revision: str) -> N
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
 async def test_subscriptions_are_taken_and_given_back(autojump_clock, revision: str) -> None:
     server = Subscribable(revision)
-    results = await measure(Place(server), do=["subscribe memo:*"], clients=1, count=6, seconds=1.0)
+    results = await measure(Place(server), do=["subscribe memo:*"], clients=1, count=6, duration=1.0)
     (subscribe,) = results.operations.values()
     assert (subscribe.count, subscribe.errors) == (6, {})
     assert server.subscribed == set()
@@ -151,7 +151,7 @@ async def test_wrong_answers_are_errors_when_reads_are_checked(autojump_clock) -
         copies = {uri: list(answers) for uri, answers in texts.items()}
         server = make_server(MODERN, handlers={"resources/read": read_after(0.01, copies)})
         results = await measure(
-            Place(server), do=["read memo:1", "read memo:2"], clients=1, count=200, seconds=10.0, check=check
+            Place(server), do=["read memo:1", "read memo:2"], clients=1, count=200, duration=10.0, check=check
         )
         failing = [part for part in results.operations.values() if part.errors]
         assert len(failing) == wrong
@@ -172,7 +172,7 @@ async def test_errors_are_counted_by_kind(autojump_clock) -> None:
 
     server = make_server(MODERN, tools=[], handlers={"tools/call": call})
     do = ["tool fine", "tool missing", "tool fail", "tool strange"]
-    results = await measure(Place(server), do=do, clients=1, count=40, seconds=10.0)
+    results = await measure(Place(server), do=do, clients=1, count=40, duration=10.0)
     kinds = {name: set(part.errors) for name, part in results.operations.items()}
     assert kinds == {
         "tool fine": set(),
@@ -188,7 +188,7 @@ async def test_errors_are_counted_by_kind(autojump_clock) -> None:
 
 async def test_sessions_share_the_clients(autojump_clock) -> None:
     servers = [make_server(LEGACY) for _ in range(3)]
-    results = await measure(Place(*servers), clients=6, sessions=3, seconds=0.5)
+    results = await measure(Place(*servers), clients=6, sessions=3, duration=0.5)
     assert results.connections.count == 3
     reads = [sum(m.get("method") == "resources/read" for m in server.seen) for server in servers]
     assert min(reads) >= 99
@@ -203,7 +203,7 @@ async def test_a_server_that_dies_leaves_what_was_measured(autojump_clock) -> No
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill)
-        results = await measure(place, clients=1, seconds=60.0)
+        results = await measure(place, clients=1, duration=60.0)
     assert results.stopped == "the server is gone: nobody there"
     (read,) = results.operations.values()
     assert read.count - read.failed == pytest.approx(200, abs=2)
@@ -214,7 +214,7 @@ async def test_stopping_keeps_what_was_measured(autojump_clock) -> None:
     place = Place(make_server(MODERN))
     run = Run(
         upstream("x"),
-        Plan(clients=2, seconds=60.0, warm_up=0.0),
+        Plan(clients=2, duration=60.0, warm_up=0.0),
         place.open,
         cpu=lambda: 0.0,
         waited=lambda: 0.0,
@@ -260,7 +260,7 @@ async def test_what_the_server_has_not_is_told(autojump_clock, settings: dict[st
 
 async def test_a_server_with_nothing_but_tools_is_asked_for_them(autojump_clock) -> None:
     server = ScriptedServer(MODERN, tools=[])
-    results = await measure(Place(server), clients=1, count=3, seconds=1.0)
+    results = await measure(Place(server), clients=1, count=3, duration=1.0)
     assert set(results.operations) == {"list tools"}
 
 
@@ -320,7 +320,7 @@ async def test_pushes_are_timed_and_counted(autojump_clock, revision: str) -> No
     servers += [Telling(revision, world, 0.02, times=2), Telling(revision, world, 0.02, times=0)]
     place = Place(changer, *servers)
     results = await measure(
-        place, push=PUSH, sessions=4, resources=3, count=6, seconds=60.0, patience=1.0, revision=revision
+        place, push=PUSH, sessions=4, resources=3, count=6, duration=60.0, timeout=1.0, revision=revision
     )
     pushes = results.fan_out
     assert pushes is not None

@@ -74,7 +74,7 @@ def test_a_search_that_ends_early_says_what_it_knows(outcomes: list[str | None])
 
 def looking_at(server: DelayedServer, tally: Tally, warm_up: float = 0.0) -> Search:
     conditions = (parse_assertion("p99<50ms"),)
-    plan = Plan(find_max=conditions, rate="20", in_flight=64, poisson=False, seconds=5, warm_up=warm_up)
+    plan = Plan(find_max=conditions, rate="20", in_flight=64, even=True, duration=5, warm_up=warm_up)
     return Search(plan, server.sessions, ping_mix(), tally, trio.sleep_until, lambda: 0.0)
 
 
@@ -111,6 +111,6 @@ async def test_search_of_a_server_that_dies_ends_with_what_is_known(autojump_clo
 
 
 def test_the_time_of_a_search_counts_its_rates_and_their_tries() -> None:
-    plan = Plan(find_max=(parse_assertion("p99<50ms"),), seconds=4.8, warm_up=1.0)
+    plan = Plan(find_max=(parse_assertion("p99<50ms"),), duration=4.8, warm_up=1.0)
     # 50, 100 … 1,600, and four rates between two of these; 4.8 s with a warm-up and a pause are 6.
     assert estimate(plan).endswith("a search that ends at 1,000/s takes 2.0 to 3.0 min")

@@ -55,7 +55,7 @@ def good(results: Results) -> int:
 async def test_a_lost_session_is_opened_again_and_the_run_goes_on(autojump_clock, revision: str) -> None:
     """Two clients, an answer each 10 ms, for 4 seconds; the stream ends after one second."""
     place = Mortal(revision, life=1.005, deaths=1)
-    results = await measure(place, clients=2, seconds=4.0)
+    results = await measure(place, clients=2, duration=4.0)
     assert results.stopped is None
     assert len(place.opened) == 2
     assert place.opened[1] - place.opened[0] == pytest.approx(1.005 + PAUSE_SECONDS, abs=0.02)
@@ -66,7 +66,7 @@ async def test_a_lost_session_is_opened_again_and_the_run_goes_on(autojump_clock
 
 async def test_openings_that_fail_are_counted_and_tried_again(autojump_clock) -> None:
     place = Mortal(MODERN, life=1.005, deaths=1, down=3)
-    results = await measure(place, clients=1, seconds=6.0)
+    results = await measure(place, clients=1, duration=6.0)
     assert results.stopped is None
     assert results.connections.errors == {"connection lost": 3}
     assert (results.connections.count, results.connections.lost) == (5, 1)
@@ -76,7 +76,7 @@ async def test_openings_that_fail_are_counted_and_tried_again(autojump_clock) ->
 
 async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock) -> None:
     place = Mortal(LEGACY, life=0.205, deaths=1000)
-    results = await measure(place, clients=3, seconds=3600.0)
+    results = await measure(place, clients=3, duration=3600.0)
     assert (results.stopped or "").startswith("the server is gone: ")
     assert len(place.opened) == 1 + REOPENINGS
     assert results.connections.lost == 1 + REOPENINGS
@@ -85,7 +85,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(autojump_clock) ->
 
 async def test_a_server_that_holds_for_a_while_is_opened_without_limit(autojump_clock) -> None:
     place = Mortal(LEGACY, life=STEADY_SECONDS + 1, deaths=1000, answer=0.2)
-    results = await measure(place, clients=1, seconds=10 * (STEADY_SECONDS + 1))
+    results = await measure(place, clients=1, duration=10 * (STEADY_SECONDS + 1))
     assert results.stopped is None
     assert len(place.opened) == pytest.approx(10, abs=1)
     assert len(place.opened) > REOPENINGS + 2
@@ -94,7 +94,7 @@ async def test_a_server_that_holds_for_a_while_is_opened_without_limit(autojump_
 async def test_a_session_that_is_being_opened_at_the_end_holds_nothing_up(autojump_clock) -> None:
     place = Mortal(LEGACY, life=1.005, deaths=1, down=4)
     began = trio.current_time()
-    results = await measure(place, clients=1, seconds=2.0, patience=0.5)
+    results = await measure(place, clients=1, duration=2.0, timeout=0.5)
     assert results.stopped is None
     assert trio.current_time() - began < 3.0
     assert set(results.overall().errors) <= {"connection lost", "timeout", "unfinished"}

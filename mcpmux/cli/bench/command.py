@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,7 @@ import click
 from click import option
 from click.core import ParameterSource
 
-from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
-from mcpmux.bench.operation import parse_operation
-from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
-from mcpmux.bench.scenario import ASSERT, CHECKS, PLACES_LIMIT, read_scenario
+from mcpmux.bench.plan import FAR, SETTINGS, Plan, is_remote, read_scenario
 from mcpmux.bench.search import estimate
 from mcpmux.bench.workload import CapturedLoad, load_of, parse_flow
 from mcpmux.cli.bench.report import check_writable, read_old, report
@@ -36,13 +33,9 @@ from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic.replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Duration
-from mcpmux.protocol.revisions import SUPPORTED
+from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
 
 OTHER_FILES = 64  # of the process itself
-RUNS_LIMIT = 100
-PARAMETERS = {"duration": "seconds", "timeout": "patience", "flows": "operations", ASSERT: "assertions"}
-"""What options with other names than those of keys in a scenario are called here."""
 FILES_EACH = 3  # of a session: a connection and what is opened with it, or the pipes of a process
 
 
@@ -109,21 +102,38 @@ def read_captured(files: tuple[Path, ...], upstream: str | None, with_tools: boo
     return load
 
 
-DURATION = Parsed("DURATION", Duration().read)
-DURATION_OR_0 = Parsed("DURATION", Duration(off=True).read)
-OPERATION = Parsed("OPERATION", parse_operation)
-FLOW = Parsed("OPERATION", parse_flow)
-CONDITION = Parsed("COND", parse_assertion)
-PLACES = click.IntRange(1, PLACES_LIMIT)
-RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each setting of a load, of the type that a scenario accepts."""
+    for key, each in reversed(SETTINGS.items()):
+        shown: dict[str, Any] = {"show_default": True}
+        match each.scalar:
+            case Flag():
+                shown["is_flag"] = True
+            case Whole(low=low, high=high):
+                least, most = (None if abs(limit) == FAR else int(limit) for limit in (low, high))
+                shown["type"] = click.INT if least is None else click.IntRange(least, most)
+            case Choice(words=words):
+                shown["type"] = click.Choice(words)
+            case Duration(read=read):
+                shown["type"] = Parsed("DURATION", read)
+                shown["show_default"] = f"{each.default:g}s" if each.default else False
+            case Text(read=read):
+                shown["type"] = Parsed(each.shown.metavar, read)
+            case None:
+                shown["type"] = Parsed(each.shown.metavar, parse_flow)
+        name = each.shown.option or f"--{key.replace('_', '-')}"
+        shown |= {"default": each.default, "multiple": each.several, "help": each.shown.help}
+        command = option(name, each.name, **shown)(command)
+    return command
+
+
 def unsaid(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a scenario that the command line lacks."""
+    """Return the settings of a scenario that the command line lacks."""
     source_of = click.get_current_context().get_parameter_source
-    options = {PARAMETERS.get(key, key): value for key, value in scenario.items()}
-    return {name: options[name] for name in options if source_of(name) is ParameterSource.DEFAULT}
+    return {name: scenario[name] for name in scenario if source_of(name) is ParameterSource.DEFAULT}
 
 
 HIDDEN = frozenset({"token", "headers", "upstreams", "targets"})  # parameters that may have secrets in them
@@ -149,7 +159,6 @@ class Recorded(click.Command):
 @upstream_option
 @credentials_options
 @option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
-@option("--do", "operations", multiple=True, type=FLOW, help="An operation to ask for; see above.")
 @option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
 @option("--capture", multiple=True, type=PATH, metavar="FILE|DIR", help="Send the requests of a capture.")
 @option(
@@ -158,30 +167,11 @@ class Recorded(click.Command):
     help="Send what mcpmux sent to this upstream, not what clients sent.",
 )
 @option("--with-tools", is_flag=True, help="Also call the tools of a capture.")
-@option("--clients", type=PLACES, help=f"Closed model: number of clients. Default {CLIENTS}.")
-@option("--think", type=DURATION_OR_0, default=0.0, help="Pause of a client after each response.")
-@option("--rate", metavar="RATE", help="Open model: requests a second, whatever the server does.")
-@option("--even", is_flag=True, help="Send at even intervals, not at random ones (Poisson).")
-@option("--duration", "seconds", type=DURATION, help=f"Time to measure. Default {SECONDS:g}s.")
-@option("--count", type=click.IntRange(1), help=f"Most requests to send. Default {COUNT:,}.")
-@option("--warm-up", type=DURATION_OR_0, default=1.0, show_default="1s", help="Time before measuring.")
-@option("--timeout", "patience", type=DURATION, default=10.0, show_default="10s", help="Time for a response.")
-@option("--runs", type=RUNS, default=1, show_default=True, help="Runs of each target, in turns.")
-@option("--sessions", type=PLACES, default=1, show_default=True, help="Number of MCP sessions.")
-@option("--connections", type=PLACES, help="HTTP connections. Default: one for each in flight.")
-@option("--in-flight", type=PLACES, help=f"Most requests in flight. With --rate {IN_FLIGHT}.")
-@option("--find-max", multiple=True, type=CONDITION, help="Find the highest rate at which it holds.")
-@option("--push", type=OPERATION, help="Change a resource by it: how soon do all sessions hear?")
-@option("--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push.")
-@option("--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold.")
-@option("--abort-on-fail", is_flag=True, help="End as soon as an upper limit of an --assert is passed.")
+@settings_options
 @option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
 @option("--json", type=FILE, help="Write all results as JSON; - is standard output.")
 @option("--csv", type=FILE, help="Write the numbers as CSV.")
 @option("--html", type=FILE, help="Write a report with plots as one file.")
-@option("--check", type=click.Choice(CHECKS), help="Check that contents stay the same.")
-@option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
-@option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
 @option("--allow-remote", is_flag=True, help="Put load on other machines too.")
 @quiet_option
 def bench(
@@ -232,16 +222,12 @@ def bench(
       mcpmux bench 'python old.py' 'python new.py' --runs 5
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
+    settings = {name: options[name] for name in (each.name for each in SETTINGS.values())}
     if options["scenario"] is not None:
-        options |= unsaid(read_scenario(options["scenario"], sys.stdin.buffer.read))
+        settings |= unsaid(read_scenario(options["scenario"], sys.stdin.buffer.read))
     captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
     try:
-        check_together(options["find_max"])
-        own = {field.name for field in attrs.fields(Plan)} & options.keys()
-        settings = {name: options[name] for name in own}
-        plan = Plan(flows=options["operations"], captured=captured, poisson=not options["even"], **settings)
-        check_together(options["assertions"])
-        check_parts(options["assertions"], plan.operation_names())
+        plan = Plan(captured=captured, **settings)
     except InvalidValue as mistake:
         raise Mistake(str(mistake)) from None
     chosen, limits = find_targets(targets, only, upstreams, credentials)
@@ -250,11 +236,9 @@ def bench(
     old = read_old(options["compare"])
     files = {kind: options[kind] for kind in ("json", "csv", "html") if options[kind] is not None}
     check_writable(files.values())
-    if options["abort_on_fail"] and not options["assertions"]:
-        raise Mistake("--abort-on-fail: needs an --assert")
     if plan.find_max:
         tell(estimate(plan))
-    bench = Bench(chosen, plan, limits, options["assertions"] if options["abort_on_fail"] else ())
+    bench = Bench(chosen, plan, limits)
     run(bench.measure)
     written = click.get_current_context().meta[WRITTEN]
-    raise click.exceptions.Exit(report(bench, files, old, options["assertions"], written))
+    raise click.exceptions.Exit(report(bench, files, old, plan.assert_, written))

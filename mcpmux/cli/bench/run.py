@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from mcpmux.bench.assertion import Assertion, find_lost
+from mcpmux.bench.assertion import find_lost
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import Results
 from mcpmux.bench.run import Run
@@ -49,7 +49,6 @@ class Bench:
     _upstreams: Sequence[Upstream]
     _plan: Plan
     _limits: Limits
-    _aborting: Sequence[Assertion] = ()  # conditions that end a run when they do not hold
     _runs: list[Run] = field(factory=list, init=False)  # under way
     _turn: int = field(default=0, init=False)  # their number, from 1
     results: list[Results] = field(factory=list)
@@ -80,7 +79,7 @@ class Bench:
     async def _watch(self, turns: int) -> None:
         names, plan = [upstream.name for upstream in self._upstreams], self._plan
         title = " · ".join(names) if len(names) < MANY else f"{len(names)} targets"
-        with LiveView(ERR, title, None if plan.find_max else plan.warm_up + plan.duration) as view:
+        with LiveView(ERR, title, None if plan.find_max else plan.warm_up + plan.measured) as view:
             while True:
                 await trio.sleep(VIEW_SECONDS)
                 now = trio.current_time()
@@ -116,7 +115,7 @@ class Bench:
     async def _measure(self, run: Run) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                if self._aborting:
+                if self._plan.abort_on_fail:
                     nursery.start_soon(self._abort, run)
                 await run.measure()
                 nursery.cancel_scope.cancel()
@@ -130,7 +129,7 @@ class Bench:
         while True:
             await trio.sleep(ABORT_SECONDS)
             results = run.so_far()
-            if results is not None and (reason := find_lost(self._aborting, results)) is not None:
+            if results is not None and (reason := find_lost(self._plan.assert_, results)) is not None:
                 run.stop(reason)
                 return
 
