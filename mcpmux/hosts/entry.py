@@ -259,7 +259,11 @@ def _make_table(entry: Table, around: Surroundings) -> tuple[Table, list[str]]:
         close = next((key for key in entry if key not in _READ and closest(key, _STARTS, 0.8)), None)
         hint = f"; is `{close}` one of them?" if close is not None else ""
         raise NotTakenOver(f"it has neither a command nor a URL{hint}")
-    table |= _read_tools(entry)
+    included = [_names(entry[key]) for key in _INCLUDED if isinstance(entry.get(key), list)]
+    if selected := [names for names in included if names != ["*"]]:
+        table["include_tools"] = selected[0]
+    if excluded := [name for key in _EXCLUDED for name in _names(entry.get(key))]:
+        table["exclude_tools"] = excluded
     notes = [note for key, note in _NOTED.items() if entry.get(key)]
     if urls:
         if around.host is not OTHER and str(urls[0]).partition(":")[0] in ("unix", "pipe"):
@@ -269,8 +273,17 @@ def _make_table(entry: Table, around: Surroundings) -> tuple[Table, list[str]]:
             table["transport"] = "sse"
     else:
         table.pop("headers", None)
-        table |= _read_env(entry.get("env"), notes)
-        table |= _find_folder(table.get("cwd"), around)
+        env: dict[str, str] = {}
+        for name, value in _table(entry.get("env")).items():
+            if value is None:
+                notes.append("the host app takes a variable away from it, which mcpmux cannot do")
+            else:
+                env[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        if env:
+            table["env"] = env
+        if around.project is not None:  # the folder in which it is started there
+            cwd = table.get("cwd")
+            table["cwd"] = _inside(around.project, cwd if isinstance(cwd, str) else "")
     unit, timeout = around.host.timeout_seconds, entry.get("timeout")
     if unit is not None and isinstance(timeout, int | float) and timeout > 0:
         table.setdefault("timeouts", {"tools/call": round(timeout * unit, 3)})
@@ -279,35 +292,9 @@ def _make_table(entry: Table, around: Surroundings) -> tuple[Table, list[str]]:
     return table, list(dict.fromkeys(notes))
 
 
-def _read_tools(entry: Table) -> Table:
-    """Return the selection of its tools; {} for all of them."""
-    included = [_names(entry[key]) for key in _INCLUDED if isinstance(entry.get(key), list)]
-    included = [names for names in included if names != ["*"]]
-    excluded = [name for key in _EXCLUDED for name in _names(entry.get(key))]
-    selected = {"include_tools": included[0]} if included else {}
-    return selected | ({"exclude_tools": excluded} if excluded else {})
-
-
 def _names(value: object) -> list[str]:
     """Return names of tools, without the arguments of Gemini CLI's `name(arguments)`."""
     return [name.partition("(")[0] for name in _texts(value)]
-
-
-def _read_env(value: object, notes: list[str]) -> Table:
-    env: dict[str, str] = {}
-    for name, each in _table(value).items():
-        if each is None:
-            notes.append("the host app takes a variable away from it, which mcpmux cannot do")
-        else:
-            env[name] = str(each).lower() if isinstance(each, bool) else str(each)
-    return {"env": env} if env else {}
-
-
-def _find_folder(cwd: object, around: Surroundings) -> Table:
-    """Return `cwd`, which in a project is its folder by default."""
-    if around.project is None:
-        return {} if cwd is None else {"cwd": cwd}
-    return {"cwd": _inside(around.project, cwd if isinstance(cwd, str) else "")}
 
 
 def is_mcpmux(table: Table) -> bool:

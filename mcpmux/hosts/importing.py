@@ -165,7 +165,18 @@ def render(servers: Sequence[tuple[Gathered, Table]], before: str = _HEAD) -> st
 
     Raises ConfigError when no table can follow `before`.
     """
-    text = "\n".join([before, *(_render_one(server, table) for server, table in servers)])
+    parts = [before]
+    for server, table in servers:
+        comments = [
+            f"{source.place.host.title}, {source.name}: {source.place.path}"
+            + (f" (project {source.place.project})" if source.place.project is not None else "")
+            for source in server.sources
+        ]
+        comments += dict.fromkeys(note for source in server.sources for note in source.notes)
+        shown = table if server.enabled else {"enabled": False, **table}
+        lines = "".join(f"# {printable(comment)}\n" for comment in comments)
+        parts.append(lines + format_table((UPSTREAMS, server.name), shown))
+    text = "\n".join(parts)
     try:
         tables = upstreams_in(parse(text, "toml"))
     except ConfigError:
@@ -173,16 +184,3 @@ def render(servers: Sequence[tuple[Gathered, Table]], before: str = _HEAD) -> st
     if any(server.name not in tables for server, _ in servers):
         raise ConfigError(["new upstreams cannot be put behind its text"])
     return text
-
-
-def _render_one(server: Gathered, table: Table) -> str:
-    comments = [
-        f"{source.place.host.title}, {source.name}: {source.place.path}"
-        + (f" (project {source.place.project})" if source.place.project is not None else "")
-        for source in server.sources
-    ]
-    comments += dict.fromkeys(note for source in server.sources for note in source.notes)
-    if not server.enabled:
-        table = {"enabled": False, **table}
-    lines = "".join(f"# {printable(comment)}\n" for comment in comments)
-    return lines + format_table((UPSTREAMS, server.name), table)

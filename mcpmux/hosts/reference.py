@@ -57,17 +57,15 @@ def translate(value: Any, around: Surroundings, rules: str | None = None) -> Any
         return {key: translate(member, around, rules) for key, member in value.items()}
     if isinstance(value, list):
         return [translate(item, around, rules) for item in value]
-    return _translate_text(value, around, rules) if isinstance(value, str) else value
-
-
-def _translate_text(text: str, around: Surroundings, rules: str) -> str:
+    if not isinstance(value, str):
+        return value
     if rules == LITERAL:
-        return escape(text)
+        return escape(value)
     if rules in (SHELL, DOLLAR):
-        return (_SHELL if rules == SHELL else _DOLLAR).sub(_translate_shell, text)
+        return (_SHELL if rules == SHELL else _DOLLAR).sub(_translate_shell, value)
     if rules == OWN:
-        return _OWN.sub(lambda match: _translate_own(match, around), text)
-    return _EDITOR.sub(lambda match: _translate_editor(match["inner"], around), text)
+        return _OWN.sub(lambda match: _translate_own(match, around), value)
+    return _EDITOR.sub(lambda match: _translate_editor(match["inner"], around), value)
 
 
 def _translate_shell(match: re.Match[str]) -> str:

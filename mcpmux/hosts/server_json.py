@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -352,14 +353,6 @@ def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
         raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
 
 
-def _is_here(url: str) -> bool:
-    """Return whether a URL is one of this machine."""
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
-
-
 def _name_package(package: Package, kind: _Kind) -> str:
     name, version = package.identifier, package.version
     is_file = package.registry_type == "npm" and (_ARCHIVE.search(name) or _ARCHIVE.search(version))
@@ -414,7 +407,12 @@ def _find_url_effects(url: str) -> dict[str, str]:
     authority = re.split(r"[/?#]", filled.partition("://")[2], maxsplit=1)[0]
     if "@" in authority or "\\" in authority:
         return {url: _MASKED}
-    return {url: _CLEAR} if filled.startswith("http:") and not _is_here(filled) else {}
+    if not filled.startswith("http:"):
+        return {}
+    with suppress(ValueError):
+        if is_loopback(urlsplit(filled).hostname or ""):
+            return {}
+    return {url: _CLEAR}
 
 
 # Values.
@@ -477,7 +475,13 @@ class _Reading:
         if len(present) < len(pieces):
             self.left_out.append(key)
             return None
-        return _join(present)
+        joined = ""
+        for is_reference, group in groupby(present, itemgetter(1)):
+            text = "".join(text for text, _ in group)
+            if is_reference and joined.endswith("$"):
+                raise NotTakenOver("a `$` stands before one of its variables, which mcpmux cannot say")
+            joined += text if is_reference else escape(text)  # only references are expanded
+        return joined
 
     def _read_piece(self, text: str, whole: Input) -> Piece | None:
         inner = whole.variables.get(text[1:-1]) if _IN_BRACES.fullmatch(text) else None
@@ -498,14 +502,3 @@ class _Reading:
         about += [f"one of {', '.join(given.choices)}"] if given.choices else []
         self.asked[variable] = "; ".join(about)
         return reference(variable), True
-
-
-def _join(pieces: list[Piece]) -> str:
-    """Return the text that our configuration reads as the pieces: only references are expanded."""
-    joined = ""
-    for is_reference, group in groupby(pieces, itemgetter(1)):
-        text = "".join(text for text, _ in group)
-        if is_reference and joined.endswith("$"):
-            raise NotTakenOver("a `$` stands before one of its variables, which mcpmux cannot say")
-        joined += text if is_reference else escape(text)
-    return joined
