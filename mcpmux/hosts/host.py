@@ -31,6 +31,8 @@ class Host:
     `user_files`: a folder of `find_folders` and a path in it; mcpmux is installed in the first one.
     `project_files`: paths in a project. `servers`: the key path of its servers. `references`: a word of those
     above. `timeout_seconds`: the unit of a server's `timeout`, None where that is not about tool calls.
+    `url_member`: of the entry of a server at a URL; None for a host app that takes no URL. `command_type` and
+    `url_type`: the `type` that entries of both kinds must have, "" for none.
     """
 
     name: str
@@ -43,13 +45,29 @@ class Host:
     timeout_seconds: float | None = None
     file_variable: str | None = None
     """An environment variable that names the file."""
+    url_member: str | None = "url"
+    command_type: str = ""
+    url_type: str = ""
 
 
 CLINE_FILE = "settings/cline_mcp_settings.json"
 
 _HOSTS = (
-    Host("claude-desktop", "Claude Desktop", (("apps", "Claude/claude_desktop_config.json"),)),
-    Host("claude-code", "Claude Code", (("claude", ".claude.json"),), (".mcp.json",), references=SHELL),
+    Host(
+        "claude-desktop",
+        "Claude Desktop",
+        (("apps", "Claude/claude_desktop_config.json"),),
+        url_member=None,
+    ),
+    Host(
+        "claude-code",
+        "Claude Code",
+        (("claude", ".claude.json"),),
+        (".mcp.json",),
+        references=SHELL,
+        command_type="stdio",
+        url_type="http",
+    ),
     Host("cursor", "Cursor", (("home", ".cursor/mcp.json"),), (".cursor/mcp.json",), references=EDITOR),
     Host(
         "vscode",
@@ -58,6 +76,8 @@ _HOSTS = (
         (".vscode/mcp.json",),
         servers=("servers",),
         references=EDITOR,
+        command_type="stdio",
+        url_type="http",
     ),
     Host(
         "windsurf",
@@ -65,6 +85,7 @@ _HOSTS = (
         # The second belongs to its plugins for other editors.
         (("home", ".codeium/windsurf/mcp_config.json"), ("home", ".codeium/mcp_config.json")),
         references=EDITOR,
+        url_member="serverUrl",
     ),
     Host(
         "zed",
@@ -89,6 +110,7 @@ _HOSTS = (
         (".gemini/settings.json",),
         references=DOLLAR,
         timeout_seconds=0.001,
+        url_member="httpUrl",
     ),
     Host(
         "goose",
@@ -97,6 +119,8 @@ _HOSTS = (
         format="yaml",
         servers=("extensions",),
         timeout_seconds=1,
+        url_member="uri",
+        url_type="streamable_http",
     ),
     Host(
         "cline",
@@ -106,6 +130,7 @@ _HOSTS = (
         references=EDITOR,
         timeout_seconds=1,
         file_variable="CLINE_MCP_SETTINGS_PATH",
+        url_type="streamableHttp",
     ),
 )
 

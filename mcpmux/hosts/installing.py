@@ -32,7 +32,6 @@ from mcpmux.protocol.envelope import value_at
 NAME: Final = "mcpmux"
 BACKUP_SUFFIX: Final = ".before-mcpmux"
 
-_TYPED = ("claude-code", "vscode")  # their entries have the transport of a server
 _GOOSE_TIMEOUT = 300  # seconds, as Goose itself writes it
 _EMPTY = ("env", "envs", "env_keys", "headers")
 
@@ -181,21 +180,17 @@ def make_entry(host: Host, command: Sequence[str]) -> dict[str, Any]:
             "env_keys": [],
             "timeout": _GOOSE_TIMEOUT,
         }
-    kind = {"type": "stdio"} if host.name in _TYPED else {}
+    kind = {"type": host.command_type} if host.command_type else {}
     return {**kind, "command": program, "args": args}
-
-
-_URL_MEMBERS = {"windsurf": "serverUrl", "gemini": "httpUrl", "goose": "uri"}
-_URL_TYPES = {"claude-code": "http", "vscode": "http", "cline": "streamableHttp", "goose": "streamable_http"}
 
 
 def describe_entry(host: Host, url: str) -> str | None:
     """Return the text to put into the host app's file for mcpmux at a URL; None where it takes no URL."""
-    if host.name == "claude-desktop":
+    if host.url_member is None:
         return None
-    kind = {"type": _URL_TYPES[host.name]} if host.name in _URL_TYPES else {}
+    kind = {"type": host.url_type} if host.url_type else {}
     more = {"enabled": True, "name": NAME, "timeout": _GOOSE_TIMEOUT} if host.name == "goose" else {}
-    entry = {**kind, _URL_MEMBERS.get(host.name, "url"): url, **more}
+    entry = {**kind, host.url_member: url, **more}
     return put("", host.format, _path_of(host), entry)
 
 
