@@ -16,10 +16,16 @@ import trio
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import StoreTrouble, login_file
-from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.group import Group
-from mcpmux.cli.options import DEFAULT_FILE, Parsed, load_config, quiet_option, upstream_json_option
+from mcpmux.cli.options import (
+    DEFAULT_FILE,
+    Parsed,
+    config_option,
+    load_config,
+    quiet_option,
+    upstream_json_option,
+)
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, Missing, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
@@ -34,15 +40,7 @@ SECONDS_A_MINUTE = 60
 A_NAME = Parsed("NAME", Text("letters, digits, and . _ @ -, at most 64", PRINCIPAL_NAME.pattern).read)
 A_SCOPE = Parsed("TEXT", Text("printable text without spaces and quotes", SCOPE.pattern).read)
 
-config_option = click.option(
-    "-c",
-    "--config",
-    default=DEFAULT_FILE,
-    show_default=True,
-    metavar="FILE",
-    help="The configuration file.",
-    shell_complete=complete_file,
-)
+file_option = config_option("The configuration file.", DEFAULT_FILE)
 
 
 @click.group(cls=Group)
@@ -58,7 +56,7 @@ def auth() -> None:
 
 @auth.command()
 @click.argument("upstream")
-@config_option
+@file_option
 @click.option("--scope", "scopes", multiple=True, help="An additional scope to request. May be repeated.")
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 @click.option(
@@ -108,7 +106,7 @@ COLUMNS: Columns = {
 
 
 @auth.command()
-@config_option
+@file_option
 @upstream_json_option
 def status(config: str, as_json: bool) -> None:
     """Show the OAuth state of every upstream. No server is contacted, and no token is shown.
@@ -126,7 +124,7 @@ def status(config: str, as_json: bool) -> None:
 
 @auth.command()
 @click.argument("upstream")
-@config_option
+@file_option
 @quiet_option
 def logout(upstream: str, config: str) -> None:
     """Delete the login at UPSTREAM.

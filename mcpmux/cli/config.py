@@ -12,10 +12,9 @@ from typing import Any
 import attrs
 import click
 
-from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json, tell
 from mcpmux.cli.group import Group
-from mcpmux.cli.options import choose_config, load_config, upstream_json_option
+from mcpmux.cli.options import choose_config, config_argument, load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Missing, Secret, Stdio, Upstream
 from mcpmux.config.expansion import MASK
@@ -62,7 +61,7 @@ def schema() -> None:
 
 
 @config.command("show")
-@click.argument("config", required=False, shell_complete=complete_file)
+@config_argument
 def show_config(config: str | None) -> None:
     """Print all settings of a configuration as TOML, with defaults and without secrets.
 
@@ -134,7 +133,7 @@ def access() -> None:
 
 
 @access.command()
-@click.argument("config", required=False, shell_complete=complete_file)
+@config_argument
 @click.option("--principal", default="", help="Name of the principal. Default: an unauthenticated client.")
 @click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
 @click.option("--method", help="read, subscribe, call, get, complete, or a method such as resources/read.")

@@ -147,8 +147,14 @@ class Credentials(NamedTuple):
 
             tell(f"{TOKEN_VARIABLE} is not sent to {origin.url}; {ADDRESS_VARIABLE}={origin.url} allows that")
             return self.given
-        if self.address is not None and _address_of(self.address) != origin:
-            return self.given
+        if self.address is not None:
+            try:
+                allowed = HttpOrigin.from_url(as_http(as_url(self.address)))
+            except ValueError:
+                problem = f"{ADDRESS_VARIABLE}: expected a URL such as https://mux.example.com"
+                raise ConfigError([problem]) from None
+            if allowed != origin:
+                return self.given
         return {**self.given, "Authorization": self.ambient}
 
 
@@ -156,13 +162,6 @@ def _secret(text: str) -> Secret:
     """Return the value of a header. Raises InvalidValue."""
     value: Secret = HEADER_VALUE.read(text)
     return value
-
-
-def _address_of(text: str) -> HttpOrigin:
-    try:
-        return HttpOrigin.from_url(as_http(as_url(text)))
-    except ValueError:
-        raise ConfigError([f"{ADDRESS_VARIABLE}: expected a URL such as https://mux.example.com"]) from None
 
 
 def credentials_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,9 +187,26 @@ def credentials_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+stdio_option: Decorator = click.option(
+    "--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout."
+)
+config_argument: Decorator = click.argument("config", required=False, shell_complete=complete_file)
 target_argument: Decorator = click.argument("target", shell_complete=complete_file)
 quiet_option: Decorator = log_level_option("error")
 """For a command whose output says everything."""
+
+
+def config_option(text: str, default: str | None = None) -> Decorator:
+    """Return the option `-c`, which names a configuration file; `text` is its help."""
+    return click.option(
+        "-c",
+        "--config",
+        default=default,
+        show_default=default is not None,
+        metavar="FILE",
+        help=text,
+        shell_complete=complete_file,
+    )
 
 
 # TARGET or CONFIG: a configuration file, or one server by its URL or command line.
@@ -235,7 +251,15 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
     """
     added = parse_upstream_arguments(upstreams)
     if target is not None:
-        config = _read_target(as_url(target))
+        target = as_url(target)
+        if _is_server(target):
+            config = Config(upstreams=(parse_upstream_argument(target),))
+        elif not target:
+            raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
+        elif target != STANDARD_INPUT and not _exists(target):
+            raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
+        else:
+            config = read_config(target, os.environ, lambda: sys.stdin.buffer.read(CONFIG_BYTES + 1))
         redact_logs(Redactor(config.redaction))
         config = attrs.evolve(config, upstreams=(*config.upstreams, *added))
     elif added:
@@ -259,32 +283,24 @@ def load_targets(targets: Sequence[str], credentials: Credentials) -> list[Confi
     configuration file says itself what its servers are shown.
     """
     configs = [load_config(target) for target in targets]
-    origins = [_origin_of(target, config) for target, config in zip(targets, configs, strict=True)]
-    hosts = dict.fromkeys(origin.url for origin in origins if origin is not None)
+    origins: dict[int, HttpOrigin] = {}  # of servers at URLs, by their number
+    for number, (target, config) in enumerate(zip(targets, configs, strict=True)):
+        server = config.upstreams[0].target if as_url(target).startswith(URL_STARTS) else None
+        if isinstance(server, Http | WebSocket):
+            origins[number] = HttpOrigin.from_url(as_http(server.url))
+    hosts = dict.fromkeys(origin.url for origin in origins.values())
     if credentials.given and len(hosts) != 1:
         place = (
             f"one host, and these are {len(hosts)}: {', '.join(hosts)}" if hosts else "a TARGET that is a URL"
         )
         raise ConfigError([f"--token and --header are for {place}"])
-    return [
-        config if origin is None else _shown(config, credentials.headers_for(origin))
-        for origin, config in zip(origins, configs, strict=True)
-    ]
-
-
-def _origin_of(target: str, config: Config) -> HttpOrigin | None:
-    """Return the origin of a server at a URL; None for all that has no header fields, or has its own."""
-    if not as_url(target).startswith(URL_STARTS):
-        return None
-    place = config.upstreams[0].target
-    return HttpOrigin.from_url(as_http(place.url)) if isinstance(place, Http | WebSocket) else None
-
-
-def _shown(config: Config, headers: Mapping[str, Secret]) -> Config:
-    (upstream,) = config.upstreams
-    assert isinstance(upstream.target, Http | WebSocket)
-    server = attrs.evolve(upstream.target, headers={**upstream.target.headers, **headers})
-    return attrs.evolve(config, upstreams=(attrs.evolve(upstream, target=server),))
+    for number, origin in origins.items():
+        (upstream,) = configs[number].upstreams
+        assert isinstance(upstream.target, Http | WebSocket)
+        headers = {**upstream.target.headers, **credentials.headers_for(origin)}
+        shown = attrs.evolve(upstream, target=attrs.evolve(upstream.target, headers=headers))
+        configs[number] = attrs.evolve(configs[number], upstreams=(shown,))
+    return configs
 
 
 def as_url(target: str) -> str:
@@ -293,16 +309,6 @@ def as_url(target: str) -> str:
     if match is None or _exists(target):
         return target
     return f"http://{target}" if match[4] else f"http://{target}{HttpListener(port=0).path}"
-
-
-def _read_target(target: str) -> Config:
-    if _is_server(target):
-        return Config(upstreams=(parse_upstream_argument(target),))
-    if not target:
-        raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
-    if target != STANDARD_INPUT and not _exists(target):
-        raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
-    return read_config(target, os.environ, lambda: sys.stdin.buffer.read(CONFIG_BYTES + 1))
 
 
 def complete_server(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:

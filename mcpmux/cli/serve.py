@@ -18,16 +18,17 @@ import trio
 from mcpmux import __version__, app
 from mcpmux.app import ConfigFile
 from mcpmux.app.sharing import Hello, SharedMux, SharedPlace, ensure, join, noting_admin, pipe
-from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
     HTTP,
     LEVELS,
     LISTEN,
     choose_config,
+    config_argument,
     is_file,
     load_config,
     log_level_option,
+    stdio_option,
     upstream_option,
 )
 from mcpmux.cli.process import allow_clients, run
@@ -45,9 +46,9 @@ JOIN_TRIES = 3  # of a host app that starts while an unused shared mcpmux ends
 
 
 @click.command()
-@click.argument("config", required=False, shell_complete=complete_file)
+@config_argument
 @upstream_option
-@click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
+@stdio_option
 @click.option("--view", help="The view that the program on stdin and stdout gets; see [views].")
 @click.option("--http", multiple=True, type=HTTP, help="Address to listen on. May be repeated.")
 @click.option(
@@ -141,7 +142,7 @@ def serve(
             for _ in range(JOIN_TRIES):
                 if ensure(place):
                     break
-                if serve_through(place, loaded):
+                if run(serve_through, place, loaded):
                     return
             else:
                 raise TransportError(f"the shared mcpmux ended {JOIN_TRIES} times; its log is {place.log}")
@@ -170,16 +171,12 @@ def find_shared_place(config: Config, file: str) -> SharedPlace | None:
         return None
 
 
-def serve_through(place: SharedPlace, config: Config) -> bool:
+async def serve_through(place: SharedPlace, config: Config) -> bool:
     """Serve the program on stdin and stdout by the shared mcpmux. Return False if that has ended before.
 
     Raises TransportError.
     """
     hello = Hello(view=config.listeners.stdio_view or "", environ=place.fingerprints())
-    return bool(run(_pass_through, place, hello))
-
-
-async def _pass_through(place: SharedPlace, hello: Hello) -> bool:
     with open_stdio() as own:
         joined = await join(place, hello)
         if joined is None:

@@ -12,9 +12,8 @@ from mcpmux.app.view_contents import Seen, for_everybody, look_as
 from mcpmux.cli import console
 from mcpmux.cli.client.listing import KINDS
 from mcpmux.cli.client.visit import open_visit
-from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns
-from mcpmux.cli.options import complete_view, json_option, load_config, split_config
+from mcpmux.cli.options import complete_view, config_argument, json_option, load_config, split_config
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config
 from mcpmux.config.report import hint_at
@@ -30,7 +29,7 @@ COLUMNS: Columns = {
 
 
 @click.command()
-@click.argument("config", required=False, shell_complete=complete_file)
+@config_argument
 @click.argument("name", required=False, shell_complete=complete_view)
 @click.option("--diff", "other", metavar="OTHER", help="Compare with this view.")
 @click.option("--principal", help="Apply the access rules for this principal. Default: they are left out.")

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 import trio
 
-from mcpmux.cli.completion import Items, complete_file, offer, run_shortly
+from mcpmux.cli.completion import Items, offer, run_shortly
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import ANYWHERE, Decorator, choose_config, load_config, quiet_option
+from mcpmux.cli.options import ANYWHERE, Decorator, choose_config, config_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
@@ -231,19 +231,13 @@ token_option: Decorator = click.option(
 ca_option: Decorator = click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
 
 
-config_option: Decorator = click.option(
-    "-c",
-    "--config",
-    metavar="FILE",
-    help="Configuration file of the running mcpmux. Default: mcpmux.toml.",
-    shell_complete=complete_file,
-)
+running_option = config_option("Configuration file of the running mcpmux. Default: mcpmux.toml.")
 
 
 def admin_options(command: Command) -> Command:
     """Add the options that name a running mcpmux. The command gets its admin listener as `admin`."""
 
-    @config_option
+    @running_option
     @click.option(
         "--url",
         envvar="MCPMUX_ADMIN_URL",

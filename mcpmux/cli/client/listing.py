@@ -85,9 +85,6 @@ KINDS = {
 }
 
 
-target_argument = click.argument("target", shell_complete=complete_file)
-
-
 @click.command()
 @click.argument("target", required=False, shell_complete=complete_file)
 @click.argument("words", nargs=-1, metavar="[KIND|NAME]...")

@@ -18,6 +18,7 @@ from mcpmux.cli.client.visit import open_client
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     Credentials,
+    Decorator,
     credentials_options,
     json_option,
     load_target,
@@ -142,10 +143,15 @@ def block_bytes(block: Json) -> bytes:
     return f"{render_block(block)}\n".encode(errors="replace")
 
 
+output_option: Decorator = click.option(
+    "-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file."
+)
+
+
 @click.command()
 @target_argument
 @click.argument("uri", shell_complete=complete_uri)
-@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@output_option
 @credentials_options
 @json_option(help="Print the whole result as JSON.")
 @quiet_option
@@ -232,7 +238,7 @@ def with_timeout(config: Config, seconds: float | None) -> Config:
     metavar="SECONDS",
     help="Time for the call, without progress. Default: `timeouts` of the configuration, or 5 minutes.",
 )
-@click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@output_option
 @credentials_options
 @json_option(help="Print the whole result as JSON, with structured content.")
 @quiet_option

@@ -20,7 +20,7 @@ import click
 import msgspec
 import trio
 
-from mcpmux.cli.admin.client import ca_option, config_option, find_admin, token_option
+from mcpmux.cli.admin.client import ca_option, find_admin, running_option, token_option
 from mcpmux.cli.console import is_screen, paint, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
@@ -209,7 +209,7 @@ LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 @click.option("--once", is_flag=True, help="Print the last lines and end.")
 @click.option("--own", is_flag=True, help="Also show requests of mcpmux itself: to connect, health checks.")
 @messages_json_option
-@config_option
+@running_option
 @click.option("--url", metavar="URL", help="Watch the admin listener of a running mcpmux in place of files.")
 @token_option
 @ca_option

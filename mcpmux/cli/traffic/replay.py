@@ -33,6 +33,7 @@ from mcpmux.cli.options import (
     json_option,
     log_level_option,
     quiet_option,
+    stdio_option,
 )
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
@@ -115,13 +116,6 @@ def show_report(report: Report) -> None:
         click.echo()
         show_line("Latency")
         show_table(["METHOD", *headings], rows, right_aligned=headings)
-    _tell_reasons(report)
-    _show_differences(report.having("different"))
-    click.echo()
-    click.echo(counts_text((status, total[status]) for status in STATUSES if total[status]))
-
-
-def _tell_reasons(report: Report) -> None:
     for status in NOT_COMPARED:
         reasons = report.reasons(status).most_common()
         for reason, count in reasons[:REASONS_SHOWN]:
@@ -132,6 +126,9 @@ def _tell_reasons(report: Report) -> None:
         tell(f"question of the server: {count}: {method}: {KINDS[kind]}")
     if report.left_out:
         tell(f"not part of any request: {counts_text(report.left_out.items())}")
+    _show_differences(report.having("different"))
+    click.echo()
+    click.echo(counts_text((status, total[status]) for status in STATUSES if total[status]))
 
 
 def _show_differences(outcomes: Sequence[Outcome]) -> None:
@@ -292,7 +289,7 @@ DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
     default=DEFAULT_ADDRESS,
     help="Listen for HTTP at this address, or at ws:// or tcp://HOST:PORT or unix:PATH.",
 )
-@click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
+@stdio_option
 @click.option("--upstream", metavar="NAME", help="Act as this upstream, and not as mcpmux itself.")
 @click.option("--latency", is_flag=True, help="Answer as slowly as in the capture.")
 @click.option("--cycle", is_flag=True, help="Repeat the responses to a request from the first one on.")
