@@ -225,23 +225,22 @@ def describe(record: Mapping[str, Any]) -> str:
     if kind == "exchange" or kind == "begin":
         client = str(record.get("client") or record.get("peer"))
         upstreams = ",".join(map(str, record.get("upstreams") or ()))
+        outcome, ms = str(record.get("outcome")), record.get("ms")
+        if kind == "begin":
+            outcome = "begun"
+        elif record.get("decision") == "refused":
+            outcome = f"refused by {record.get('rule')}"
+        elif record.get("code") is not None:
+            outcome = f"{outcome} {record['code']}"
         parts += [
             f"{record['principal']} ({client})" if record.get("principal") else client,
             str(record.get("method")),
             record.get("target") or " ".join(map(str, record.get("targets") or ())),
             f"→ {upstreams}" if upstreams else "",
-            "begun" if kind == "begin" else describe_end(record),
+            outcome,
+            time_text(ms / 1000) if isinstance(ms, int | float) else "",
         ]
     else:
         plain = {"v", "seq", "prev", "hash", "time", "kind", "fragment"}
         parts += [str(kind), *(f"{key}={value}" for key, value in record.items() if key not in plain)]
     return "  ".join(part for part in parts if part)
-
-
-def describe_end(record: Mapping[str, Any]) -> str:
-    outcome, ms = str(record.get("outcome")), record.get("ms")
-    if record.get("decision") == "refused":
-        outcome = f"refused by {record.get('rule')}"
-    elif record.get("code") is not None:
-        outcome = f"{outcome} {record['code']}"
-    return f"{outcome}  {time_text(ms / 1000)}" if isinstance(ms, int | float) else outcome

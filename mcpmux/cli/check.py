@@ -5,7 +5,7 @@ Promises: its account of 2026-07-28 clients is what `merge_capabilities` offers 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -25,7 +25,7 @@ from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_name
 from mcpmux.channels.channel import ignore_event
 from mcpmux.cli import console
 from mcpmux.cli.client.listing import KINDS
-from mcpmux.cli.console import Columns, show_items, show_json
+from mcpmux.cli.console import Columns, member, show_items, show_json
 from mcpmux.cli.options import (
     complete_file_or_server,
     complete_server,
@@ -121,24 +121,6 @@ def _why(kind: str, name: str, servers: list[ServerFacts], *, told: bool, transp
         return "" if transparent or name == UI else METHODS_STAY
     settings = [facts.capabilities[kind][name] for facts in servers]
     return DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
-
-
-def find_extensions(config: Config, servers: Mapping[str, ServerFacts]) -> list[Extension]:
-    """Return the capabilities of a configuration's servers beyond the core of MCP."""
-    return explain_extensions(servers, transparent=Namespace(config.prefixes).transparent is not None)
-
-
-def extensions_of(server: str, extensions: Sequence[Extension]) -> list[dict[str, Any]]:
-    """Return the extensions of one server, for machines."""
-    own = [extension for extension in extensions if server in extension.servers]
-    return [{"kind": each.kind, "name": each.name, "told": each.told, "why": each.why} for each in own]
-
-
-def show_extensions(extensions: Sequence[Extension]) -> None:
-    """Print a table of them, if there are any, behind another table."""
-    if extensions:
-        click.echo()
-        show_items(extensions, False, EXTENSION_COLUMNS)
 
 
 def _name(extension: Extension) -> str:
@@ -246,7 +228,9 @@ def check(
     findings, extensions, warnings, tried = run(examine_all, loaded, names)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
-        show_extensions(extensions)
+        if extensions:
+            click.echo()
+            show_items(extensions, False, EXTENSION_COLUMNS)
         for name, words in tried.items():
             click.echo(f"interceptor {printable(name)}: {printable(words)}")
     wrong = [
@@ -313,10 +297,13 @@ async def examine_all(
     ]
     names = {name: value.names for name, value in listed.items()}
     schemas = {name: value.schemas for name, value in listed.items()}
-    extensions = find_extensions(config, facts)
+    extensions = explain_extensions(facts, transparent=Namespace(config.prefixes).transparent is not None)
     for finding in found:
-        if own := extensions_of(finding["name"], extensions):
-            finding["extensions"] = own
+        own = [each for each in extensions if finding["name"] in each.servers]
+        if own:
+            finding["extensions"] = [
+                {"kind": each.kind, "name": each.name, "told": each.told, "why": each.why} for each in own
+            ]
     warnings = [
         *find_unmatched_names(
             config, {name: names[name] for name in names if name in config.enabled}, schemas
@@ -441,9 +428,9 @@ COLUMNS: Columns = {
     "NAME": itemgetter("name"),
     "STATE": lambda found: console.state_cell(found["state"], is_wrong="error" in found),
     "VIA": itemgetter("transport"),
-    "REVISION": lambda found: found.get("revision"),
+    "REVISION": member("revision"),
     **COUNTS,
-    "CONNECT": lambda found: f"{found['connectSeconds']:.2f} s" if "connectSeconds" in found else None,
+    "CONNECT": member("connectSeconds", "{:.2f} s".format),
     "ENV": _inheritance,
     "DETAILS": _details,
 }

@@ -54,6 +54,16 @@ Columns = Mapping[str, Callable[[Any], Any]]
 """Headings -> the cell of an item."""
 
 
+def member(key: str, form: Callable[[Any], Any] = lambda value: value) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a cell of a member of an item, in a form for people; of None or no member None."""
+
+    def cell(item: Mapping[str, Any]) -> Any:
+        value = item.get(key)
+        return None if value is None else form(value)
+
+    return cell
+
+
 def show_items(
     items: Iterable[Any], as_json: bool, columns: Columns, right_aligned: Container[str] = ()
 ) -> None:

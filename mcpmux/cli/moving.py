@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from mcpmux.cli.console import Columns, show_items, tell
+from mcpmux.cli.console import Columns, member, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, json_option
 from mcpmux.cli.process import Mistake
+from mcpmux.cli.servers import tell_unset
 from mcpmux.config.reading import read_document
 from mcpmux.errors import ConfigError
 from mcpmux.files import read_text, replace_private, replace_text, short_path
@@ -47,11 +48,11 @@ HOST = click.Choice(list(HOSTS))
 
 _STYLES = {"taken over": "green", "disabled": "dim", "not taken over": "red", "not read": "red"}
 COLUMNS: Columns = {
-    "HOST": lambda row: row["host"],
-    "SERVER": lambda row: row.get("server"),
-    "UPSTREAM": lambda row: row.get("upstream"),
+    "HOST": member("host"),
+    "SERVER": member("server"),
+    "UPSTREAM": member("upstream"),
     "STATE": lambda row: (row["state"], _STYLES[row["state"]]),
-    "FILE": lambda row: short_path(row["file"]),
+    "FILE": member("file", short_path),
     "DETAILS": lambda row: "; ".join(row.get("details", ())),
 }
 
@@ -116,7 +117,8 @@ def import_command(
         is_there = f"; {present} are in it already" if present else ""
         tell(f"{file}: {len(servers)} upstreams {'written' if old_text is None else 'added'}{is_there}")
     _tell_secrets(vault.moved, is_written=file is not None)
-    _tell_unset([table for _, table in servers], vault.moved, machine.environ)
+    set_already = {*machine.environ, *(secret.variable for secret in vault.moved)}
+    tell_unset([table for _, table in servers], set_already)
     if file is not None:
         named = "" if file == Path(DEFAULT_FILE) else f" {shlex.quote(str(file))}"
         tell(f"next: `mcpmux check{named}`, then `mcpmux install HOST{named} --replace`")
@@ -201,19 +203,6 @@ def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
         if secret.file is not None:
             where = short_path(secret.file)
         tell(f"{secret.upstream}: the secret in its {secret.what} {verb} in {where}")
-
-
-def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mapping[str, str]) -> None:
-    """Print which variables have to be set before mcpmux starts."""
-    new_variables = {secret.variable for secret in moved}
-    unset = dict.fromkeys(
-        name
-        for table in tables
-        for name in variables_in(table)
-        if name not in environ and name not in new_variables
-    )
-    if unset:
-        tell(f"set these variables first: {', '.join(unset)}")
 
 
 # mcpmux as a server of a host app.

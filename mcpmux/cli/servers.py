@@ -325,5 +325,10 @@ def tell_about(entry: Mapping[str, Any]) -> None:
         for key, value in entry.get(part, {}).items():
             if not has_reference(value) and (names_secret(key) or looks_secret(value)):
                 tell(f"{part} {key}: the value is in the file; better is ${{VARIABLE}} or ${{file:PATH}}")
-    if unset := [name for name in dict.fromkeys(variables_in(entry)) if name not in os.environ]:
+    tell_unset(entry, os.environ)
+
+
+def tell_unset(value: object, set_already: Collection[str]) -> None:
+    """Print which variables in tables of servers have to be set before mcpmux starts."""
+    if unset := [name for name in dict.fromkeys(variables_in(value)) if name not in set_already]:
         tell(f"set these variables first: {', '.join(unset)}")

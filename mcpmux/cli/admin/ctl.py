@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from mcpmux.cli.admin.client import AdminClient, admin_options, complete_upstream
-from mcpmux.cli.console import Columns, show_items, state_cell, tell
+from mcpmux.cli.console import Columns, member, show_items, state_cell, tell
 from mcpmux.cli.group import Group
 from mcpmux.cli.options import json_option
 from mcpmux.cli.process import run
@@ -18,44 +18,50 @@ from mcpmux.format import time_text
 from mcpmux.printable import printable
 from mcpmux.traffic.record import second_of
 
+
+def milliseconds(number: float) -> str:
+    """Return a time in milliseconds, for people."""
+    return time_text(number / 1000)
+
+
 COLUMNS: Columns = {
-    "NAME": lambda up: up.get("name"),
+    "NAME": member("name"),
     "STATE": lambda up: state_cell(up.get("state")),
-    "SINCE": lambda up: up.get("since"),
+    "SINCE": member("since"),
     "RESTARTS": lambda up: up.get("restarts", 0),
     "SESSIONS": lambda up: len(up.get("sessions", ())) + int(up.get("more_sessions", 0)),
     "IN FLIGHT": lambda up: up.get("in_flight", 0),
-    "REVISION": lambda up: up.get("revision"),
+    "REVISION": member("revision"),
     "DETAILS": lambda up: up.get("trouble") or up.get("target") or "",
 }
 """Of each of `/api/upstreams`. The last column says what is wrong."""
 
 
+def _told(key: str, form: Callable[[Any], Any] = lambda value: value) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a cell of a replica's own report: None for a replica that is silent or gone."""
+    cell = member(key, form)
+    return lambda replica: None if replica.get("state") in ("silent", "gone") else cell(replica)
+
+
 REPLICAS: Columns = {
-    "NAME": lambda replica: replica.get("name"),
+    "NAME": member("name"),
     "STATE": lambda replica: state_cell(replica.get("state")),
-    "ID": lambda replica: replica.get("id"),
-    "VERSION": lambda replica: replica.get("version"),
-    "SINCE": lambda replica: _told(replica, "since", lambda seconds: f"{second_of(int(seconds))}Z"),
-    "OTHERS": lambda replica: _told(replica, "others"),
-    "OWNED": lambda replica: _told(replica, "owned"),
-    "SESSIONS": lambda replica: _told(replica, "sessions"),
-    "TAKEN OVER": lambda replica: _told(replica, "taken_over"),
-    "HANDED OVER": lambda replica: _told(replica, "handed_over"),
-    "HANDED IN": lambda replica: _told(replica, "handed_in"),
-    "COMMANDS": lambda replica: _told(replica, "commands"),
-    "LAG": lambda replica: _told(replica, "lag_ms", lambda ms: time_text(ms / 1000)),
-    "WAITING": lambda replica: _told(replica, "events_waiting"),
-    "LEASE": lambda replica: _told(replica, "lease_seconds", "{:.1f} s".format),
+    "ID": member("id"),
+    "VERSION": member("version"),
+    "SINCE": _told("since", lambda seconds: f"{second_of(int(seconds))}Z"),
+    "OTHERS": _told("others"),
+    "OWNED": _told("owned"),
+    "SESSIONS": _told("sessions"),
+    "TAKEN OVER": _told("taken_over"),
+    "HANDED OVER": _told("handed_over"),
+    "HANDED IN": _told("handed_in"),
+    "COMMANDS": _told("commands"),
+    "LAG": _told("lag_ms", milliseconds),
+    "WAITING": _told("events_waiting"),
+    "LEASE": _told("lease_seconds", "{:.1f} s".format),
     "DETAILS": lambda replica: replica.get("trouble") or replica.get("url"),
 }
 """Of each of `/api/replicas`. The last column says what is wrong."""
-
-
-def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a member of a replica's report; None if it is silent or gone."""
-    value = replica.get(key) if replica.get("state") not in ("silent", "gone") else None
-    return None if value is None else form(value)
 
 
 @click.group(cls=Group)

@@ -10,7 +10,7 @@ import trio
 
 from mcpmux.app.sharing import LOOK_SECONDS, SharedPlace, Welcome, ask, socket_folder
 from mcpmux.cli.completion import complete_file
-from mcpmux.cli.console import Columns, show_items, tell
+from mcpmux.cli.console import Columns, member, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, json_option, quiet_option
 from mcpmux.cli.process import run
 from mcpmux.errors import RemoteProtocolError
@@ -20,12 +20,12 @@ from mcpmux.traffic.record import second_of
 STOP_SECONDS = 15.0  # for calls in flight, and for the servers to end
 
 COLUMNS: Columns = {
-    "FILE": lambda mux: short_path(mux["file"]),
-    "PID": lambda mux: mux["pid"],
-    "CLIENTS": lambda mux: mux["clients"],
+    "FILE": member("file", short_path),
+    "PID": member("pid"),
+    "CLIENTS": member("clients"),
     "SINCE": lambda mux: f"{second_of(int(mux['started']))}Z",
-    "VERSION": lambda mux: mux["version"],
-    "LOG": lambda mux: short_path(mux["log"]),
+    "VERSION": member("version"),
+    "LOG": member("log", short_path),
 }
 
 

@@ -16,12 +16,12 @@ import msgspec
 
 from mcpmux.cli.admin import ctl
 from mcpmux.cli.admin.client import AdminClient, admin_options
-from mcpmux.cli.console import Columns, is_screen, show_items
+from mcpmux.cli.console import Columns, is_screen, member, show_items
 from mcpmux.cli.options import json_option
 from mcpmux.cli.process import Mistake, run, until_interrupted
 from mcpmux.cli.traffic.messages import STATUS_STYLES, body_lines, body_of, message_line
 from mcpmux.cli.traffic.source import complete_filter, filter_help, read_filter
-from mcpmux.format import bytes_text, rate_text, time_text
+from mcpmux.format import bytes_text, rate_text
 from mcpmux.traffic.admin.view import Message
 from mcpmux.traffic.reading.filters import LIVE_NAMES
 from mcpmux.traffic.reading.stats import CLIENTS
@@ -46,18 +46,6 @@ def measured(upstreams: Sequence[Item], stats: Item) -> list[Item]:
     ]
 
 
-def _milliseconds(number: float) -> str:
-    return time_text(number / 1000)
-
-
-def _number(member: str, form: Callable[[Any], Any]) -> Callable[[Item], Any]:
-    def cell(row: Item) -> Any:
-        value = row.get(member)
-        return None if value is None else form(value)
-
-    return cell
-
-
 def _state(heading: str) -> Callable[[Item], Any]:
     """Return the cell of `mcpmux ctl status`; None of clients as a whole, which have no state."""
     return lambda row: ctl.COLUMNS[heading](row) if "state" in row else None
@@ -68,36 +56,31 @@ def _errors(row: Item) -> Any:
     return (f"{errors} {errors / row['count']:.1%}", "red") if errors else None
 
 
-def _subscriptions(row: Item) -> Any:
-    sessions = row.get("sessions")
-    return (
-        None
-        if sessions is None
-        else sum(len(session["subscriptions"]) + session["more_subscriptions"] for session in sessions)
-    )
+def _subscriptions(sessions: Sequence[Item]) -> int:
+    return sum(len(session["subscriptions"]) + session["more_subscriptions"] for session in sessions)
 
 
 UPSTREAMS: Columns = {
-    "NAME": lambda row: row["name"],
+    "NAME": member("name"),
     "STATE": _state("STATE"),
-    "RATE": _number("rate", rate_text),
-    "P50": _number("p50", _milliseconds),
-    "P95": _number("p95", _milliseconds),
+    "RATE": member("rate", rate_text),
+    "P50": member("p50", ctl.milliseconds),
+    "P95": member("p95", ctl.milliseconds),
     "ERRORS": _errors,
     "IN FLIGHT": _state("IN FLIGHT"),
     "SESSIONS": _state("SESSIONS"),
-    "SUBSCRIPTIONS": _subscriptions,
+    "SUBSCRIPTIONS": member("sessions", _subscriptions),
     "DETAILS": _state("DETAILS"),
 }
 """Of each row that `measured` returns."""
 
 NAME_COLUMNS: Columns = {
-    "NAME": lambda row: row["name"],
-    "METHOD": lambda row: row["method"],
-    "RATE": _number("rate", rate_text),
-    "P50": _number("p50", _milliseconds),
-    "P95": _number("p95", _milliseconds),
-    "LONGEST": _number("most", _milliseconds),
+    "NAME": member("name"),
+    "METHOD": member("method"),
+    "RATE": member("rate", rate_text),
+    "P50": member("p50", ctl.milliseconds),
+    "P95": member("p95", ctl.milliseconds),
+    "LONGEST": member("most", ctl.milliseconds),
     "ERRORS": _errors,
 }
 """Of each of the `names` of `/api/stats`, with its `rate`."""
@@ -158,9 +141,9 @@ def _status(row: Item) -> tuple[str, str]:
 EXCHANGES: Columns = {
     "TIME": lambda row: time_of(row["at"]),
     "STATUS": _status,
-    "DURATION": _number("ms", _milliseconds),
+    "DURATION": member("ms", ctl.milliseconds),
     "REQUEST": lambda row: request_of(row),
-    "UPSTREAM": _number("upstreams", ", ".join),
+    "UPSTREAM": member("upstreams", ", ".join),
     "CLIENT": lambda row: row.get("client") or (row["peer"] if row["leg"] == "client" else None),
 }
 """Of each row of `/api/exchanges`."""
