@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import show_json, tell
-from mcpmux.cli.group import Group
+from mcpmux.cli.main import Group
 from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic.source import read_filter

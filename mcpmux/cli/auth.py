@@ -17,7 +17,7 @@ import trio
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import StoreTrouble, login_file
 from mcpmux.cli.console import Columns, show_items, tell
-from mcpmux.cli.group import Group
+from mcpmux.cli.main import Group
 from mcpmux.cli.options import (
     DEFAULT_FILE,
     Parsed,

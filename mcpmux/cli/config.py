@@ -13,7 +13,7 @@ import attrs
 import click
 
 from mcpmux.cli.console import Columns, show_items, show_json, tell
-from mcpmux.cli.group import Group
+from mcpmux.cli.main import Group
 from mcpmux.cli.options import choose_config, config_argument, load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Missing, Secret, Stdio, Upstream

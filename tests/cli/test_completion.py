@@ -264,5 +264,5 @@ finally:
     assert done.stdout == "plain,serve\n"
     modules = done.stderr.split()
     ours = [name for name in modules if name.startswith("mcpmux.")]
-    assert ours == ["mcpmux.cli", "mcpmux.cli.group", "mcpmux.cli.main"]
+    assert ours == ["mcpmux.cli", "mcpmux.cli.main"]
     assert "trio" not in modules

@@ -11,7 +11,7 @@ import structlog
 import trio
 from click.testing import CliRunner
 
-from mcpmux.cli.group import LazyCommands
+from mcpmux.cli.main import LazyCommands
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, error_for_user, run, until_interrupted
 from mcpmux.errors import ConfigError, RpcError, TransportError

@@ -8,8 +8,7 @@ import sys
 import click
 import pytest
 
-from mcpmux.cli.group import LazyCommands
-from mcpmux.cli.main import SECTIONS, TRAFFIC_SECTIONS, cli, traffic
+from mcpmux.cli.main import SECTIONS, TRAFFIC_SECTIONS, LazyCommands, cli, traffic
 from tests.peers.blocking_client import HttpClient
 from tests.process.running import Running
 
@@ -111,7 +110,7 @@ def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
 
 def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> None:
     script = """
-from mcpmux.cli.group import quick_import
+from mcpmux.cli.main import quick_import
 quick_import("structlog")
 import sys
 assert not {"asyncio", "rich", "structlog.twisted"} & set(sys.modules), "imported all the same"

@@ -176,10 +176,14 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     """Return the admin listener that the options describe. Raises Mistake, ConfigError."""
     if url is not None:
         return AdminClient.at(url, token, ca)
+    from mcpmux.app.sharing import noted_admins  # not at the top: only a command without a URL needs it
+
     config = choose_config(config)
-    noted = _find_noted(config)
-    if noted is not None and (config is None or ca is not None or not noted.startswith("https:")):
-        return AdminClient.at(noted, token, ca)  # also where the file has mistakes by now
+    noted: list[str] = []
+    with suppress(McpmuxError, OSError):
+        noted = noted_admins(config)
+    if len(noted) == 1 and (config is None or ca is not None or not noted[0].startswith("https:")):
+        return AdminClient.at(noted[0], token, ca)  # also where the file has mistakes by now
     if config is None:
         raise Mistake(WHICH)
     admin = load_config(config).admin
@@ -187,8 +191,8 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
         raise Mistake(f"{config}: there is no admin listener; set `port` (and `token`) in [admin]")
     token = token or (admin.token.reveal() if admin.token is not None else None)
     ca = ca or (admin.tls.certificate if admin.tls is not None else None)
-    if noted is not None:
-        return AdminClient.at(noted, token, ca)
+    if len(noted) == 1:
+        return AdminClient.at(noted[0], token, ca)
     if admin.port == 0:
         raise Mistake(f"{config}: the admin listener has port 0; use --url with the URL that mcpmux printed")
     if token is None:
@@ -198,16 +202,6 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
         )
     origin = HttpOrigin(admin.tls is not None, ANYWHERE.get(admin.host, admin.host), admin.port)
     return AdminClient.at(origin.url, token, ca)
-
-
-def _find_noted(config: str | None) -> str | None:
-    """Return the admin URL of the mcpmux of this user that serves a file; without a file, of the only one."""
-    from mcpmux.app.sharing import noted_admins  # not at the top: only a command without a URL needs it
-
-    with suppress(McpmuxError, OSError):
-        found = noted_admins(config)
-        return found[0] if len(found) == 1 else None
-    return None
 
 
 def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:

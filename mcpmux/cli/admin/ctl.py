@@ -10,7 +10,7 @@ import click
 
 from mcpmux.cli.admin.client import AdminClient, admin_options, complete_upstream
 from mcpmux.cli.console import Columns, member, show_items, state_cell, tell
-from mcpmux.cli.group import Group
+from mcpmux.cli.main import Group
 from mcpmux.cli.options import json_option
 from mcpmux.cli.process import run
 from mcpmux.errors import ConfigError
