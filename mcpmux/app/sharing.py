@@ -307,7 +307,10 @@ async def reach(path: Path, hello: Hello) -> tuple[trio.SocketStream, Welcome] |
         with trio.fail_after(ANSWER_SECONDS):
             await stream.send_all(msgspec.json.encode(hello) + b"\n")
             welcome = msgspec.json.decode(await read_line(stream), type=Welcome)
-    except (trio.BrokenResourceError, trio.TooSlowError, msgspec.MsgspecError):
+    except trio.BrokenResourceError:  # it has ended with this connection in its queue
+        await trio.aclose_forcefully(stream)
+        return None
+    except (trio.TooSlowError, msgspec.MsgspecError):
         await trio.aclose_forcefully(stream)
         raise RemoteProtocolError(f"what listens on unix:{path} is no shared mcpmux, or hangs") from None
     except BaseException:

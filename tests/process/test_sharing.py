@@ -174,8 +174,9 @@ def test_a_command_line_leads_there_too(user: User) -> None:
         assert user.run("call", command, "count").stdout == expected
 
 
+@pytest.mark.parametrize("connections", [1, 2])  # that come before its end
 def test_a_host_app_that_comes_at_the_last_moment_starts_it_anew(
-    user: User, monkeypatch: pytest.MonkeyPatch
+    user: User, monkeypatch: pytest.MonkeyPatch, connections: int
 ) -> None:
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, user.environ[name])
@@ -185,7 +186,8 @@ def test_a_host_app_that_comes_at_the_last_moment_starts_it_anew(
         ending.listen()
 
         def end() -> None:
-            ending.accept()[0].close()  # the host app has seen that a shared one is there
+            for _ in range(connections):  # by the first the host app has seen that a shared one is there
+                ending.accept()[0].close()
             ending.close()
 
         thread = Thread(target=end)
