@@ -34,23 +34,19 @@ def compiled_copy() -> Path:
     Raises RuntimeError when it cannot be compiled.
     """
     with locked(REAL / f"{HOME.name}.lock"):
-        return _compiled_copy()
-
-
-def _compiled_copy() -> Path:
-    digest = _digest()
-    stamp = HOME / "stamp"
-    is_new = not (stamp.is_file() and stamp.read_text() == digest)
-    stamp.unlink(missing_ok=True)
-    for name in (*COMPILED, *BESIDES) if is_new else BESIDES:
-        _copy(name)
-    if is_new:
-        _compile()
-    link = HOME / REAL.name  # what tests there have installed is there, too
-    link.unlink(missing_ok=True)
-    link.symlink_to("..")
-    stamp.write_text(digest)
-    return HOME
+        digest = _digest()
+        stamp = HOME / "stamp"
+        is_new = not (stamp.is_file() and stamp.read_text() == digest)
+        stamp.unlink(missing_ok=True)
+        for name in (*COMPILED, *BESIDES) if is_new else BESIDES:
+            _copy(name)
+        if is_new:
+            _compile()
+        link = HOME / REAL.name  # what tests there have installed is there, too
+        link.unlink(missing_ok=True)
+        link.symlink_to("..")
+        stamp.write_text(digest)
+        return HOME
 
 
 def _copy(name: str) -> None:

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.notifier import URI
 from benchmarks.process import Child
-from benchmarks.report import MICRO, Row, spread
+from benchmarks.report import MICRO, Goal, Row, at_least, at_most, spread
 from benchmarks.subscribers import Delivery
 from benchmarks.upstream import LEGACY, MODERN
 from mcpmux.traffic.reading.histogram import Histogram

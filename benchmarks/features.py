@@ -28,10 +28,9 @@ from joserfc.jwk import RSAKey
 
 from benchmarks.asking import Headers
 from benchmarks.bench import QUIET, UPSTREAMS, Bench
-from benchmarks.goal import at_least, at_most
 from benchmarks.naming import ADMIN, AUDIT, CAPTURE, http_config
 from benchmarks.process import Child
-from benchmarks.report import Row, rate_row, shares, time_row
+from benchmarks.report import Row, at_least, at_most, rate_row, shares, time_row
 
 HOST = "127.0.0.1"
 LISTENER = "[[listeners.http]]\nport = 0\n"

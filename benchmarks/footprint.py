@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 from benchmarks.asking import first_answer
 from benchmarks.bench import UPSTREAMS, Bench
-from benchmarks.goal import Goal, at_most
 from benchmarks.naming import exposed_subjects, exposed_uri, http_config
 from benchmarks.process import Child
 from benchmarks.rates import LARGE
-from benchmarks.report import MEGA, Row, memory_row, spread, time_row
+from benchmarks.report import MEGA, Goal, Row, at_most, memory_row, spread, time_row
 from benchmarks.upstream import LARGE_BYTES, item_uri
 
 IDLE_UPSTREAMS = 10

@@ -10,11 +10,10 @@ from statistics import median
 from benchmarks.asking import first_answer, timed_walk
 from benchmarks.bench import UPSTREAMS, Bench, mux_command
 from benchmarks.counting import count_instructions
-from benchmarks.goal import Goal, at_most
 from benchmarks.naming import Load, exposed_uri, http_config
 from benchmarks.process import Child
 from benchmarks.rates import FRESH
-from benchmarks.report import MEGA, Row, time_row
+from benchmarks.report import MEGA, Goal, Row, at_most, time_row
 from benchmarks.upstream import MODERN
 from mcpmux.cli.process import may_open
 from mcpmux.protocol import method as m

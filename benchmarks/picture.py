@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Spread
-from benchmarks.report import Row
+from benchmarks.report import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Row, Spread
 from mcpmux.bench.report.html import Markup, Scale, Ticks, element, even_ticks, grid, log_ticks, text_at
 
 WIDTH = 960

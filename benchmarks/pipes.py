@@ -12,11 +12,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.bench import QUIET, Bench
-from benchmarks.goal import at_least
 from benchmarks.load import GRACE_SECONDS, Tally, bench_command, results_in, run_bench, tally_of
 from benchmarks.naming import READ, exposed_subjects, exposed_uri, stdio_config, stdio_upstream
 from benchmarks.process import Child, children_of, cpu_seconds_of
-from benchmarks.report import MICRO, Pair, Row, rate_row, spread
+from benchmarks.report import MICRO, Pair, Row, at_least, rate_row, spread
 from benchmarks.upstream import item_uri
 
 LEAST = at_least(25_000, " /s", absolute=True)

@@ -20,14 +20,23 @@ from typing import NamedTuple
 
 from benchmarks.bench import UPSTREAMS, Bench, Used, measured
 from benchmarks.compiled import is_compiled
-from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.load import Tally
 from benchmarks.naming import CALL, READ, Load, exposed_subjects, http_config
 from benchmarks.peers.install import PIP, CannotRun, Environment, install
-from benchmarks.peers.peer import Launch
-from benchmarks.peers.running import Running, listening
+from benchmarks.peers.peer import Launch, Running, listening
 from benchmarks.process import Child, free_port
-from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_row, ratio_row
+from benchmarks.report import (
+    MICRO,
+    Goal,
+    Pair,
+    Row,
+    at_least,
+    at_most,
+    failed_row,
+    latency_row,
+    rate_row,
+    ratio_row,
+)
 
 START_SECONDS = 10
 SDK_PROGRAM = Path(__file__).parent / "peers" / "programs" / "sdk_server.py"
@@ -218,13 +227,9 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
                 run = partial(bench.load, load, target.urls, target.subjects)
                 tally, used = measured(run, target.process)
                 pairs[name].append(Pair(direct, tally, used, direct_cpu))
-    bench.remarks.append(_kernel_part(measure, pairs))
-    return Found(pairs, failed)
-
-
-def _kernel_part(measure: str, pairs: Mapping[str, Sequence[Pair]]) -> str:
     cost = {name: median(pair.mux_cpu for pair in rounds) * MICRO for name, rounds in pairs.items()}
-    return (
+    bench.remarks.append(
         f"{measure}: the relay, which is the kernel's part and little else, took {cost[RELAY]:.0f} µs for an "
         f"exchange, mcpmux {cost[MUX]:.0f} µs."
     )
+    return Found(pairs, failed)

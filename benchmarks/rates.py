@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.bench import Bench
-from benchmarks.goal import Goal, at_least, at_most
 from benchmarks.naming import CALL, READ, Load
-from benchmarks.report import Row, bystanders, latency_row, rate_row
+from benchmarks.report import Goal, Row, at_least, at_most, bystanders, latency_row, rate_row
 from benchmarks.upstream import LARGE_BYTES, LARGE_URI, LEGACY, MODERN
 from mcpmux.protocol import method as m
 

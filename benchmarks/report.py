@@ -1,20 +1,77 @@
-"""Measurements as a Markdown table.
+"""Measurements as a Markdown table: their rows, the goals by which they are judged, and the file of a report.
 
-Ratios are taken pair by pair, so that a slow minute of the machine hurts both sides.
+Ratios are taken pair by pair, so that a slow minute of the machine hurts both sides. A report is written to
+`benchmarks/results/DATE-MACHINE.md`, beside those of other days and machines.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import re
 from collections.abc import Callable, Container, Iterable, Sequence
+from datetime import date
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Goal, Spread, spread_of
 from benchmarks.load import Tally
-from benchmarks.output import processor
+from benchmarks.process import PROJECT
+
+MET, NOT_MET, NOT_MEASURED = "met", "not met", "not measured"
+IN_PROPORTION = "not met, but in proportion"
+"""A time or a rate by itself that this machine, being slower than the one of the goals, could not reach."""
+
+
+class Spread(NamedTuple):
+    """Median, least and most of one number in several runs."""
+
+    median: float
+    least: float
+    most: float
+
+
+class Goal(NamedTuple):
+    """A bound of a median, in words that a person reads next to the value: `≥ 0.33`.
+
+    `absolute`: it is a time or a rate and no ratio, so a slower machine reaches it later.
+    """
+
+    words: str
+    least: float | None = None
+    most: float | None = None
+    absolute: bool = False
+
+    def judge(self, values: Sequence[float]) -> str:
+        """Return MET or NOT_MET, by the median of this run."""
+        return NOT_MET if self.distance(values) > 1 else MET
+
+    def distance(self, values: Sequence[float]) -> float:
+        """Return the factor by which the median misses the bound; 1 or less if the goal is met."""
+        value = median(values)
+        short = 0.0 if self.least is None else self.least / value if value > 0 else math.inf
+        over = value / self.most if self.most is not None else 0.0
+        return max(short, over)
+
+
+def at_least(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
+    """Return a goal of which more is better."""
+    return Goal(f"≥ {bound:,g}{unit}", least=bound, absolute=absolute)
+
+
+def at_most(bound: float, unit: str = "", *, absolute: bool = False) -> Goal:
+    """Return a goal of which less is better."""
+    return Goal(f"≤ {bound:,g}{unit}", most=bound, absolute=absolute)
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """Return the median and the ends."""
+    return Spread(median(values), min(values), max(values))
+
+
+# Rows.
 
 MICRO = 1e6
 MEGA = 1e6
@@ -175,3 +232,40 @@ def describe_machine(cores: Sequence[int]) -> str:
         f"{processor()}, {os.cpu_count()} cores (used: {len(set(cores))}), Linux {platform.release()}, "
         f"Python {platform.python_version()}, {libraries}, mcpmux {version('mcpmux')}."
     )
+
+
+# The file.
+
+RESULTS = PROJECT / "benchmarks" / "results"
+NAME = "benchmarks/results/DATE-MACHINE.md"  # as help texts show it
+PART = "part"  # of a run that left something out: it does not replace a whole one, and git ignores it
+
+_MARKS = re.compile(r"\((?:R|TM)\)", re.IGNORECASE)
+_NOISE = re.compile(r"\b(?:\d+-core|cpu|processor)\b", re.IGNORECASE)
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def processor(described: str | None = None) -> str:
+    """Return the processor's model as the kernel describes it, or else its architecture.
+
+    `described` is the text of `/proc/cpuinfo`, which is read when it is None.
+    """
+    text = Path("/proc/cpuinfo").read_text() if described is None else described
+    match = re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def machine_name(model: str) -> str:
+    """Return a processor's model as part of a file name: `Intel(R) Xeon(R) CPU @ 2.60GHz` is `intel-xeon`."""
+    words = _NOISE.sub(" ", _MARKS.sub(" ", model.partition("@")[0]))
+    return _NOT_IN_A_NAME.sub("-", words.lower()).strip("-") or "unknown"
+
+
+def result_path(*parts: str) -> Path:
+    """Return the file of a report that this machine makes today. `parts` come behind its name."""
+    return RESULTS / f"{'-'.join((date.today().isoformat(), machine_name(processor()), *parts))}.md"
+
+
+def heading() -> str:
+    """Return the first line of a report that this machine makes today."""
+    return f"# Benchmarks of {date.today().isoformat()}, {processor()}"

@@ -25,10 +25,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks.bench import UPSTREAMS, Bench, mux_command
-from benchmarks.goal import Goal, at_least
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
 from benchmarks.process import Child, children_of, cores, cpu_seconds_of, open_store
-from benchmarks.report import MICRO, Row, ratio_row, spread
+from benchmarks.report import MICRO, Goal, Row, at_least, ratio_row, spread
 from benchmarks.upstream import LEGACY
 
 HALF = 3  # the niceness of a session that weighs half as much as others

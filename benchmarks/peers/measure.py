@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from benchmarks.asking import Client, check_text
 from benchmarks.bench import UPSTREAMS, Bench
-from benchmarks.goal import NOT_MEASURED, Goal, Spread, at_least, spread_of
 from benchmarks.load import Tally, run_bench
 from benchmarks.naming import exposed_subjects, http_config, stdio_config, stdio_upstream
 from benchmarks.peers.install import CannotRun, install
-from benchmarks.peers.peer import READ_ITEMS, Peer, Shape, Site
-from benchmarks.peers.running import Running, listening
+from benchmarks.peers.peer import READ_ITEMS, Peer, Running, Shape, Site, listening
 from benchmarks.process import MeasurementFailed, free_port
-from benchmarks.report import MICRO, Pair, markdown, shares
+from benchmarks.report import MICRO, NOT_MEASURED, Goal, Pair, Spread, at_least, markdown, shares, spread_of
 from benchmarks.upstream import LEGACY
 
 AGGREGATOR_GOAL = at_least(10, " ×")

@@ -14,16 +14,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bench import UPSTREAMS
-from benchmarks.goal import MET, NOT_MEASURED, NOT_MET
 from benchmarks.load import Tally
 from benchmarks.peers import context_forge, envoy, fast_mcp, node
 from benchmarks.peers.install import NPM, CannotRun, Environment, Installed, complaint, install, run, stamp_of
 from benchmarks.peers.measure import Result, summed_up, table
-from benchmarks.peers.peer import READ_ITEMS, Launch, Peer, Shape, Site
-from benchmarks.peers.running import Running, listening
+from benchmarks.peers.peer import READ_ITEMS, Launch, Peer, Running, Shape, Site, listening
 from benchmarks.process import free_port
-from benchmarks.report import Pair
-from benchmarks.sections import PEERS
+from benchmarks.report import MET, NOT_MEASURED, NOT_MET, Pair
+from benchmarks.run import PEERS
 from benchmarks.upstream import TOOL, item_uri
 
 URLS = [f"http://127.0.0.1:{9000 + number}/mcp" for number in range(UPSTREAMS)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.goal import MET, NOT_MET, Spread
 from benchmarks.picture import Mark, Panel, picture, ratio_marks
-from benchmarks.report import Row
+from benchmarks.report import MET, NOT_MET, Row, Spread
 
 SVG = "{http://www.w3.org/2000/svg}"
 MARKS = [

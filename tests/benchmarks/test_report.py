@@ -1,20 +1,75 @@
-"""Rows hold words for people; the table and the scorecard are made of them."""
+"""Goals are judged by the median; rows hold words for people; a report goes by its day and its machine."""
 
 from __future__ import annotations
 
-from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Goal, at_least, at_most
+import math
+import platform
+import re
+from datetime import date
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import report, run
 from benchmarks.load import Tally
 from benchmarks.report import (
+    IN_PROPORTION,
+    MET,
+    NOT_MEASURED,
+    NOT_MET,
+    RESULTS,
+    Goal,
     Pair,
     Row,
+    at_least,
+    at_most,
     failed_row,
+    heading,
     latency_row,
+    machine_name,
     memory_row,
+    processor,
     rate_row,
+    result_path,
     scorecard,
+    spread_of,
     table,
     time_row,
 )
+from benchmarks.run import default_output
+
+
+@pytest.mark.parametrize(
+    ("goal", "values", "judged"),
+    [
+        (at_least(0.33), [0.1, 0.33, 0.9], MET),
+        (at_least(0.33), [0.32, 0.1, 0.9], NOT_MET),
+        (at_most(120, " µs"), [120, 5000, 1], MET),
+        (at_most(120, " µs"), [121, 5000, 1], NOT_MET),
+        (Goal("between", least=1, most=2), [3], NOT_MET),
+        (Goal("between", least=1, most=2), [1.5], MET),
+    ],
+)
+def test_median_decides(goal, values, judged):
+    assert goal.judge(values) == judged
+
+
+def test_distance_is_the_factor_that_is_missing():
+    assert at_least(100).distance([50]) == 2
+    assert at_most(100).distance([250, 300, 1]) == 2.5
+    assert at_most(100).distance([50]) == 0.5
+    assert at_least(100).distance([0]) == math.inf
+    assert at_least(100).judge([0]) == NOT_MET
+
+
+def test_goal_says_its_bound_with_the_unit():
+    assert at_least(0.33).words == "≥ 0.33"
+    assert at_least(25_000, " /s").words == "≥ 25,000 /s"
+    assert at_most(120, " µs").words == "≤ 120 µs"
+
+
+def test_spread_has_median_and_ends():
+    assert spread_of([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
 
 
 def pair(direct: int, through: int) -> Pair:
@@ -84,3 +139,56 @@ def test_what_failed_says_why_in_one_cell():
     assert row.compared == "could not be measured: no answer from a / b"
     assert row.met == NOT_MEASURED
     assert "not measured: read" in scorecard([row])
+
+
+@pytest.fixture(autouse=True)
+def _a_xeon(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Day(date):
+        @classmethod
+        def today(cls) -> Day:
+            return cls(2026, 11, 27)
+
+    monkeypatch.setattr(report, "date", Day)
+    monkeypatch.setattr(report, "processor", lambda: "Intel(R) Xeon(R) Processor @ 2.60GHz")
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("Intel(R) Xeon(R) Processor @ 2.60GHz", "intel-xeon"),
+        ("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", "intel-xeon-platinum-8370c"),
+        ("AMD EPYC", "amd-epyc"),
+        ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763"),
+        ("Intel(R) Core(TM) i7-8565U CPU @ 1.80GHz", "intel-core-i7-8565u"),
+        ("aarch64", "aarch64"),
+        ("../../x", "x"),
+        ("", "unknown"),
+    ],
+)
+def test_a_processor_has_a_short_name_in_lower_case(model, name):
+    assert machine_name(model) == name
+
+
+def test_a_processor_has_its_model_or_its_architecture_as_name():
+    assert processor("processor\t: 0\nmodel name\t: AMD EPYC\nflags\t: fpu\n") == "AMD EPYC"
+    assert processor("processor\t: 0\nmodel name\t:\nflags\t: fpu\n") == platform.machine()
+    assert processor("processor\t: 0\nBogoMIPS\t: 50.00\n") == platform.machine()
+
+
+def test_a_report_is_named_after_its_day_and_machine():
+    assert result_path() == RESULTS / "2026-11-27-intel-xeon.md"
+    assert result_path("peers", "part") == RESULTS / "2026-11-27-intel-xeon-peers-part.md"
+    assert heading() == "# Benchmarks of 2026-11-27, Intel(R) Xeon(R) Processor @ 2.60GHz"
+
+
+@pytest.mark.parametrize(
+    ("quick", "only", "without"), [(True, (), ()), (False, ("read",), ()), (False, (), ("peers",))]
+)
+def test_a_run_that_leaves_something_out_does_not_replace_a_whole_one(quick, only, without):
+    assert default_output(quick=quick, only=only, without=without).name == "2026-11-27-intel-xeon-part.md"
+    assert default_output(quick=False, only=(), without=()).name == "2026-11-27-intel-xeon.md"
+
+
+def test_help_says_where_a_report_goes():
+    shown = CliRunner().invoke(run.main, ["--help"]).output
+    assert re.search(r"benchmarks/results/DATE-\s*MACHINE", shown)

@@ -13,15 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.bench import UPSTREAMS, Bench, Effort
-from benchmarks.goal import NOT_MEASURED
 from benchmarks.load import run_bench
 from benchmarks.naming import READ, exposed_subjects, exposed_uri, http_config
 from benchmarks.process import Child, MeasurementFailed
 from benchmarks.proxies import PROXIES
-from benchmarks.report import Row
-from benchmarks.run import NAMES, chosen
-from benchmarks.scenario import SCENARIOS, Scenario, measure
-from benchmarks.sections import ASKED_FOR, SECTIONS
+from benchmarks.report import NOT_MEASURED, Row
+from benchmarks.run import ASKED_FOR, NAMES, SCENARIOS, SECTIONS, Scenario, chosen, measure
 from benchmarks.upstream import LEGACY
 from tests.real.parts import program
 
