@@ -116,7 +116,12 @@ def import_command(
         present = len(gathered) - len(servers)
         is_there = f"; {present} are in it already" if present else ""
         tell(f"{file}: {len(servers)} upstreams {'written' if old_text is None else 'added'}{is_there}")
-    _tell_secrets(vault.moved, is_written=file is not None)
+    verb = "would be" if file is None else "is"
+    for secret in vault.moved:
+        where = f"${{{secret.variable}}}, which you have to set"
+        if secret.file is not None:
+            where = short_path(secret.file)
+        tell(f"{secret.upstream}: the secret in its {secret.what} {verb} in {where}")
     set_already = {*machine.environ, *(secret.variable for secret in vault.moved)}
     tell_unset([table for _, table in servers], set_already)
     if file is not None:
@@ -195,16 +200,6 @@ def _write(
     replace_text(file, text, old_text)
 
 
-def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
-    """Print where each secret goes, without the secret."""
-    verb = "is" if is_written else "would be"
-    for secret in moved:
-        where = f"${{{secret.variable}}}, which you have to set"
-        if secret.file is not None:
-            where = short_path(secret.file)
-        tell(f"{secret.upstream}: the secret in its {secret.what} {verb} in {where}")
-
-
 # mcpmux as a server of a host app.
 
 yes_option: Decorator = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -250,12 +245,9 @@ def install(host: str, file: Path, project: Path | None, replace: bool, yes: boo
     command = [*find_command(), "serve", str(file), "--stdio", *share]
     change = plan_install(place, command, moved if replace else ())
     title = HOSTS[host].title
-    if change.is_none:
-        click.echo(f"{title} has mcpmux already")
+    done = f"added mcpmux to {title}; restart {title}"
+    if not _carry_out(change, f"{title} has mcpmux already", done, yes=yes, dry_run=dry_run):
         return
-    if not _carry_out(change, yes=yes, dry_run=dry_run):
-        return
-    click.echo(f"added mcpmux to {title}; restart {title}")
     if moved and not replace:
         tell(f"{title} starts these servers, too; --replace takes them out of its file: {', '.join(moved)}")
     if change.backup is not None:
@@ -282,12 +274,9 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
     place = find_place(_machine(project), host)
     change = plan_uninstall(place)
     title = HOSTS[host].title
-    if change.is_none:
-        click.echo(f"{title} does not have mcpmux")
+    done = f"removed mcpmux from {title}; restart {title}"
+    if not _carry_out(change, f"{title} does not have mcpmux", done, yes=yes, dry_run=dry_run):
         return
-    if not _carry_out(change, yes=yes, dry_run=dry_run):
-        return
-    click.echo(f"removed mcpmux from {title}; restart {title}")
     if not change.is_restored and backup_of(place.path).exists():
         tell(f"the file has changed since, so its backup was not used: {short_path(backup_of(place.path))}")
 
@@ -297,8 +286,11 @@ def _machine(project: Path | None) -> Machine:
     return machine if project is not None else Machine(machine.platform, machine.home, machine.environ)
 
 
-def _carry_out(change: Change, *, yes: bool, dry_run: bool) -> bool:
-    """Show the change and make it, if it is wanted. Raises ConfigError, click.Abort."""
+def _carry_out(change: Change, needless: str, done: str, *, yes: bool, dry_run: bool) -> bool:
+    """Show the change and make it, if it is wanted; return whether it was made. Raises ConfigError, Abort."""
+    if change.is_none:
+        click.echo(needless)
+        return False
     for line in describe(change):
         click.echo(printable(line))
     if dry_run:
@@ -306,6 +298,7 @@ def _carry_out(change: Change, *, yes: bool, dry_run: bool) -> bool:
     if not yes:
         click.confirm("Change the file?", abort=True)
     make(change)
+    click.echo(done)
     return True
 
 

@@ -27,7 +27,7 @@ from rich.cells import cell_len
 import mcpmux.cli
 from mcpmux.cli.client.listing import KINDS
 from mcpmux.cli.console import WORD_WIDTH, show_table
-from mcpmux.cli.traffic.report import headings
+from mcpmux.cli.traffic.report import columns_by
 from mcpmux.printable import printable
 from tests.cli.homes import home as home
 from tests.process.running import COMMAND, WAIT_SECONDS, demo_command
@@ -64,7 +64,7 @@ def tables() -> Iterator[tuple[str, ...]]:
             if isinstance(value, Mapping) and value and all(map(str.isupper, map(str, value))):
                 yield tuple(value)
     yield from (tuple(kind.columns) for kind in KINDS.values())
-    yield headings("method")
+    yield tuple(columns_by("method"))
 
 
 TABLES = sorted(set(tables()))

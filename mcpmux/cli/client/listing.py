@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -167,19 +168,19 @@ async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, l
 # Completion of items that a running mcpmux lists.
 
 
-def complete_tool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Return the tools at TARGET, if it is running."""
-    return offer(incomplete, lambda: _texts(context, "tools", "name"))
+def _complete(
+    kind: str, member: str, context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> Items:
+    """Return what TARGET lists, if it is running."""
+    return offer(
+        incomplete,
+        lambda: [text for item in _items(context, kind) if (text := text_of(item.get(member)))],
+    )
 
 
-def complete_prompt(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Return the prompts at TARGET, if it is running."""
-    return offer(incomplete, lambda: _texts(context, "prompts", "name"))
-
-
-def complete_uri(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
-    """Return the URIs of resources at TARGET, if it is running."""
-    return offer(incomplete, lambda: _texts(context, "resources", "uri"))
+complete_tool = partial(_complete, "tools", "name")
+complete_prompt = partial(_complete, "prompts", "name")
+complete_uri = partial(_complete, "resources", "uri")
 
 
 def complete_argument(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
@@ -192,10 +193,6 @@ def complete_argument(context: click.Context, _parameter: click.Parameter, incom
         return [f"{name}=" for item in items for name in Parameters.of(item).fields if name not in taken]
 
     return offer(incomplete, find)
-
-
-def _texts(context: click.Context, kind: str, member: str) -> list[str]:
-    return [text for item in _items(context, kind) if (text := text_of(item.get(member)))]
 
 
 def _items(context: click.Context, kind: str) -> list[Fields]:

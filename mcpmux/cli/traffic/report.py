@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from mcpmux import __version__
-from mcpmux.cli.console import OUT, for_screen, is_screen, show_line, show_table, tell
+from mcpmux.cli.console import OUT, Columns, for_screen, is_screen, show_items, show_line, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic.source import (
@@ -45,8 +45,6 @@ LATENCY_BARS = 12
 NAME_LIMIT = 50
 ROWS_LIMIT = 40
 PIPE_WIDTH = 100  # columns of a picture away from a terminal
-
-_NUMBERS = ("ANSWERS", "ERRORS", "OPEN", "P50", "P90", "P99", "MAX", "SLOWEST", "SIZE")
 
 
 @click.command(epilog=filter_help())
@@ -97,7 +95,8 @@ def _show(found: Stats, by: str) -> None:
     groups = found.groups()
     if groups:
         click.echo()
-        show_table(headings(by), (row_of(group, by) for group in groups[:ROWS_LIMIT]), right_aligned=_NUMBERS)
+        columns = columns_by(by)
+        show_items(groups[:ROWS_LIMIT], False, columns, {*columns} - {"UPSTREAM", by.upper(), "LATENCY"})
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
     upstreams = found.latency(CLIENTS).count == 0
@@ -112,27 +111,32 @@ def _show(found: Stats, by: str) -> None:
         show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
-def headings(by: str) -> tuple[str, ...]:
-    """Return the headings of the columns of `row_of`."""
-    return "UPSTREAM", by.upper(), *_NUMBERS, "LATENCY"
+def columns_by(by: str) -> Columns:
+    """Return the columns of groups; the last one shows the distribution of latencies."""
+
+    def name(group: Group) -> str:
+        return (group.method if by == "method" or group.name is None else group.name)[:NAME_LIMIT]
+
+    def percentile(percent: float) -> Callable[[Group], str]:
+        return lambda group: time_text(group.latency.percentiles((percent,))[0])
+
+    return {
+        "UPSTREAM": lambda group: (group.upstream[:NAME_LIMIT], "dim" if group.upstream == CLIENTS else ""),
+        by.upper(): name,
+        "ANSWERS": lambda group: group.answers or group.notifications,
+        "ERRORS": _errors,
+        "OPEN": lambda group: group.open or None,
+        **{f"P{percent}": percentile(percent) for percent in PERCENTILES},
+        "MAX": percentile(100),
+        "SLOWEST": lambda group: None if group.slowest is None else f"#{group.slowest}",
+        "SIZE": lambda group: bytes_text(group.bytes),
+        "LATENCY": lambda group: spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
+    }
 
 
-def row_of(group: Group, by: str) -> tuple[Any, ...]:
-    """Return the cells of a row; the last one shows the distribution of latencies."""
+def _errors(group: Group) -> tuple[str, str] | None:
     rate = group.error_rate
-    what = group.method if by == "method" or group.name is None else group.name
-    errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else None
-    return (
-        (group.upstream[:NAME_LIMIT], "dim" if group.upstream == CLIENTS else ""),
-        what[:NAME_LIMIT],
-        group.answers or group.notifications,
-        (errors, "red" if group.failures else ""),
-        group.open or None,
-        *map(time_text, group.latency.percentiles((*PERCENTILES, 100))),
-        None if group.slowest is None else f"#{group.slowest}",
-        bytes_text(group.bytes),
-        spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
-    )
+    return None if not group.failures or rate is None else (f"{group.failures} {rate:.1%}", "red")
 
 
 def spark(counts: Sequence[int]) -> str:
