@@ -15,13 +15,12 @@ import attrs
 import click
 
 from mcpmux.cli.completion import Items, complete_file, offer
-from mcpmux.cli.process import Mistake
+from mcpmux.cli.process import Mistake, naming
 from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import ADDRESS_PATTERN, HttpListener, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
-from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import HEADER_NAME, HEADER_VALUE
 from mcpmux.errors import ConfigError
 from mcpmux.files import CONFIG_BYTES
@@ -54,11 +53,8 @@ class Parsed(click.ParamType[Any]):
         """See click.ParamType. A default that is no text stays unchanged."""
         if not isinstance(value, str):
             return value
-        try:
+        with naming(param.opts[0] if isinstance(param, click.Option) else self.name):
             return self._parse(value)
-        except InvalidValue as mistake:
-            what = param.opts[0] if isinstance(param, click.Option) else self.name
-            raise Mistake(f"{what}: {mistake}") from None
 
 
 HTTP = Parsed("HOST:PORT", parse_http_argument)
@@ -122,20 +118,16 @@ class Credentials(NamedTuple):
     @classmethod
     def of(cls, token: Secret | None, headers: Sequence[str]) -> Credentials:
         """Read the options and the environment. Raises Mistake."""
-        try:
+        with naming("--header"):
             pairs = pairs_of("--header", headers, is_header=True).items()
             given = {str(HEADER_NAME.read(name)): _secret(value) for name, value in pairs}
-        except InvalidValue as mistake:
-            raise Mistake(f"--header: {mistake}") from None
         if token is not None:
             if "authorization" in map(str.lower, given):
                 raise Mistake("--token is an Authorization header; leave out one of --token and --header")
             given["Authorization"] = token
         text = os.environ.get(TOKEN_VARIABLE)
-        try:
+        with naming(TOKEN_VARIABLE):
             ambient = _secret(f"Bearer {text}") if text else None
-        except InvalidValue as mistake:
-            raise Mistake(f"{TOKEN_VARIABLE}: {mistake}") from None
         return cls(given, ambient, os.environ.get(ADDRESS_VARIABLE) or None)
 
     def headers_for(self, origin: HttpOrigin) -> Mapping[str, Secret]:

@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from mcpmux.config import Config, Http
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable, printable_lines
@@ -36,6 +37,15 @@ class Mistake(click.ClickException):
     """The user has to change the command line or a file."""
 
     exit_code = 2
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn an InvalidValue into a Mistake that names the option, the argument or the like."""
+    try:
+        yield
+    except InvalidValue as mistake:
+        raise Mistake(f"{what}: {mistake}") from None
 
 
 def run_inside(command: Callable[[], Any]) -> Any:

@@ -14,13 +14,13 @@ import trio
 
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, complete_server, pairs_of
-from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.process import Mistake, naming, run
 from mcpmux.config import Missing
 from mcpmux.config.argument import split_command
 from mcpmux.config.expansion import display_url
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
-from mcpmux.config.report import InvalidValue, hint_at
+from mcpmux.config.report import hint_at
 from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError, Problem, RemoteProtocolError, TransportError
 from mcpmux.files import read_named_file, read_text, replace_text
@@ -237,17 +237,13 @@ def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
     """Return the keys of the server. Raises Mistake."""
     if len(target) == 1 and LOOKS_LIKE_URL.fullmatch(target[0]):
         if not has_reference(target[0]):
-            try:
+            with naming("URL"):
                 SERVER_URL.read(target[0])
-            except InvalidValue as mistake:
-                raise Mistake(f"URL: {mistake}") from None
         return {"url": target[0]}
     words = target
     if len(target) == 1 and (" " in target[0] or "\\" not in target[0]):  # no path of Windows
-        try:
+        with naming("COMMAND"):
             words = split_command(target[0]) or target
-        except InvalidValue as mistake:
-            raise Mistake(f"COMMAND: {mistake}") from None
     command, *args = words
     return {"command": command, **({"args": args} if args else {})}
 

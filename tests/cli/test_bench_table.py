@@ -14,8 +14,7 @@ from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.report.compare import compare_reports
 from mcpmux.bench.report.tables import parts_of, verdicts_of
 from mcpmux.bench.results import Results
-from mcpmux.cli.bench.command import WRITTEN, bench
-from mcpmux.cli.bench.report import render, render_results
+from mcpmux.cli.bench.command import WRITTEN, bench, render, render_results
 from tests.bench.made import about, made, report
 from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 
