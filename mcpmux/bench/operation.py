@@ -15,7 +15,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.report import InvalidValue, closest, hint_at
 from mcpmux.mux.naming import likely_own
 from mcpmux.mux.pattern import matches as is_match
 from mcpmux.mux.pattern import parse_glob
@@ -131,8 +131,7 @@ def bind(operation: Operation, uris: Sequence[str]) -> Make:
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:
         if not items:
-            near = closest(operation.subject, uris) if operation.subject else None
-            hint = f"; did you mean `{near}`?" if near else ""
+            hint = hint_at(operation.subject, uris)
             raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}{hint}")
         return draw_by(items, [1.0] * len(items))
 
@@ -145,7 +144,21 @@ def bind(operation: Operation, uris: Sequence[str]) -> Make:
     if template is None:
         return always(Ask(name, Call(LISTS[operation.subject] if verb == "list" else m.PING, {}, {})))
     draw_uri = draw_from(uris) if template.needs_uri else lambda _: ""
-    return lambda number, random: _build(operation, template.fill(number, random, draw_uri))
+
+    def make(number: int, random: Random) -> Ask:
+        subject, values = operation.subject, template.fill(number, random, draw_uri)
+        if verb == "template":
+            uri = expand(subject, values)
+            return Ask(name, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
+        if verb != "complete":
+            return Ask(name, Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {}))
+        kind, _, prompt = subject.partition(":")
+        ref = {"type": "ref/resource", "uri": subject}
+        if kind == "prompt":
+            ref = {"type": "ref/prompt", "name": prompt}
+        return Ask(name, Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {}))
+
+    return make
 
 
 def matches(glob: str, uri: str) -> bool:
@@ -155,21 +168,6 @@ def matches(glob: str, uri: str) -> bool:
     """
     globs = {glob, likely_own(glob)} if glob else {"*"}
     return any(is_match(parse_glob(glob), text) for glob in globs for text in (uri, likely_own(uri)))
-
-
-def _build(operation: Operation, values: Fields) -> Ask:
-    verb, subject = operation.verb, operation.subject
-    if verb == "template":
-        uri = expand(subject, values)
-        return Ask(operation.name, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
-    if verb == "complete":
-        kind, _, name = subject.partition(":")
-        is_prompt = kind == "prompt"
-        ref = {"type": "ref/prompt", "name": name} if is_prompt else {"type": "ref/resource", "uri": subject}
-        call = Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
-    else:
-        call = Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {})
-    return Ask(operation.name, call)
 
 
 # Arguments that differ from request to request: JSON with placeholders in its texts.

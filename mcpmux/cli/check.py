@@ -93,11 +93,17 @@ def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool)
             declaring.setdefault(declared, []).append(server)
     extensions = []
     for (kind, name), names in sorted(declaring.items()):
-        is_announced = name in merged.get(kind, {})
-        why = _why(
-            kind, name, [servers[server] for server in names], told=is_announced, transparent=transparent
-        )
-        extensions.append(Extension(kind, name, tuple(names), is_announced, why))
+        told = name in merged.get(kind, {})
+        if kind == CAPABILITIES:
+            why = UNKNOWN
+        elif (kind, name) == (EXTENSIONS, TASKS):
+            why = TASKS_PASS if told else LEGACY_TASKS
+        elif told:
+            why = "" if transparent or name == UI else METHODS_STAY
+        else:
+            settings = (servers[server].capabilities[kind][name] for server in names)
+            why = DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
+        extensions.append(Extension(kind, name, tuple(names), told, why))
     return extensions
 
 
@@ -110,17 +116,6 @@ def _declared(facts: ServerFacts) -> Iterator[tuple[str, str]]:
             yield from ((capability, name) for name in (options if isinstance(options, dict) else ()))
         elif capability not in DELIVERED and capability != "tasks":
             yield CAPABILITIES, capability
-
-
-def _why(kind: str, name: str, servers: list[ServerFacts], *, told: bool, transparent: bool) -> str:
-    if kind == CAPABILITIES:
-        return UNKNOWN
-    if (kind, name) == (EXTENSIONS, TASKS):
-        return TASKS_PASS if told else LEGACY_TASKS
-    if told:
-        return "" if transparent or name == UI else METHODS_STAY
-    settings = [facts.capabilities[kind][name] for facts in servers]
-    return DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
 
 
 def _name(extension: Extension) -> str:

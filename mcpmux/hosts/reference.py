@@ -83,7 +83,15 @@ def _translate_editor(inner: str | None, around: Surroundings) -> str:
     if colon and kind == "env" and re.fullmatch(_NAME, rest):
         return reference(rest)
     if colon and kind == "input":
-        return _translate_input(rest, around)
+        input_ = around.inputs.get(rest)
+        if input_ is None:
+            raise NotTakenOver("it refers to an input that the file does not have")
+        if input_.get("type") == "command":
+            raise NotTakenOver(f"one of its inputs is the result of a command of {around.host.title}")
+        default = input_.get("default")
+        # The default of a password would be a secret in our configuration.
+        is_open = isinstance(default, str) and not input_.get("password")
+        return reference(variable_name(rest), default if is_open else None)
     if colon and kind == "file" and around.host.name == "windsurf":
         return f"${{file:{rest}}}"
     if (place := _find_place(inner, around)) is not None:
@@ -113,18 +121,6 @@ def _find_place(inner: str, around: Surroundings) -> str | None:
 def _translate_own(match: re.Match[str], around: Surroundings) -> str:
     place = None if match[0].startswith("$$") else _find_place(match["inner"], around)
     return match[0] if place is None else place
-
-
-def _translate_input(name: str, around: Surroundings) -> str:
-    input_ = around.inputs.get(name)
-    if input_ is None:
-        raise NotTakenOver("it refers to an input that the file does not have")
-    if input_.get("type") == "command":
-        raise NotTakenOver(f"one of its inputs is the result of a command of {around.host.title}")
-    default = input_.get("default")
-    # The default of a password would be a secret in our configuration.
-    is_open = isinstance(default, str) and not input_.get("password")
-    return reference(variable_name(name), default if is_open else None)
 
 
 def reference(name: str, default: str | None = None) -> str:

@@ -139,8 +139,17 @@ def compare_runs(name: str, old: Runs, new: Runs, sides: Sides = OLD_NEW) -> Com
     changes = []
     for part, measure in product(parts, MEASURES):
         old_values, new_values = (_values(measure, part, runs) for runs in (old, new))
-        if old_values and new_values:
-            changes.append(_change(measure, part, old_values, new_values, paired))
+        if not old_values or not new_values:
+            continue
+        in_pairs = paired and len(old_values) == len(new_values)
+        spread = range_of(old_values, new_values, in_pairs, is_share=measure == "errors")
+        margin = ERROR_MARGIN if measure == "errors" else MARGIN
+        verdict: Verdict = "no difference shown"
+        if min(len(old_values), len(new_values)) < RUNS:
+            verdict = "too few runs"
+        elif spread is not None and (spread.low > margin or spread.high < -margin):
+            verdict = "better" if (spread.low > 0) == (measure == "rate") else "worse"
+        changes.append(Change(part, measure, median(old_values), median(new_values), spread, verdict))
     if sides == OLD_NEW:
         basis = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
     else:
@@ -155,17 +164,6 @@ def in_turns(old: Runs, new: Runs) -> bool:
         return False
     whens = sorted([(run.about.when, "old") for run in old] + [(run.about.when, "new") for run in new])
     return all(one[1] != other[1] for one, other in zip(whens[::2], whens[1::2], strict=True))
-
-
-def _change(name: str, part: str | None, old: Sequence[float], new: Sequence[float], paired: bool) -> Change:
-    changes = range_of(old, new, paired and len(old) == len(new), is_share=name == "errors")
-    margin = ERROR_MARGIN if name == "errors" else MARGIN
-    verdict: Verdict = "no difference shown"
-    if min(len(old), len(new)) < RUNS:
-        verdict = "too few runs"
-    elif changes is not None and (changes.low > margin or changes.high < -margin):
-        verdict = "better" if (changes.low > 0) == (name == "rate") else "worse"
-    return Change(part, name, median(old), median(new), changes, verdict)
 
 
 def range_of(old: Sequence[float], new: Sequence[float], paired: bool, *, is_share: bool) -> Range | None:

@@ -105,25 +105,21 @@ def _card(*inside: str, title: str = "", style: str = "") -> Markup:
 
 
 def _show(part: Part, title: str = "") -> Iterator[Markup]:
-    if isinstance(part, Table):
-        yield _table(part)
-    elif part:
-        lines = (element("li", cell.text, class_=cell.tone) for cell in part)
-        style = "notes" if part[0].tone == "warn" else ""
-        yield _card(element("ul", *lines, class_="plain"), title=title, style=style)
-
-
-def _table(table: Table) -> Markup:
-    def row(tag: str, cells: Iterable[Cell]) -> Markup:
+    if not isinstance(part, Table):
+        if part:
+            lines = (element("li", cell.text, class_=cell.tone) for cell in part)
+            style = "notes" if part[0].tone == "warn" else ""
+            yield _card(element("ul", *lines, class_="plain"), title=title, style=style)
+        return
+    rows = []
+    for tag, cells in (("th", map(Cell, part.headings)), *(("td", row) for row in part.rows)):
         inside = []
         for place, cell in enumerate(cells):
-            kind = f"{'words' if place in table.left else ''} {cell.tone}".strip()
+            kind = f"{'words' if place in part.left else ''} {cell.tone}".strip()
             inside.append(element(tag, cell.text, class_=kind))
-        return element("tr", *inside)
-
-    head = element("thead", row("th", map(Cell, table.headings)))
-    body = element("tbody", *(row("td", cells) for cells in table.rows))
-    return _card(element("div", element("table", head, body), class_="scroll"), title=table.title)
+        rows.append(element("tr", *inside))
+    table = element("table", element("thead", rows[0]), element("tbody", *rows[1:]))
+    yield _card(element("div", table, class_="scroll"), title=part.title)
 
 
 def _plots(targets: Mapping[str, Sequence[Results]], whole: Sequence[Results]) -> Iterator[Markup]:

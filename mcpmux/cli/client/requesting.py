@@ -198,22 +198,19 @@ def show_tool(item: Fields) -> None:
     fields, needed, _ = Parameters.of(item)
     console.show_line(text_of(item.get("name")) or "")
     console.show_text(text_of(item.get("description")) or "")
-    rows = [
-        (name, "|".join(types_of(field)) or "any", "yes" if name in needed else "no", _about(field))
-        for name, field in fields.items()
-    ]
+    rows = []
+    for name, field in fields.items():
+        schema = field if isinstance(field, dict) else {}
+        about = [str(schema.get("description", ""))]
+        if isinstance(values := schema.get("enum"), list):
+            about.append(f"one of {', '.join(map(str, values))}")
+        if "default" in schema:
+            about.append(f"default {bytes(raw(schema['default'])).decode()}")
+        types, required = "|".join(types_of(field)) or "any", "yes" if name in needed else "no"
+        rows.append((name, types, required, "; ".join(filter(None, about))))
     if rows:
         click.echo()
         console.show_table(["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"], rows)
-
-
-def _about(field: object) -> str:
-    if not isinstance(field, dict):
-        return ""
-    default = f"default {bytes(raw(field['default'])).decode()}" if "default" in field else ""
-    values = field.get("enum")
-    choices = f"one of {', '.join(map(str, values))}" if isinstance(values, list) else ""
-    return "; ".join(filter(None, (str(field.get("description", "")), choices, default)))
 
 
 def with_timeout(config: Config, seconds: float | None) -> Config:

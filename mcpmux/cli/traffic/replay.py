@@ -52,7 +52,7 @@ from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
 from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, show_path
+from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, show_path
 
 files_argument: Decorator = click.argument("files", nargs=-1, metavar="[FILES|DIR]...", type=PATH)
 
@@ -138,18 +138,15 @@ def _show_differences(outcomes: Sequence[Outcome]) -> None:
         where = f"exchange {turn.exchange}, {outcome.client}" if turn.exchange else outcome.client
         show_line(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
         for difference in outcome.differences[:DIFFERENCES_SHOWN]:
-            click.echo(printable(f"  {_line(difference)}"))
+            values = (difference.captured, difference.now)
+            then, now = (cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH) for value in values)
+            words = {"added": f"new: {now}", "removed": f"gone: {then}", "moved": f"order: {then} → {now}"}
+            text = words.get(difference.kind, f"{then} → {now}")
+            click.echo(printable(f"  {show_path(difference.path)}: {text}"))
         if len(outcome.differences) > DIFFERENCES_SHOWN:
             click.echo(f"  … {len(outcome.differences) - DIFFERENCES_SHOWN} more; --json has them all")
     if len(outcomes) > REQUESTS_SHOWN:
         click.echo(f"\n… {len(outcomes) - REQUESTS_SHOWN} more requests; --json has them all")
-
-
-def _line(difference: Difference) -> str:
-    values = (difference.captured, difference.now)
-    then, now = (cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH) for value in values)
-    changes = {"added": f"new: {now}", "removed": f"gone: {then}", "moved": f"order: {then} → {now}"}
-    return f"{show_path(difference.path)}: {changes.get(difference.kind, f'{then} → {now}')}"
 
 
 DIFFERENT = 1  # exit code
