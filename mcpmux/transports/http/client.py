@@ -552,5 +552,6 @@ class HttpPool:
                 usable = connection
             else:
                 connection.close()
-        idle.extend(reversed(unended))
+        if unended:
+            idle.extend(reversed(unended))
         return usable
