@@ -207,7 +207,9 @@ READINGS_LIMIT: Final = 32_768  # characters of all its readings together: they 
 _PLAIN_HEAD: Final = re.compile(
     r"[a-z][a-z0-9+.-]*://(?=/)|(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?"
 )
-_ODD: Final = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
+# One class of characters first, which `re` looks for faster than for alternatives.
+_ODD: Final = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f/](?:(?<!/)|/|\.\.?(?:/|$))")
+_DOTS: Final = re.compile(r"\.\.?(?:/|$)")  # odd at the start
 _SCHEME: Final = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
 _HEAD: Final = re.compile(rf"{_SCHEME.pattern}//")
 _TAIL: Final = re.compile(r"[?#]")
@@ -247,9 +249,10 @@ def is_plain(uri: str) -> bool:
     if len(uri) > PLAIN_LIMIT:
         return False
     head = _PLAIN_HEAD.match(uri)
-    if head is None:
-        return ":" not in uri and _ODD.search(uri) is None
-    return _ODD.search(uri[head.end() :]) is None  # a slice, so that its `^` matches behind the head
+    if head is None and ":" in uri:
+        return False
+    start = 0 if head is None else head.end()
+    return _DOTS.match(uri, start) is None and _ODD.search(uri, start) is None
 
 
 def readings_of(uri: str, ways: Sequence[UriReader] | None = None) -> Iterator[tuple[UriReader | None, str]]:
