@@ -63,10 +63,9 @@ RECENT: Final = 8  # encoded events; those of one update differ only in how its 
 
 
 _COMPLETE: Final = raw("complete")
-_COMPLETE_BYTES: Final = bytes(_COMPLETE)
 _NOT_FRESH: Final = raw(0)
 _PRIVATE: Final = raw("private")
-_SCOPES: Final = frozenset({b'"public"', bytes(_PRIVATE)})
+_PUBLIC: Final = raw("public")
 _NEWEST: Final = raw(NEWEST)
 
 
@@ -123,7 +122,7 @@ class Call(Value):
     ) -> Call:
         """Return a call with `_meta` split from its parameters, raw or decoded.
 
-        Raises MalformedRequest when they, or their `_meta`, are not an object, or a name in them is too long.
+        Raises MalformedRequest when they, or their `_meta`, are not an object.
         """
         members: Fields = {}
         try:
@@ -139,13 +138,6 @@ class Call(Value):
                     members = _read_meta(data)
         except ValueError:
             raise MalformedRequest('"_meta" must be an object') from None
-        for key in _SHORT:
-            value = fields.get(key)
-            # The encoded length is a cheap upper bound: only a longer one is decoded.
-            if value is None or len(memoryview(value)) <= SHORT_CHARS:
-                continue
-            if len(text_of(value) or "") > SHORT_CHARS:
-                raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
         return Call(method, fields, members, client, principal=principal)
 
     def with_params(self, params: Fields) -> Call:
@@ -178,12 +170,18 @@ class Call(Value):
         return Call(method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal)
 
     def text(self, key: str) -> str | None:
-        """Return the parameter `key` when it is a string, else None."""
+        """Return the parameter `key` when it is a string, else None.
+
+        Raises MalformedRequest for a name of more than SHORT_CHARS characters.
+        """
         value = self.params.get(key)
         try:
-            return None if value is None else text_decoder.decode(value)
+            text = None if value is None else text_decoder.decode(value)
         except UNREADABLE:
             return None
+        if text is not None and len(text) > SHORT_CHARS and key in _SHORT:
+            raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
+        return text
 
     def required(self, key: str) -> str:
         """Return the parameter `key`. Raises RpcError when it is not a string."""
@@ -270,14 +268,15 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 def upgrade_result(method: str, result: Fields) -> Fields:
     """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them."""
-    kind = result.setdefault("resultType", _COMPLETE)
+    result.setdefault("resultType", _COMPLETE)
     # Interim results "carry no caching hints" (Caching).
-    if method in m.CACHEABLE and (bytes(kind) == _COMPLETE_BYTES or is_complete(result)):
+    if method in m.CACHEABLE and is_complete(result):
         # Other values than it allows are replaced, too: SDKs may refuse the whole result for them.
         ttl, scope = result.get("ttlMs"), result.get("cacheScope")
-        if ttl is None or not bytes(ttl).isdigit():
+        # Two `Raw` are compared without a copy of their text, as `bytes` makes one.
+        if ttl is None or not (ttl == _NOT_FRESH or bytes(ttl).isdigit()):
             result["ttlMs"] = _NOT_FRESH
-        if scope is None or bytes(scope) not in _SCOPES:
+        if scope not in (_PRIVATE, _PUBLIC):
             result["cacheScope"] = _PRIVATE
     return result
 
@@ -286,7 +285,7 @@ def is_complete(result: Fields) -> bool:
     """Return whether a result has the content that its request asked for; without `resultType` it has."""
     kind = result.get("resultType", _COMPLETE)
     # Most have the usual spelling, which is compared without decoding it.
-    if bytes(kind) == _COMPLETE_BYTES:
+    if kind == _COMPLETE:
         return True
     return text_of(kind) == "complete" or first_byte(kind) == b"n"  # null, which some servers send for "none"
 
@@ -362,11 +361,16 @@ def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> 
     `asks_progress`: a tool call gets one in any case.
     """
     meta = call.meta
+    value: Fields | Raw = meta
     # Servers report progress only when asked to.
     if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
         # No other call on this leg has this id, so that progress finds its call.
-        meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
-    params: Mapping[str, Any] = call.params
-    if meta:
-        params = {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
+        if meta and isinstance(meta, Meta):
+            # It has no token, so one is added to its text, which need not be encoded again.
+            value = Raw(b'%b,"progressToken":%d}' % (bytes(meta.encoded)[:-1], request_id))
+        else:
+            value = {**meta, PROGRESS_TOKEN: raw(request_id)}
+    elif meta and isinstance(meta, Meta):
+        value = meta.encoded
+    params: Mapping[str, Any] = {**call.params, META: value} if value else call.params
     return encode(RequestOut(request_id, call.method, params or UNSET))

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 
-from mcpmux.protocol.call import META, Call, with_meta
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    META,
+    PROGRESS_TOKEN,
+    VERSION,
+    Call,
+    encode_call,
+    with_meta,
+)
 from mcpmux.protocol.codes import MalformedRequest
 from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.raw_json import SHORT_CHARS, Raw
@@ -42,7 +51,7 @@ def test_a_name_that_is_too_long_to_be_remembered_is_refused(key: str):
     for longest in ("x" * SHORT_CHARS, "\0" * SHORT_CHARS):
         assert Call.of("tools/call", raw({key: longest})).text(key) == longest
     with pytest.raises(MalformedRequest, match=f'"{key}" must have at most 4096 characters'):
-        Call.of("tools/call", raw({key: "x" * (SHORT_CHARS + 1)}))
+        Call.of("tools/call", raw({key: "x" * (SHORT_CHARS + 1)})).text(key)
 
 
 def test_other_params_leave_method_and_meta_alone():
@@ -59,3 +68,14 @@ def test_text_is_a_string_parameter_or_none(params: bytes, text: str | None):
 def test_any_progress_token_asks_for_progress(token: str | None, wanted: bool):
     meta = {} if token is None else {"progressToken": Raw(token.encode())}
     assert Call("tools/call", {}, meta).wants_progress is wanted
+
+
+@pytest.mark.parametrize("asks_progress", [True, False])
+@pytest.mark.parametrize(
+    "meta", [{}, {VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}, {"x": 1}, {PROGRESS_TOKEN: "a"}]
+)
+def test_a_call_is_encoded_with_its_id_as_progress_token(meta: dict[str, object], asks_progress: bool):
+    call = Call.of("tools/call", raw({"name": "a", META: meta}))
+    token = {PROGRESS_TOKEN: 7} if asks_progress or PROGRESS_TOKEN in meta else {}
+    sent = msgspec.json.decode(encode_call(7, call, asks_progress=asks_progress))
+    assert sent["params"] == {"name": "a", **({META: {**meta, **token}} if meta or token else {})}
