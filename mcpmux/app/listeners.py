@@ -121,7 +121,7 @@ async def serve_listener(
             else:
                 serve = _prepare_streams(listener, serving, tls)
             await connections.start(serve, accepting, name=url)
-            # Only now: who reads the URL may connect at once.
+            # Only now: a reader of the URL may connect at once.
             serving.announce(url)
             task_status.started()
         sessions.cancel_scope.cancel()

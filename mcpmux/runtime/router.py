@@ -508,7 +508,7 @@ class Router:
                 # If it is the server's own, it has the server's own URI, and clients know another one.
                 refusal = rewrite.expose_error(error, upstream.space)
                 if error.code != METHOD_NOT_FOUND:
-                    break
+                    raise refusal from None  # mypyc has no `break` here
             finally:
                 if new and not agreed:  # an earlier subscription of the client stays
                     self._hub.unsubscribe(outbox, upstream.key, own)
