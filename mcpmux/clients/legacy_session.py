@@ -83,7 +83,7 @@ class Session(Protocol):
     ask_unasked: AskClient
     principal: Principal
 
-    async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields: ...
+    def answer(self, call: Call, notify: Notify, ask: AskClient) -> Awaitable[Fields]: ...
     def take_notification(self, notification: Notification) -> None: ...
     def close(self) -> None: ...
 
@@ -194,13 +194,14 @@ class LegacySession:
         self._hub.leave(self.outbox)
         self._router.leave(self)
 
-    async def answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
+    def answer(self, call: Call, notify: Notify, ask: AskClient) -> Awaitable[Fields]:
         """Answer a call in the client's revision. `ask` sends the client requests. Raises RpcError."""
         call = upgrade_call(call, self._client, self, self.principal)
         if self._tap is None or self._tap.passes:
-            return await self._answer(call, notify, ask)
+            return self._answer(call, notify, ask)
+        # A call through the search tool is recorded as the call of the tool that it runs.
         shown_call = self._router.search.meant(call)
-        return await watched(self._tap, shown_call, partial(self._answer, call, notify, ask))
+        return watched(self._tap, shown_call, partial(self._answer, call, notify, ask))
 
     async def _answer(self, call: Call, notify: Notify, ask: AskClient) -> Fields:
         if call.method == m.PING:  # which a client may send before `initialized`
