@@ -61,7 +61,6 @@ from mcpmux.protocol.input_requests import (
 )
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID, extension_missing, knows_extension
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.notification_hub import Personal
@@ -162,9 +161,9 @@ class RoundTrips:
         if call.legacy:
             return result
         sealed, principal, mark = result.copy(), call.principal.key, self._marks.current
-        facts, is_anywhere = upstream.facts, False
+        is_anywhere = False
         # In 2026-07-28 no request depends on another, so any process may send the next one.
-        if mark and facts is not None and is_modern(facts.revision) and is_one_for_all(upstream.config):
+        if mark and upstream.status.is_modern and is_one_for_all(upstream.config):
             mark, is_anywhere = ANYWHERE, True
         state = text_of(sealed[STATE]) if STATE in sealed else None
         if state is not None:

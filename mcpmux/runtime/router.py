@@ -29,7 +29,7 @@ from mcpmux.protocol.era import upgrade_code
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import SUPPORTED, is_modern
+from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.client_outbox import ClientOutbox
@@ -220,7 +220,7 @@ class Router:
 
     async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
         """Return an upstream's error with clients' names. `call`: with the upstream's own names."""
-        modern = upstream.facts is not None and is_modern(upstream.facts.revision)
+        modern = upstream.status.is_modern
         if modern or not (call.legacy or upstream.facts is None):
             error = upgrade_code(error, modern=modern)
         if upstream.space.transparent:

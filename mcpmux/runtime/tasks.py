@@ -193,7 +193,7 @@ class Tasks:
         task_id = call.required(tasks.TASK_ID)
         if not call.legacy and not _knows_extension(call):
             raise tasks.extension_missing()
-        modern = _is_modern(upstream)
+        modern = upstream.status.is_modern
         # Both the principal and the client must own the task, as far as its owners are known.
         is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.key)
         is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
@@ -219,7 +219,7 @@ class Tasks:
     # | `tasks/cancel` | `tasks/cancel`; its answer only acknowledges that |
 
     async def _get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
-        modern = _is_modern(upstream)
+        modern = upstream.status.is_modern
         task = await _ask(upstream, m.TASKS_GET, task_id, call)
         if modern:
             return task
@@ -257,7 +257,7 @@ class Tasks:
 
     async def _update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         """Take answers to the questions of a task. Other answers are ignored. Raises RpcError."""
-        if _is_modern(upstream):
+        if upstream.status.is_modern:
             params = {RESPONSES: call.params[RESPONSES]} if RESPONSES in call.params else {}
             return await _ask(upstream, m.TASKS_UPDATE, task_id, call, params)
         questions = self._asked.get((upstream.key, task_id))
@@ -382,10 +382,6 @@ def _about(method: str, task_id: str, call: Call, params: Fields | None = None) 
     meta[CLIENT_CAPABILITIES] = tasks.with_extension(meta.get(CLIENT_CAPABILITIES))
     fields = {tasks.TASK_ID: raw(task_id), **(params or {})}
     return call.on_behalf(method, fields).with_meta(meta)
-
-
-def _is_modern(upstream: Upstream) -> bool:
-    return upstream.facts is not None and is_modern(upstream.facts.revision)
 
 
 def _acknowledged() -> Fields:

@@ -33,6 +33,7 @@ from mcpmux.mux.breaker import Breaker, BreakerState, Comeback
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.revisions import is_modern
 from mcpmux.upstreams.connection import Connection
 from mcpmux.upstreams.limiter import Limiter
 
@@ -106,6 +107,11 @@ class UpstreamStatus:
     def facts(self) -> ServerFacts | None:
         """The server's facts while it is connected, else None."""
         return self.connection.facts if self.connection is not None else None
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether a server of 2026-07-28 is connected."""
+        return self.connection is not None and is_modern(self.connection.facts.revision)
 
     @property
     def trouble(self) -> str:

@@ -40,7 +40,6 @@ from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import ERROR, WITHDRAWN
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.revisions import is_modern
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock
 from mcpmux.upstreams.connection import Connection, SessionOpener
@@ -196,7 +195,7 @@ class Upstream:
             return self.space.transparent
         if call.legacy or LOG_LEVEL in call.meta:
             return True
-        if self.facts is None or not is_modern(self.facts.revision):
+        if not self.status.is_modern:
             return False  # a legacy session logs for all its clients; this call has not asked for it
         self.unasked_logs += 1
         return self.space.transparent
