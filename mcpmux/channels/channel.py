@@ -14,7 +14,7 @@ A server's question in the middle of a call goes to `questions`: the exchange en
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import structlog
 import trio
@@ -34,6 +34,8 @@ from mcpmux.transports.inline import in_task, woken
 from mcpmux.transports.waiting import Deadline, DeadlineSweeper, limited
 
 log = structlog.get_logger()
+
+FAREWELL_SECONDS: Final = 2.0  # for telling the peer that an exchange, a question or the session is over
 
 
 class Channel:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from mcpmux.channels.channel import Channel, answer_server
+from mcpmux.channels.channel import FAREWELL_SECONDS, Channel, answer_server
 from mcpmux.channels.pending import PendingRequest
 from mcpmux.errors import (
     MessageTooLarge,
@@ -64,7 +64,6 @@ _ANSWERS: Final = (Reply, ErrorReply)
 INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any host opens, less than hurts
 # Refusals of one peer's messages that wait to be sent, after which it is not read on.
 OBJECTION_LIMIT: Final = 16
-FAREWELL_SECONDS: Final = 2.0  # for the notification that an exchange is cancelled
 LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that no longer reads
 
 Answer = Callable[[Request, Notify], Awaitable[Fields]]

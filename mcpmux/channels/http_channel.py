@@ -25,10 +25,9 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.channels.channel import Channel, answer_server, ignore_event
+from mcpmux.channels.channel import FAREWELL_SECONDS, Channel, answer_server, ignore_event
 from mcpmux.channels.duplex_channel import DuplexChannel
 from mcpmux.channels.http_peer import (
-    FAREWELL_SECONDS,
     REFUSALS,
     STREAM_BYTES,
     HttpErrorReply,

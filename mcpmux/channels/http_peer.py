@@ -25,6 +25,7 @@ import trio
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
+from mcpmux.channels.channel import FAREWELL_SECONDS
 from mcpmux.channels.pending import PendingRequest, own_id
 from mcpmux.channels.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.config.expansion import Hide, make_hide
@@ -325,7 +326,6 @@ log = structlog.get_logger()
 METHODS_KEPT: Final = 64  # whose headers are kept ready
 REDIRECTS: Final = 3  # followed for one request; more are a circle
 _NOT_HERE: Final = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
-FAREWELL_SECONDS: Final = 2.0  # for ending a session at the server while we stop
 
 
 class HttpPlace(NamedTuple):

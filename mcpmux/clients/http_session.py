@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from mcpmux.channels.channel import FAREWELL_SECONDS
 from mcpmux.channels.duplex_channel import InlineExchange
 from mcpmux.channels.pending import PendingRequest, PendingRequests
 from mcpmux.channels.tap import Watch
@@ -64,7 +65,6 @@ from mcpmux.transports.waiting import DeadlineSweeper
 
 # A call without an answer after this time gets a stream at the next sweep, with an event id to resume from.
 PRIMING_SECONDS = 0.05
-FAREWELL_SECONDS: Final = 2.0  # for telling a client that it is not asked any more
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
 OWN_STREAM: Final = 0  # the stream number, with which its event ids begin
