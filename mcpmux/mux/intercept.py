@@ -312,14 +312,14 @@ def change_outcome(message: InterceptedMessage, change: Change, schema: Schema) 
     """Return the answer that a change makes. `schema`: of a tool's structured content. Raises BadVerdict."""
     method = message.method
     if change.error is not None:
-        before, error = message.outcome, change.error
-        if not isinstance(before, RpcError):
+        outcome, error = message.outcome, change.error
+        if not isinstance(outcome, RpcError):
             raise BadVerdict("it puts an error in the place of a result; refuse in place of that")
-        if error.get("code") != before.code or not isinstance(error.get("message"), str):
+        if error.get("code") != outcome.code or not isinstance(error.get("message"), str):
             raise BadVerdict("its error has another `code`, or no `message`")
         # It fails here, as a fault of the interceptor, if JSON cannot hold it.
         raw(error.get("data"))
-        return RpcError(before.code, error["message"], error.get("data"))
+        return RpcError(outcome.code, error["message"], error.get("data"))
     assert change.result is not None
     old = message.outcome if isinstance(message.outcome, dict) else {"resultType": raw("complete")}
     result = {"resultType": "complete", **change.result} if old is not message.outcome else change.result

@@ -133,8 +133,8 @@ class Overrides:
                 item["annotations"] = raw({**members_of(item.get("annotations")), **override.annotations})
             if override.parameters:
                 schema = decode_any(item.get("inputSchema", b"null"))
-                known = schema if isinstance(schema, dict) else {}
-                item["inputSchema"] = raw(override_schema(known, override.parameters))
+                own_schema = schema if isinstance(schema, dict) else {}
+                item["inputSchema"] = raw(override_schema(own_schema, override.parameters))
             if override.icons is not None:
                 item["icons"] = raw([dict(icon) for icon in override.icons])
         return shown

@@ -130,7 +130,7 @@ class Rule:
             return True
         if target is SOME:
             return self.allow
-        # What is unknown of a use counts against it.
+        # An unknown target counts against the use.
         if target is None:
             return not self.allow
         if method == m.TEMPLATES_LIST:

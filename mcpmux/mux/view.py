@@ -192,7 +192,7 @@ class Selection:
             selectors = self._view.include
             including = [selector for selector in selectors if _is_about(selector, upstream, TEMPLATES)]
             templates = self._globs(self._naming.certain, including, upstream, TEMPLATES, {})
-            # What a template can stand for: its literal text, with any text in place of the expressions.
+            # A template stands for its literal text, with any text in place of the expressions.
             texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
             expansions = [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
             readable = _Selected([*listed.included, *expansions], listed.excluded)

@@ -95,7 +95,7 @@ class HttpConnection:
         """
         byte_stream = self.byte_stream
         if self._poller is None:
-            # What has come before a request belongs to none.
+            # Bytes that have come before a request belong to none.
             if byte_stream.early:
                 self.close()
                 return False

@@ -395,8 +395,8 @@ class ResponseParser(MessageParser):
             self.complete = not self._lacks
             self.keep_alive = self.complete and body == data  # bytes behind it belong to no request
             return
-        known = self._known
-        if known is None or self.received_bytes or self.complete or (values := known.read(data)) is None:
+        head = self._known
+        if head is None or self.received_bytes or self.complete or (values := head.read(data)) is None:
             self._parse(data)
             return
         headers, position, lacks = values
