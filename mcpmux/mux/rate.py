@@ -110,7 +110,12 @@ class Rates:
         longest = max(range(len(waits)), key=waits.__getitem__, default=0)
         if waits and waits[longest] > 0:
             return Exceeded(counted[longest].setting, counted[longest].limit, waits[longest])
-        self._sweep(now)
+        # Full buckets are dropped when their number has doubled since the last sweep.
+        if len(self._full) >= self._sweep_at and now >= self._sweep_after:
+            self._full = {key: full_at for key, full_at in self._full.items() if full_at > now}
+            self._sweep_at = min(max(SWEEP_FROM, 2 * len(self._full)), BUCKETS_LIMIT)
+            # With mostly unfull buckets each sweep would find little, so the next one has to wait.
+            self._sweep_after = now + RETRY_SECONDS if len(self._full) * 2 > BUCKETS_LIMIT else now
         for bucket in counted:
             if len(self._full) >= BUCKETS_LIMIT and (bucket.setting, *bucket.key) not in self._full:
                 return Exceeded(bucket.setting, bucket.limit, RETRY_SECONDS)
@@ -121,12 +126,3 @@ class Rates:
     def _full_at(self, counted: Counted, now: float) -> float:
         """Return the time at which a bucket is full, if no token is taken out of it."""
         return max(self._full.get((counted.setting, *counted.key), now), now)
-
-    def _sweep(self, now: float) -> None:
-        """Drop the full buckets when their number has doubled since the last sweep."""
-        if len(self._full) < self._sweep_at or now < self._sweep_after:
-            return
-        self._full = {key: full_at for key, full_at in self._full.items() if full_at > now}
-        self._sweep_at = min(max(SWEEP_FROM, 2 * len(self._full)), BUCKETS_LIMIT)
-        # With mostly unfull buckets each sweep would find little, so the next one has to wait.
-        self._sweep_after = now + RETRY_SECONDS if len(self._full) * 2 > BUCKETS_LIMIT else now

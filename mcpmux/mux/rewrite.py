@@ -276,20 +276,16 @@ def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
         else:
             members = [decode_fields(value)]
     except ValueError:
-        return _changed_among_others(value, change)
+        # Items that are no objects stay unchanged among the others.
+        try:
+            items = decode_items(value) if first_byte(value) == b"[" else []
+        except ValueError:
+            return value
+        changed = [_changed(item, change) if first_byte(item) == b"{" else item for item in items]
+        return raw(changed) if changed else value
     for member in members:
         change(member)
     return raw(members if first_byte(value) == b"[" else members[0])
-
-
-def _changed_among_others(value: Raw, change: Callable[[Fields], object]) -> Raw:
-    """Return an array with `change` applied to its objects, and its other items unchanged."""
-    try:
-        items = decode_items(value) if first_byte(value) == b"[" else []
-    except ValueError:
-        return value
-    changed = [_changed(item, change) if first_byte(item) == b"{" else item for item in items]
-    return raw(changed) if changed else value
 
 
 def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:
