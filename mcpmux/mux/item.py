@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.mux.rewrite import NAMED_BY, SCHEME
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE, decode_fields, decode_items, members_of, raw, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -154,8 +154,7 @@ _FILLED_IN: Final[dict[tuple[type, str], Raw]] = {
 }
 """The values of required members that are missing or null."""
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: the start of every URI
-_SCHEMES: Final = re.compile(rf"(?:{_SCHEME.pattern}[^\n]*+\n)*+")  # each line is a URI
+_SCHEMES: Final = re.compile(rf"(?:{SCHEME.pattern}[^\n]*+\n)*+")  # each line is a URI
 
 
 # Judging.
@@ -253,7 +252,7 @@ def mend_items(method: str, items: Raw) -> tuple[list[str], list[Fields], list[I
         name, fits = text_of(fields.get(key)), mended is not None
         if fits and name in names:
             notes, fits = [REPEATED], False
-        elif fits and method == m.RESOURCES_LIST and not _SCHEME.match(name or ""):
+        elif fits and method == m.RESOURCES_LIST and not SCHEME.match(name or ""):
             notes, fits = [f"`{key}` is no URI: it has no scheme"], False
         if notes:
             problems.append(ItemProblem(name, "; ".join(notes), left_out=not fits))

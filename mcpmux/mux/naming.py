@@ -31,7 +31,7 @@ from mcpmux.config.scalars import derive_prefix
 from mcpmux.config.views import RESOURCES, TEMPLATES, TOOLS, View
 from mcpmux.mux.override import NO_OVERRIDES, Names, Overrides, overrides_of
 from mcpmux.mux.pattern import EVERYTHING, Glob, NameGlob, Target, TargetGlob, matches, rests_of
-from mcpmux.mux.rewrite import JOINT, UI, Namespace
+from mcpmux.mux.rewrite import JOINT, SCHEME, UI, Namespace
 
 OF_URIS: Final = frozenset({RESOURCES, TEMPLATES})
 ANY_VIEW: Final = None
@@ -276,10 +276,9 @@ def _shown_name(overrides: Overrides, upstream: str, kind: str, own: str) -> str
 # Names without a configuration: in recorded messages, or of a server that is only given by its URL.
 
 _SHOWN: Final = re.compile(
-    rf"(?:(?P<ui>{UI})[a-z][a-z0-9.-]*/|[a-z][a-z0-9.-]*(?:{JOINT}|\+(?=[A-Za-z][A-Za-z0-9+.-]*:)))(?P<own>.+)",
+    rf"(?:(?P<ui>{UI})[a-z][a-z0-9.-]*/|[a-z][a-z0-9.-]*(?:{JOINT}|\+(?={SCHEME.pattern})))(?P<own>.+)",
     re.DOTALL,
 )
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def likely_own(text: str) -> str:
@@ -291,7 +290,7 @@ def likely_own(text: str) -> str:
 def likely_shown(text: str, upstream: str) -> str:
     """Return the probable name that clients see, if the prefix is the one derived from its name."""
     space = Namespace({upstream: derive_prefix(upstream)}).spaces[upstream]
-    return space.expose_uri(text) if _URI.match(text) else space.expose_name(text)
+    return space.expose_uri(text) if SCHEME.match(text) else space.expose_name(text)
 
 
 AS_THEY_ARE: Final = Naming(Namespace({}))

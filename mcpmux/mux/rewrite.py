@@ -247,7 +247,7 @@ Shape = dict[str, Any]
 EACH: Final = "*"
 """In place of a name in a Shape: every member."""
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: the start of every URI
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: the start of every URI
 
 _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 """Types of content blocks, in their usual spelling, in which nothing is exposed."""
@@ -472,7 +472,7 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
 
     def resolve(text: str) -> str:
         owner, own = namespace.resolve_uri(text) or ("", text)
-        return own if owner == upstream and _SCHEME.match(own) else text
+        return own if owner == upstream and SCHEME.match(own) else text
 
     try:
         return _resolved(arguments, marker, resolve, DEPTH_LIMIT)

@@ -62,7 +62,7 @@ KEPT_BYTES: Final = 1024  # of a value that is kept; a longer one is decoded ane
 RECENT: Final = 8  # encoded events; those of one update differ only in how its clients spell the URI
 
 
-_COMPLETE: Final = raw("complete")
+COMPLETE: Final = raw("complete")
 _NOT_FRESH: Final = raw(0)
 _PRIVATE: Final = raw("private")
 _PUBLIC: Final = raw("public")
@@ -268,7 +268,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
 def upgrade_result(method: str, result: Fields) -> Fields:
     """Add the members that 2026-07-28 requires in a result, in place; older servers do not send them."""
-    result.setdefault("resultType", _COMPLETE)
+    result.setdefault("resultType", COMPLETE)
     # Interim results "carry no caching hints" (Caching).
     if method in m.CACHEABLE and is_complete(result):
         # Other values than it allows are replaced, too: SDKs may refuse the whole result for them.
@@ -283,9 +283,9 @@ def upgrade_result(method: str, result: Fields) -> Fields:
 
 def is_complete(result: Fields) -> bool:
     """Return whether a result has the content that its request asked for; without `resultType` it has."""
-    kind = result.get("resultType", _COMPLETE)
+    kind = result.get("resultType", COMPLETE)
     # Most have the usual spelling, which is compared without decoding it.
-    if kind == _COMPLETE:
+    if kind == COMPLETE:
         return True
     return text_of(kind) == "complete" or first_byte(kind) == b"n"  # null, which some servers send for "none"
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import META
+from mcpmux.protocol.call import COMPLETE, META
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
 from mcpmux.protocol.envelope import data_of, error_body, members_of, raw, text_of, value_at, value_of
 from mcpmux.protocol.era import replace_each
@@ -33,7 +33,6 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, is_modern
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
-_COMPLETE: Final = b'"complete"'  # the usual spelling
 TASK_ID: Final = "taskId"
 _EXTENSION_AT: Final = ("extensions", EXTENSION)
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
@@ -99,7 +98,7 @@ def made_task(result: Fields) -> Fields | None:
     """Return the task in a result that created one, in its own form; None for any other result."""
     kind = result.get("resultType")
     # Most results are complete, which the bytes show without decoding.
-    if kind is not None and bytes(kind) != _COMPLETE and text_of(kind) == "task":
+    if kind is not None and kind != COMPLETE and text_of(kind) == "task":
         return result
     if TASK not in result or "content" in result:
         return None
