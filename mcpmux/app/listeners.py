@@ -31,7 +31,7 @@ from mcpmux.config import (
     WebSocketListener,
 )
 from mcpmux.config.auth import find_unguarded_listeners
-from mcpmux.config.listener import asks_certificate, is_loopback
+from mcpmux.config.listener import asks_certificate, is_loopback, join_address
 from mcpmux.errors import ConfigError
 from mcpmux.mux.rewrite import Marks
 from mcpmux.mux.share import Share
@@ -215,10 +215,9 @@ async def open_address(listener: AnyListener) -> AsyncIterator[tuple[str, list[t
             yield f"unix:{listener.path}", [unix]
         return
     port, sockets = await open_tcp_listeners(listener.host, listener.port)
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
     scheme = SCHEMES[type(listener)][listener.tls is not None]
     path = "" if isinstance(listener, TcpListener) else listener.path
-    yield f"{scheme}://{host}:{port}{path}", sockets
+    yield f"{scheme}://{join_address(listener.host, port)}{path}", sockets
 
 
 async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentContext | None:

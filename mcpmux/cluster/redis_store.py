@@ -44,6 +44,7 @@ from mcpmux.cluster import redis_script as scripts
 from mcpmux.cluster.store import ENDED_KEPT, Bucket, Lease, Member, Place, Roll, StoreAway, StoredSession
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
+from mcpmux.config.listener import join_address
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.tls import client_context, explain_server
@@ -77,7 +78,7 @@ class StoreAddress(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 class StoreUrl(NamedTuple):

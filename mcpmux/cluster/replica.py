@@ -39,6 +39,7 @@ from mcpmux.cluster.port import ASK_SECONDS, ReplicaClient, ReplicaPort, port_li
 from mcpmux.cluster.sessions import StoredPlaces, StoredSessions
 from mcpmux.cluster.store import Bucket, Seal, Store, StoreAway
 from mcpmux.config import Config
+from mcpmux.config.listener import join_address
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.rate import Counted, Exceeded
@@ -300,8 +301,8 @@ async def open_replica(
     listener = cluster.listener
     tls = await certificates.open("cluster.listener", listener.tls) if listener.tls is not None else None
     port, sockets = await open_tcp_listeners(listener.host, listener.port)
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    url = listener.url or f"{'http' if tls is None else 'https'}://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    url = listener.url or f"{scheme}://{join_address(listener.host, port)}"
     name = cluster.replica or f"replica-{secrets.token_hex(NAME_BYTES)}"
     members = Membership(store, seal, name, url, cluster.lease)
     async with open_port(config, store, seal, members, sockets, bodies, certificates, tls) as replica:

@@ -86,7 +86,7 @@ class TcpAddress:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 @frozen(kw_only=True)
@@ -258,6 +258,11 @@ def split_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise InvalidValue('expected "HOST:PORT", for example "127.0.0.1:8484" or "[::1]:8484"')
     return match[1] or match[2], int(match[3])
+
+
+def join_address(host: str, port: int) -> str:
+    """Return HOST:PORT, as in a URL: an address of IPv6 has brackets (RFC 3986, section 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_listener(kind: Callable[..., Listener], text: str) -> Listener:

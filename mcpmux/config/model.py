@@ -22,7 +22,7 @@ from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth,
 from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.intercept import Intercept, find_clashing_names
-from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
+from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners, join_address
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
     KEY_TEXT,
@@ -126,8 +126,7 @@ class Tcp:
 
     @property
     def display(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tcp' if self.tls is None else 'tls'}://{host}:{self.port}"
+        return f"{'tcp' if self.tls is None else 'tls'}://{join_address(self.host, self.port)}"
 
 
 @frozen

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
+from mcpmux.config.listener import join_address
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.envelope import Part
 
@@ -202,4 +203,4 @@ def address_of(stream: trio.SocketStream) -> str:
         host, port, *_ = stream.socket.getpeername()
     except (OSError, ValueError):
         return "unknown"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)

@@ -18,7 +18,7 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.config.expansion import Secret
-from mcpmux.config.listener import Admin
+from mcpmux.config.listener import Admin, join_address
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, HttpExchange, Route, read_query
@@ -109,8 +109,7 @@ async def serve_admin(
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, listeners, answer, name=f"admin {config.host}:{port}")
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        url = f"{'http' if config.tls is None else 'https'}://{host}:{port}/"
+        url = f"{'http' if config.tls is None else 'https'}://{join_address(config.host, port)}/"
         announce(url if config.token is not None else f"{url}?token={token.reveal()}")
         task_status.started()
 

@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from mcpmux.config import Secret, display_url
+from mcpmux.config.listener import join_address
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
 from mcpmux.transports.byte_stream import PlainStream, open_socket
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
@@ -49,7 +50,7 @@ class HttpOrigin(msgspec.Struct, frozen=True):
     @property
     def address(self) -> str:
         """Host and port, in the form of a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def authority(self) -> str:
