@@ -10,8 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
 from typing import Final
 
@@ -202,22 +202,6 @@ class ReplicaClient:
         self._waits: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
         self.handed_over = 0
 
-    @contextmanager
-    def _waiting_for(self, to: Neighbour) -> Iterator[None]:
-        """Let `give_up` end what is done inside, which raises TransportClosed then."""
-        with trio.CancelScope() as scope:
-            wait = self._waits.setdefault(to.replica, (to, set()))
-            scopes = wait[1]
-            scopes.add(scope)
-            try:
-                yield
-            finally:
-                scopes.discard(scope)
-                if not scopes and self._waits.get(to.replica) is wait:
-                    del self._waits[to.replica]
-        if scope.cancelled_caught:
-            raise TransportClosed("that replica has gone")
-
     def awaited_beyond(self, members: Collection[str]) -> list[Neighbour]:
         """Return the replicas whose answers clients here wait for, but which are not among `members`."""
         return [replica for replica, _ in self._waits.values() if replica.replica not in members]
@@ -333,9 +317,11 @@ class ReplicaClient:
         Raises TransportError: ConnectFailed when the letter is refused. Raises RemoteProtocolError, also for
         another `status`.
         """
-        with self._waiting_for(to):
-            response = await self._post(to, content)
+        response, wait = None, self._waits.setdefault(to.replica, (to, set()))
+        with trio.CancelScope() as scope:
+            wait[1].add(scope)
             try:
+                response = await self._post(to, content)
                 if REFUSED in response.headers:  # such as by another replica, which has its address now
                     raise ConnectFailed(f"it refuses: {(await response.read())[:200].decode()}")
                 if status not in (None, response.status):
@@ -344,7 +330,13 @@ class ReplicaClient:
             except (UnicodeDecodeError, msgspec.DecodeError):
                 raise RemoteProtocolError("it does not answer as a replica does") from None
             finally:
-                response.release()
+                wait[1].discard(scope)
+                if not wait[1] and self._waits.get(to.replica) is wait:
+                    del self._waits[to.replica]
+                if response is not None:
+                    response.release()
+        if scope.cancelled_caught:  # see `give_up`
+            raise TransportClosed("that replica has gone")
 
     async def _post(self, to: Neighbour, content: Content) -> HttpResponse:
         # To the id in force: a letter that another replica gets, which has the address now, is refused there.
