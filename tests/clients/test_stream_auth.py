@@ -300,7 +300,8 @@ async def test_an_open_door_to_the_network_is_refused(host: str, kind: Any):
     config = Config(upstreams=(upstream("docs"),), listeners=listeners)
     with pytest.raises(ConfigError) as refused:
         await make_gate(config)
-    assert f"listeners.{name} {host}:1" in str(refused.value)
+    place = "[::]:1" if host == "::" else f"{host}:1"  # as it is written in the file
+    assert f"listeners.{name} {place}" in str(refused.value)
     assert "allow_anyone" in str(refused.value)
     allowed = Config(upstreams=(upstream("docs"),), listeners=listeners, auth=Auth(allow_anyone=True))
     assert await make_gate(allowed) is None
