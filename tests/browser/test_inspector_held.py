@@ -70,7 +70,7 @@ async def test_a_bad_edit_is_explained_and_the_call_stays_held(browser: Browser)
         await press(page, "1", "Let it go")
         await page.wait("document.querySelector('#held-1 p.wrong').textContent.includes('it changes `name`')")
         assert not calls_at(server)
-        page.problems.clear()  # the browser logs the status 422 of its own accord
+        page.problems.clear()  # the browser logs each status 422
         await page.run("document.querySelector('#held-1 form input').value = 'not there'")
         await press(page, "1", "Refuse")
         error = (await client.answer(request_id))["error"]

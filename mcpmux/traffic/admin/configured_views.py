@@ -64,7 +64,7 @@ class ViewsState(msgspec.Struct, frozen=True):
 
 
 class ViewCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a client of a view sees. `missing`: upstreams whose lists are incomplete, and why.
+    """Counts of what a client of a view sees. `missing`: upstreams whose lists are incomplete, and why.
 
     `names`: by kind, the first NAMES of what it sees, as its clients call it.
     """
