@@ -67,7 +67,7 @@ def _through(bench: Bench, config: str) -> tuple[Tally, float]:
         command = bench_command(mux, READ.connections, bench.effort.seconds, results, *ask)
         with Child(command, bench.load_core) as child:
             until = child.started + bench.effort.seconds + GRACE_SECONDS
-            while not _written(results) and time.perf_counter() < until:
+            while time.perf_counter() < until and not (results.exists() and results.stat().st_size):
                 with suppress(OSError):
                     for process in children_of(child.pid, SERVE):
                         os.sched_setaffinity(process, {bench.mux_core})
@@ -78,7 +78,3 @@ def _through(bench: Bench, config: str) -> tuple[Tally, float]:
     # In the second half of the time mcpmux has started, and everything is as in the rest of the run.
     (first, used), (last, all_used) = looks[len(looks) // 2], looks[-3]
     return tally, (all_used - used) / (last - first) / tally.rate
-
-
-def _written(file: Path) -> bool:
-    return file.exists() and file.stat().st_size > 0

@@ -73,7 +73,7 @@ class Site:
 
     def __init__(self, era: str, items: int, page: int, ttl_ms: int = 0) -> None:
         """Encode all answers. `ttl_ms`: of all of them, which are public then; 0: no answer may be cached."""
-        self._finish = partial(as_modern, ttl_ms) if era == MODERN else _as_legacy
+        self._finish = partial(as_modern, ttl_ms) if era == MODERN else msgspec.json.encode
         self._contents = {uri: self._contents_of(uri, TEXT_BYTES) for uri in map(item_uri, range(items))}
         self._contents[LARGE_URI] = self._contents_of(LARGE_URI, LARGE_BYTES)
         self._pages = self._pages_of(items, page)
@@ -90,23 +90,22 @@ class Site:
             request = self._decode(body)
         except msgspec.DecodeError:
             return "", error_to(b"null", PARSE_ERROR, "Parse error")
-        request_id = bytes(request.id)
-        return request.method, self._reply(request, request_id) if request_id else None
-
-    def _reply(self, asked: Asked, request_id: bytes) -> bytes:
-        if asked.method == m.RESOURCES_READ:
-            result = self._contents.get(asked.params.uri or "")
-        elif asked.method == m.RESOURCES_LIST:
-            result = self._pages.get(asked.params.cursor or "")
-        elif asked.method == m.INITIALIZE:
-            result = self._opened[negotiate_legacy(asked.params.protocolVersion or "")]
+        request_id, method, params = bytes(request.id), request.method, request.params
+        if not request_id:
+            return method, None
+        if method == m.RESOURCES_READ:
+            result = self._contents.get(params.uri or "")
+        elif method == m.RESOURCES_LIST:
+            result = self._pages.get(params.cursor or "")
+        elif method == m.INITIALIZE:
+            result = self._opened[negotiate_legacy(params.protocolVersion or "")]
         else:
-            result = self._fixed.get(asked.method)
+            result = self._fixed.get(method)
             if result is None:
-                return error_to(request_id, METHOD_NOT_FOUND, "Method not found")
+                return method, error_to(request_id, METHOD_NOT_FOUND, "Method not found")
         if result is None:
-            return error_to(request_id, INVALID_PARAMS, "Nothing is there")
-        return reply_to(request_id, result)
+            return method, error_to(request_id, INVALID_PARAMS, "Nothing is there")
+        return method, reply_to(request_id, result)
 
     def _contents_of(self, uri: str, size: int) -> bytes:
         return self._finish({"contents": [{"uri": uri, "mimeType": "text/plain", "text": _text(size, uri)}]})
@@ -143,10 +142,6 @@ def as_modern(ttl_ms: int, result: Mapping[str, Any]) -> bytes:
     """Encode a result of the modern era; `ttl_ms`: see Site."""
     freshness = {"ttlMs": ttl_ms, "cacheScope": "public" if ttl_ms else "private"}
     return msgspec.json.encode({"resultType": "complete", **result, **freshness, META: {SERVER_INFO: SERVER}})
-
-
-def _as_legacy(result: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(result)
 
 
 def _text(size: int, begin: str = "") -> str:
