@@ -1,7 +1,7 @@
 """`python -m benchmarks.run`: every measurement, printed and written as Markdown, and a picture of it.
 
 A new row is a function of a `Bench` that gives rows, in a module of its subject, and a line in SCENARIOS. A
-new section, with a table of its own, is one that gives a `Section`, and a line in SECTIONS.
+new table is a function that gives a `Section`, and a line in SECTIONS.
 """
 
 from __future__ import annotations

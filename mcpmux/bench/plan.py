@@ -59,7 +59,7 @@ class Rate(Text, frozen=True):
 
 
 class Shown(NamedTuple):
-    """How the command line shows a setting. `option`: its name there, if it is not the key of a scenario."""
+    """The look of a setting on the command line. `option`: its name there, if it is not the key of a scenario."""
 
     help: str
     metavar: str = ""
@@ -68,7 +68,7 @@ class Shown(NamedTuple):
 
 @frozen(kw_only=True)
 class LoadSettings:
-    """What a user may say of a load. Each is an option of the command line, and a key of a scenario in TOML.
+    """The settings of a load. Each is an option of the command line, and a key of a scenario in TOML.
 
     rate = "50..500/1m"
     timeout = "5s"

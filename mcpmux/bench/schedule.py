@@ -104,11 +104,9 @@ _Spec = ctypes.c_long * 4
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
     """Open a timer of the kernel for exact waits of one task: trio waits whole milliseconds."""
-    library, descriptor = None, -1
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "timerfd_create"):
-            descriptor = int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+    library, descriptor = ctypes.CDLL(None) if sys.platform == "linux" else None, -1
+    if sys.platform == "linux" and library is not None and hasattr(library, "timerfd_create"):
+        descriptor = int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
     if library is None or descriptor < 0:
         yield trio.sleep_until
         return
