@@ -1,4 +1,4 @@
-"""The plan of a benchmark: what a user may say of it, all defaults, and which parts go together. Pure.
+"""The plan of a benchmark: its settings, all defaults, and which parts go together. Pure.
 
 A session is one conversation (a process, a socket, an HTTP session), a connection one socket. Over HTTP each
 request in flight takes a connection; all other transports carry any number of requests over the one
@@ -59,7 +59,7 @@ class Rate(Text, frozen=True):
 
 
 class Shown(NamedTuple):
-    """The look of a setting on the command line. `option`: its name there, if it is not the key of a scenario."""
+    """The look of a setting on the command line. `option`: its name there, if it is not its key."""
 
     help: str
     metavar: str = ""
@@ -134,12 +134,13 @@ class Setting(NamedTuple):
         several = get_origin(value) is tuple
         if several:
             _, scalar = find_scalar(get_args(value)[0])
-        shown = next(each for each in metadata if isinstance(each, Shown))
+        shown = next(item for item in metadata if isinstance(item, Shown))
         return cls(attribute.name, attribute.type, attribute.default, scalar, several, shown)
 
 
 SETTINGS = {
-    each.name.rstrip("_"): Setting.of(each) for each in attrs.fields(attrs.resolve_types(LoadSettings))
+    attribute.name.rstrip("_"): Setting.of(attribute)
+    for attribute in attrs.fields(attrs.resolve_types(LoadSettings))
 }
 """Key of a scenario -> its setting."""
 

@@ -93,17 +93,17 @@ def explain_extensions(servers: Mapping[str, ServerFacts], *, transparent: bool)
             declaring.setdefault(declared, []).append(server)
     extensions = []
     for (kind, name), names in sorted(declaring.items()):
-        told = name in merged.get(kind, {})
+        is_announced = name in merged.get(kind, {})
         if kind == CAPABILITIES:
             why = UNKNOWN
         elif (kind, name) == (EXTENSIONS, TASKS):
-            why = TASKS_PASS if told else LEGACY_TASKS
-        elif told:
+            why = TASKS_PASS if is_announced else LEGACY_TASKS
+        elif is_announced:
             why = "" if transparent or name == UI else METHODS_STAY
         else:
             settings = (servers[server].capabilities[kind][name] for server in names)
             why = DIFFERENT if any(isinstance(setting, dict) for setting in settings) else NO_OBJECT
-        extensions.append(Extension(kind, name, tuple(names), told, why))
+        extensions.append(Extension(kind, name, tuple(names), is_announced, why))
     return extensions
 
 

@@ -236,18 +236,17 @@ def chart(
     drawn: list[Markup] = []
     for (style, _), points in reversed(list(zip(named, lines.values(), strict=True))):
         for has_value, piece in groupby(points, lambda point: point[1] is not None):
-            if has_value:
-                ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
-                (left, top), *others = ends
-                if not others:
-                    drawn.append(element("circle", class_=f"{style} dot", cx=left, cy=top, r="1.8"))
-                    continue
-                steps = (
-                    f"H{one:.1f}V{other:.1f}" if stairs else f"L{one:.1f} {other:.1f}"
-                    for one, other in others
-                )
-                path = f"M{left:.1f} {top:.1f}{''.join(steps)}"
-                drawn.append(element("path", class_=f"{style} line", d=path))
+            if not has_value:
+                continue
+            (left, top), *rest = _thinned(
+                (x.at(place), y.at(value)) for place, value in piece if value is not None
+            )
+            if not rest:
+                drawn.append(element("circle", class_=f"{style} dot", cx=left, cy=top, r="1.8"))
+                continue
+            form = "H{:.1f}V{:.1f}" if stairs else "L{:.1f} {:.1f}"
+            path = f"M{left:.1f} {top:.1f}{''.join(form.format(*place) for place in rest)}"
+            drawn.append(element("path", class_=f"{style} line", d=path))
     items = (element("li", element("i", ""), text, class_=style) for style, text in (*named, *legend))
     box = f"0 0 {x.end + RIGHT:.0f} {y.start + BOTTOM:.0f}"
     return element(

@@ -127,9 +127,9 @@ FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each setting of a load, of the type that a scenario accepts."""
-    for key, each in reversed(SETTINGS.items()):
+    for key, setting in reversed(SETTINGS.items()):
         shown: dict[str, Any] = {"show_default": True}
-        match each.scalar:
+        match setting.scalar:
             case Flag():
                 shown["is_flag"] = True
             case Whole(low=low, high=high):
@@ -139,14 +139,14 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 shown["type"] = click.Choice(words)
             case Duration(read=read):
                 shown["type"] = Parsed("DURATION", read)
-                shown["show_default"] = f"{each.default:g}s" if each.default else False
+                shown["show_default"] = f"{setting.default:g}s" if setting.default else False
             case Text(read=read):
-                shown["type"] = Parsed(each.shown.metavar, read)
+                shown["type"] = Parsed(setting.shown.metavar, read)
             case None:
-                shown["type"] = Parsed(each.shown.metavar, parse_flow)
-        name = each.shown.option or f"--{key.replace('_', '-')}"
-        shown |= {"default": each.default, "multiple": each.several, "help": each.shown.help}
-        command = option(name, each.name, **shown)(command)
+                shown["type"] = Parsed(setting.shown.metavar, parse_flow)
+        name = setting.shown.option or f"--{key.replace('_', '-')}"
+        shown |= {"default": setting.default, "multiple": setting.several, "help": setting.shown.help}
+        command = option(name, setting.name, **shown)(command)
     return command
 
 
@@ -242,7 +242,7 @@ def bench(
       mcpmux bench 'python old.py' 'python new.py' --runs 5
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
-    settings = {name: options[name] for name in (each.name for each in SETTINGS.values())}
+    settings = {name: options[name] for name in (setting.name for setting in SETTINGS.values())}
     if options["scenario"] is not None:
         settings |= unsaid(read_scenario(options["scenario"], sys.stdin.buffer.read))
     captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
