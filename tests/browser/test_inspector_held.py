@@ -60,6 +60,32 @@ async def test_a_held_call_is_edited_in_its_form_and_let_go(browser: Browser) ->
         await page.wait("!document.getElementById('held-1')")
 
 
+async def test_an_edit_stays_when_shown_as_json_and_as_a_form(browser: Browser) -> None:
+    async with open_held(browser) as (_, page, client, server):
+        request_id = await hold(page, client, "1")
+        await page.run(f"({TYPE})(document.querySelector('#held-1 textarea'), '/edited')")
+        await press(page, "1", "As JSON")
+        await page.wait("document.querySelector('#held-1 textarea.json')?.value.includes('/edited')")
+        await press(page, "1", "Answer it …")
+        await page.wait("document.querySelector('#held-1 textarea').value.includes('content')")
+        await press(page, "1", "No answer")
+        await page.wait("document.querySelector('#held-1 textarea.json')?.value.includes('/edited')")
+        await press(page, "1", "As a form")
+        await page.wait("document.querySelector('#held-1 textarea:not(.json)')?.value === '/edited'")
+        await press(page, "1", "Let it go")
+        assert "result" in await client.answer(request_id)
+        assert calls_at(server)[-1]["arguments"] == {"path": "/edited"}
+
+
+async def test_what_no_form_can_hold_is_let_go_unchanged(browser: Browser) -> None:
+    async with open_held(browser) as (_, page, client, server):
+        request_id = await client.start("tools/call", {**DELETE, "arguments": {"path": 5}})
+        await page.wait("document.querySelector('#held-1 textarea.json')")
+        await press(page, "1", "Let it go")
+        assert "result" in await client.answer(request_id)
+        assert calls_at(server)[-1]["arguments"] == {"path": 5}
+
+
 async def test_a_bad_edit_is_explained_and_the_call_stays_held(browser: Browser) -> None:
     async with open_held(browser) as (_, page, client, server):
         request_id = await hold(page, client, "1")

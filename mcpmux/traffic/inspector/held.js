@@ -91,11 +91,16 @@ class Card extends Widget {
     // What is edited; the arguments have a form if their schema has fields.
     this.member = ["error", "result", "params"].find((name) => message[name] !== undefined) ?? "params";
     this.hasForm = this.member === "params" && Object.keys(schema?.properties ?? {}).length > 0;
+    this.original = this.hasForm ? { arguments: {}, ...message.params } : message[this.member];
     /** @type {any} */
-    this.state = { asJson: !this.hasForm, isAnswer: false, problem: null };
+    this.state = { asJson: !this.hasForm, isAnswer: false, problem: null, edited: this.original };
   }
 
-  render({ held }, { asJson, isAnswer, problem }) {
+  componentDidMount() {
+    this.keep();
+  }
+
+  render({ held }, { asJson, isAnswer, problem, edited }) {
     const { key, by, reason, message, seconds, row, at_timeout: then, schema, replica } = held;
     const { upstream, principal, method, params, on } = message;
     const id = `held-${key}`;
@@ -111,15 +116,15 @@ class Card extends Widget {
         ])}
         <${Form} key=${`${isAnswer} ${asJson}`} id=${id} ref=${this.form} ...${
           isAnswer ? { schema: whole("result", "The answer in its place"), values: { result: ANSWER } }
-          : asJson ? { schema: whole(this.member), values: message }
-          : { schema, values: params.arguments ?? {} }} />
+          : asJson ? { schema: whole(this.member), values: { [this.member]: edited } }
+          : { schema, values: edited.arguments ?? {} }} />
         <p class="wrong" role="alert">${problem?.message}</p>
         <div class="actions" role="group" aria-label="Decide about ${method}">
           ${button(isAnswer ? "Answer" : "Let it go", () => this.release(), { title: "Key a" })}
           ${this.hasForm && !isAnswer
-            && button(asJson ? "As a form" : "As JSON", () => this.setState({ asJson: !asJson }))}
+            && button(asJson ? "As a form" : "As JSON", () => this.turn({ asJson: !asJson }))}
           ${on === "request" && button(isAnswer ? "No answer" : "Answer it …",
-            () => this.setState({ isAnswer: !isAnswer }), { title: "Give an answer in the place of the server" })}
+            () => this.turn({ isAnswer: !isAnswer }), { title: "Give an answer in the place of the server" })}
           ${row && button("Show it", () => this.props.onExchange(row))}
         </div>
         <form class="actions" onsubmit=${(event) => { event.preventDefault(); this.refuse(); }}>
@@ -137,22 +142,34 @@ class Card extends Widget {
     });
   }
 
-  /** Return what is typed; null when it is wrong, with the reason shown. */
-  typed() {
-    const { message, schema } = this.props.held;
-    const { asJson, isAnswer } = this.state;
-    const values = this.form.current.read();
+  /** Show other fields. What is typed of the message stays. */
+  turn(fields) {
+    const edited = (this.state.isAnswer ? null : this.typed(false)) ?? this.state.edited;
+    this.setState({ ...fields, edited }, () => this.keep());
+  }
+
+  /** Go back to JSON when the form cannot hold the message. */
+  keep() {
+    const { asJson, isAnswer, edited } = this.state;
+    if (!asJson && !isAnswer && !isEqual(this.typed(false), edited)) this.setState({ asJson: true });
+  }
+
+  /** Return what is typed; null when it is wrong, with the reason shown. `strict`: see `Form.read`. */
+  typed(strict = true) {
+    const { schema } = this.props.held;
+    const { asJson, isAnswer, edited } = this.state;
+    const values = this.form.current.read(strict);
     if (values === null || asJson || isAnswer) return values && values[isAnswer ? "result" : this.member];
-    const all = Object.entries(message.params.arguments ?? {});
+    const all = Object.entries(edited.arguments ?? {});
     const rest = Object.fromEntries(all.filter(([name]) => !Object.hasOwn(schema.properties, name)));
-    return { ...message.params, arguments: { ...rest, ...values } };
+    return { ...edited, arguments: { ...rest, ...values } };
   }
 
   release() {
     const value = this.typed();
     if (value === null) return;
     const { isAnswer } = this.state;
-    const isSame = !isAnswer && isEqual(value, this.props.held.message[this.member]);
+    const isSame = !isAnswer && isEqual(value, this.original);
     this.decide(isSame ? { verdict: "pass" } : { verdict: "change", [isAnswer ? "result" : this.member]: value });
   }
 
