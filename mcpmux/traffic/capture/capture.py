@@ -58,7 +58,7 @@ _PREFIX = re.compile(r"(?:ui://)?([a-z][a-z0-9.-]{0,31})(?:\+|__|/)")
 
 
 class Levels:
-    """Decides how much of a message is kept, by the user's rules. `prefixes`: prefix by name of each upstream.
+    """Decides how much of a message is kept, by the user's rules. `prefixes`: that of each upstream, by name.
 
     On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is each that the
     exchange has gone to so far, and for a request the one whose prefix its target has; of several the least
