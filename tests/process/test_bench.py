@@ -164,7 +164,7 @@ def test_scenario_makes_the_flows_and_the_command_line_has_the_last_word(
 ) -> None:
     scenario = tmp_path / "load.toml"
     scenario.write_text(
-        'clients = 1\nduration = "1h"\ncount = 6\nwarm_up = 0\nassert = ["requests>=6"]\n'
+        'clients = 1\nruns = 1\nduration = "1h"\ncount = 6\nwarm_up = 0\nassert = ["requests>=6"]\n'
         '[[flows]]\nsteps = ["list tools", "read note:///welcome"]\npause = "1ms"\n'
     )
     file = tmp_path / "results.json"
