@@ -342,17 +342,7 @@ class ReplicaClient:
         # To the id in force: a letter that another replica gets, which has the address now, is refused there.
         letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
         body = msgspec.msgpack.encode(letter)
-        pool = await self._pool_of(to.card.url)
-        signatures: tuple[tuple[str, str], ...] = ((SIGNATURE, self._seal.sign(body)),)
-        if len(body) > SMALL_BODY:  # see `judge`
-            at = repr(letter.at)
-            signature = self._seal.sign(_head_of(to.replica, at, str(len(body))))
-            signatures = (*signatures, (SENDER, f"{at} {signature}"))
-        # Sent once: a letter that is repeated is refused, as its nonce was read.
-        return await pool.send("POST", PATH, (), body, idempotent=False, more=signatures)
-
-    async def _pool_of(self, url: str) -> HttpPool:
-        """Return the connections to a replica, made at its first letter. Raises ConnectFailed."""
+        url = to.card.url
         if url not in self._pools and url.startswith(UNIX):
             self._pools[url] = HttpPool(HERE, limits=self._limits, route=Route(HERE, unix=url[len(UNIX) :]))
         if url not in self._pools:
@@ -364,7 +354,13 @@ class ReplicaClient:
             route = Route(origin, tls, self._peers.server_name)
             if url not in self._pools:  # another letter may have opened it while the certificates were read
                 self._pools[url] = HttpPool(origin, limits=self._limits, route=route)
-        return self._pools[url]
+        signatures: tuple[tuple[str, str], ...] = ((SIGNATURE, self._seal.sign(body)),)
+        if len(body) > SMALL_BODY:  # see `judge`
+            at = repr(letter.at)
+            signature = self._seal.sign(_head_of(to.replica, at, str(len(body))))
+            signatures = (*signatures, (SENDER, f"{at} {signature}"))
+        # Sent once: a letter that is repeated is refused, as its nonce was read.
+        return await self._pools[url].send("POST", PATH, (), body, idempotent=False, more=signatures)
 
 
 def _head_of(to: str, at: str, length: str) -> bytes:
