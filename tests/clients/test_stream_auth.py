@@ -300,7 +300,7 @@ async def test_an_open_door_to_the_network_is_refused(host: str, kind: Any):
     config = Config(upstreams=(upstream("docs"),), listeners=listeners)
     with pytest.raises(ConfigError) as refused:
         await make_gate(config)
-    place = "[::]:1" if host == "::" else f"{host}:1"  # as it is written in the file
+    place = "[::]:1" if host == "::" else f"{host}:1"  # the form in which a file has it
     assert f"listeners.{name} {place}" in str(refused.value)
     assert "allow_anyone" in str(refused.value)
     allowed = Config(upstreams=(upstream("docs"),), listeners=listeners, auth=Auth(allow_anyone=True))
