@@ -210,7 +210,7 @@ class Mux:
         elif maker is not None:
             client = self.upstreams.client(maker[0])
         else:
-            # Many servers ask for the roots as soon as they are started, before any client has come.
+            # Many servers ask for the roots when they start, before any client has come.
             if question.method == m.ROOTS_LIST:
                 with trio.move_on_after(FIRST_CLIENT_SECONDS):
                     await self.upstreams.first_client_of(key)

@@ -220,7 +220,7 @@ async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Repl
 
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for reuse. Has no effect without glibc."""
-    # It returns free memory at the end of the heap to the system as soon as it is more than a message or two.
+    # It returns free memory at the end of the heap to the system once it is more than a message or two.
     # With large messages that is after each of them: for the next one the kernel has to find and clear the
     # pages again, which costs more than all the work on the message.
     if (library := _glibc()) is not None:

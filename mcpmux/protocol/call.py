@@ -259,7 +259,7 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
     `client_info` is used if the client did not identify itself.
     """
-    # The client's version is that of its own leg.
+    # The version is agreed on each leg.
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
     meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)

@@ -340,7 +340,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return next(iter(self._clients.values())) if len(self._clients) == 1 else None
 
     async def first_client_of(self, key: str) -> Client | None:
-        # Servers ask for roots as soon as they are started, which is before any client is there.
+        # Servers ask for roots when they start, which is before any client is there.
         while not self._clients:
             await self._arrival.park()
         return self.client_of(key)
