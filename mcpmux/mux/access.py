@@ -109,8 +109,13 @@ class Judge:
         """
         if self.is_open:
             return None
+        if not isinstance(target, str):
+            return self._refused_by(upstream, method, target)
+        # Where an unknown target is allowed every target is: its readings need not be found.
+        if self._refused_by(upstream, method, None) is None:
+            return None
         # To decide about a URI with one reading takes less time than to remember the decision.
-        if not isinstance(target, str) or (names_uri(method) and is_plain(target)):
+        if names_uri(method) and is_plain(target):
             return self._refused_by(upstream, method, target)
         # A URI with several readings takes a tenth of a millisecond to judge, and so does a name in a view
         # that selects a hundred; both come again with each list and each use.

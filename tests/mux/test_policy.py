@@ -149,6 +149,7 @@ def test_lists_show_exactly_what_may_be_used(given_rules, target):
             shown = made.decide(principal, upstream, list_method, target).allowed
             assert shown == made.decide(principal, upstream, use, target).allowed
             assert made.decide(principal, upstream, use, SOME).allowed or not shown
+            assert shown or not made.decide(principal, upstream, use, None).allowed
             assert judge(principal, made).sees(upstream) or not shown
 
 

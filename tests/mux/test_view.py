@@ -119,6 +119,8 @@ def test_whoever_may_use_something_is_told_that_there_is_something(view):
     chosen = Selection("views.coding", view)
     for upstream in UPSTREAMS:
         for kind, (_, use, items) in ITEMS.items():
+            if chosen.decide(ANYONE, upstream, use, None).allowed:
+                assert all(chosen.decide(ANYONE, upstream, use, item).allowed for item in items)
             if any(has(chosen, upstream, kind, item) for item in items):
                 assert chosen.decide(ANYONE, upstream, use, SOME).allowed
                 assert judge(chosen).sees(upstream)
