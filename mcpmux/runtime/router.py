@@ -488,6 +488,9 @@ class Router:
             await interception.admit(chain, self._registry[owner], own, request)
         refusal: RpcError | None = None
         for upstream in self._registry.tellers(owner, call):
+            # Some servers offer subscriptions in one era only: then the other session is asked.
+            if refusal is not None and refusal.code != METHOD_NOT_FOUND:
+                break
             new = agreed = False
             try:
                 await upstream.supervision.expect("resources", "subscribe")
@@ -507,8 +510,6 @@ class Router:
             except RpcError as error:
                 # If it is the server's own, it has the server's own URI, and clients know another one.
                 refusal = rewrite.expose_error(error, upstream.space)
-                if error.code != METHOD_NOT_FOUND:
-                    raise refusal from None  # mypyc has no `break` here
             finally:
                 if new and not agreed:  # an earlier subscription of the client stays
                     self._hub.unsubscribe(outbox, upstream.key, own)
