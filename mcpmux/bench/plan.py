@@ -58,7 +58,7 @@ class Rate(Text, frozen=True):
         return super().read(f"{Decimal(str(value)):f}" if is_number else value)
 
 
-class Shown(NamedTuple):
+class Look(NamedTuple):
     """The look of a setting on the command line. `option`: its name there, if it is not its key."""
 
     help: str
@@ -79,41 +79,41 @@ class LoadSettings:
     steps = ["list tools", 'tool echo {"text": "{{n}}"}']
     """
 
-    flows: Annotated[tuple[Flow, ...], Shown("An operation to ask for; see above.", "OPERATION", "--do")] = ()
-    clients: Annotated[Places, Shown(f"Closed model: number of clients. Default {CLIENTS}.")] | None = None
-    think: Annotated[float, Duration(off=True), Shown("Pause of a client after each response.")] = 0.0
+    flows: Annotated[tuple[Flow, ...], Look("An operation to ask for; see above.", "OPERATION", "--do")] = ()
+    clients: Annotated[Places, Look(f"Closed model: number of clients. Default {CLIENTS}.")] | None = None
+    think: Annotated[float, Duration(off=True), Look("Pause of a client after each response.")] = 0.0
     rate: (
-        Annotated[str, Rate(), Shown("Open model: requests a second, whatever the server does.", "RATE")]
+        Annotated[str, Rate(), Look("Open model: requests a second, whatever the server does.", "RATE")]
         | None
     ) = None
-    even: Annotated[bool, Flag(), Shown("Send at even intervals, not at random ones (Poisson).")] = False
-    duration: Annotated[Seconds, Shown(f"Time to measure. Default {SECONDS:g}s.")] | None = None
-    count: Annotated[int, Whole(1, FAR), Shown(f"Most requests to send. Default {COUNT:,}.")] | None = None
-    warm_up: Annotated[float, Duration(off=True), Shown("Time before measuring.")] = 1.0
-    timeout: Annotated[Seconds, Shown("Time for a response.")] = 10.0
-    runs: Annotated[int, Whole(1, RUNS_LIMIT), Shown("Runs of each target, in turns.")] = 1
-    sessions: Annotated[Places, Shown("Number of MCP sessions.")] = 1
-    connections: Annotated[Places, Shown("HTTP connections. Default: one for each in flight.")] | None = None
-    in_flight: Annotated[Places, Shown(f"Most requests in flight. With --rate {IN_FLIGHT}.")] | None = None
-    find_max: Annotated[tuple[Condition, ...], Shown("Find the highest rate at which it holds.", "COND")] = ()
+    even: Annotated[bool, Flag(), Look("Send at even intervals, not at random ones (Poisson).")] = False
+    duration: Annotated[Seconds, Look(f"Time to measure. Default {SECONDS:g}s.")] | None = None
+    count: Annotated[int, Whole(1, FAR), Look(f"Most requests to send. Default {COUNT:,}.")] | None = None
+    warm_up: Annotated[float, Duration(off=True), Look("Time before measuring.")] = 1.0
+    timeout: Annotated[Seconds, Look("Time for a response.")] = 10.0
+    runs: Annotated[int, Whole(1, RUNS_LIMIT), Look("Runs of each target, in turns.")] = 1
+    sessions: Annotated[Places, Look("Number of MCP sessions.")] = 1
+    connections: Annotated[Places, Look("HTTP connections. Default: one for each in flight.")] | None = None
+    in_flight: Annotated[Places, Look(f"Most requests in flight. With --rate {IN_FLIGHT}.")] | None = None
+    find_max: Annotated[tuple[Condition, ...], Look("Find the highest rate at which it holds.", "COND")] = ()
     push: (
         Annotated[
             Operation,
             Text(make=parse_operation),
-            Shown("Change a resource by it: how soon do all sessions hear?", "OPERATION"),
+            Look("Change a resource by it: how soon do all sessions hear?", "OPERATION"),
         ]
         | None
     ) = None
-    resources: Annotated[Places, Shown("Number of resources for --push.")] = 1
-    assert_: Annotated[tuple[Condition, ...], Shown("Exit with code 1 if it does not hold.", "COND")] = ()
+    resources: Annotated[Places, Look("Number of resources for --push.")] = 1
+    assert_: Annotated[tuple[Condition, ...], Look("Exit with code 1 if it does not hold.", "COND")] = ()
     abort_on_fail: Annotated[
-        bool, Flag(), Shown("End as soon as an upper limit of an --assert is passed.")
+        bool, Flag(), Look("End as soon as an upper limit of an --assert is passed.")
     ] = False
-    check: Annotated[str, Choice(CHECKS), Shown("Check that contents stay the same.")] | None = None
-    revision: Annotated[str, Choice(SUPPORTED), Shown("Speak this revision. Default: the newest.")] | None = (
+    check: Annotated[str, Choice(CHECKS), Look("Check that contents stay the same.")] | None = None
+    revision: Annotated[str, Choice(SUPPORTED), Look("Speak this revision. Default: the newest.")] | None = (
         None
     )
-    seed: Annotated[int, Whole(-FAR, FAR), Shown("The same seed sends the same requests.")] = 1
+    seed: Annotated[int, Whole(-FAR, FAR), Look("The same seed sends the same requests.")] = 1
 
 
 class Setting(NamedTuple):
@@ -124,7 +124,7 @@ class Setting(NamedTuple):
     default: Any
     scalar: Scalar | None
     several: bool
-    shown: Shown
+    look: Look
 
     @classmethod
     def of(cls, attribute: attrs.Attribute[Any]) -> Setting:
@@ -134,8 +134,8 @@ class Setting(NamedTuple):
         several = get_origin(value) is tuple
         if several:
             _, scalar = find_scalar(get_args(value)[0])
-        shown = next(item for item in metadata if isinstance(item, Shown))
-        return cls(attribute.name, attribute.type, attribute.default, scalar, several, shown)
+        look = next(item for item in metadata if isinstance(item, Look))
+        return cls(attribute.name, attribute.type, attribute.default, scalar, several, look)
 
 
 SETTINGS = {

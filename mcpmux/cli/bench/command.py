@@ -141,11 +141,11 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 shown["type"] = Parsed("DURATION", read)
                 shown["show_default"] = f"{setting.default:g}s" if setting.default else False
             case Text(read=read):
-                shown["type"] = Parsed(setting.shown.metavar, read)
+                shown["type"] = Parsed(setting.look.metavar, read)
             case None:
-                shown["type"] = Parsed(setting.shown.metavar, parse_flow)
-        name = setting.shown.option or f"--{key.replace('_', '-')}"
-        shown |= {"default": setting.default, "multiple": setting.several, "help": setting.shown.help}
+                shown["type"] = Parsed(setting.look.metavar, parse_flow)
+        name = setting.look.option or f"--{key.replace('_', '-')}"
+        shown |= {"default": setting.default, "multiple": setting.several, "help": setting.look.help}
         command = option(name, setting.name, **shown)(command)
     return command
 
