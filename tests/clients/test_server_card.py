@@ -133,6 +133,7 @@ def test_any_name_becomes_one_that_a_card_may_have(name: str, shown: str):
     assert "remotes" not in card
 
 
+@pytest.mark.interpreted  # a stand-in
 async def test_the_url_is_the_configured_one_else_as_the_client_says_it():
     over_tls = HttpListener(port=0, path="/a/", tls=ServerTls(certificate="x.pem"))
     configs = [made(auth=Auth(resource=URL)), made()]
