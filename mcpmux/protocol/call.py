@@ -365,7 +365,9 @@ def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> 
     # Servers report progress only when asked to.
     if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
         # No other call on this leg has this id, so that progress finds its call.
-        if meta and isinstance(meta, Meta):
+        if not meta:
+            value = Raw(b'{"progressToken":%d}' % request_id)
+        elif isinstance(meta, Meta):
             # It has no token, so one is added to its text, which need not be encoded again.
             value = Raw(b'%b,"progressToken":%d}' % (bytes(meta.encoded)[:-1], request_id))
         else:

@@ -41,7 +41,6 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import related_task
 from mcpmux.upstreams.connection import Eras
 from mcpmux.upstreams.upstream import Upstream
@@ -264,11 +263,10 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         # A call never waits for an era session: the shared one can answer it meanwhile.
         if (session := self._of_era.get(name)) is not None:
             return session if session.status.connection is not None else shared
-        connection = shared.status.connection
-        if connection is None or self._nursery is None or not mirrors(shared.config):
+        # Most servers that legacy clients reach here are legacy ones, so this comes first.
+        if not shared.status.is_modern or self._nursery is None or not mirrors(shared.config):
             return shared
-        is_due = trio.current_time() >= self._not_before.get(name, 0)
-        if is_due and is_modern(connection.facts.revision):
+        if trio.current_time() >= self._not_before.get(name, 0):
             session = self._make(name, era_session_key(name), SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
             session.reported = shared.reported
             self._of_era[name] = self._start(session)
