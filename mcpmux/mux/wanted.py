@@ -163,8 +163,8 @@ class Wanted:
             uris = self.of_upstream(now)
             if not uris and not way.for_lists:
                 return uris if way.is_open else None
-            is_answered = all(uri in way.agreed or uri in self.refused for uri in uris)
-            return None if way.is_open and way.asked == uris and is_answered else uris
+            is_asked = way.is_open and way.asked == uris
+            return None if is_asked and self.refused.keys() >= uris - way.agreed else uris
         wanted = self.uris()
         self._declined &= wanted
         uris = wanted - self._declined - self.refused.keys()
@@ -188,12 +188,14 @@ class Wanted:
                 del self.refused[uri]
         self.turn += 1
 
-    def ask_again(self, uris: Iterable[str]) -> None:
-        """Ask for those of `uris` that are not agreed, also if they were refused."""
-        for uri in uris:
-            if not self.is_agreed(uri):
-                self.refused.pop(uri, None)
-                self.turn += 1
+    def ask_again(self, uris: Iterable[str]) -> list[str]:
+        """Ask for those of `uris` that are not agreed, also if they were refused. Return these."""
+        asked = [uri for uri in uris if not self.is_agreed(uri)]
+        for uri in asked:
+            self.refused.pop(uri, None)
+        if asked:
+            self.turn += 1
+        return asked
 
     def come_due(self, way: Way) -> None:
         """Ask again what was refused in `way`, as `again_at` has come."""

@@ -160,9 +160,8 @@ class Subscriber:
         URIs that it has agreed to.
         """
         wanted = self._wanted
-        waiting = [uri for uri in uris if not wanted.is_agreed(uri)]
+        waiting = wanted.ask_again(uris)
         if waiting:
-            wanted.ask_again(waiting)
             self._act()
         with trio.move_on_after(seconds) as patience:
             while waiting:
@@ -253,7 +252,6 @@ class Subscriber:
                     self._newest[way] = trio.CancelScope()
                 if way is wanted.direct:
                     self.settled.set()
-                self._act(answered=True)
                 await self._next_turn(way, turn)
 
     async def _keep_listening(
@@ -332,12 +330,12 @@ class Subscriber:
         self._newest[way].deadline = trio.current_time() + settle_seconds
         self._newest[way] = listen
         if is_direct:
-            lists = self.lists = frozenset(
-                [name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True]
-            )
+            lists = frozenset([name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True])
+            before, self.lists = self.lists, lists
             if has_gap:  # no listen was open for a while: lists may have changed unnoticed
                 self._tell_lists(lists)
-            self.on_lists()
+            if lists != before:  # most listens ask for other URIs than the one before, and for the same lists
+                self.on_lists()
         self._act(answered=True)
         return granted
 
