@@ -111,6 +111,10 @@ _ANSWERS_OF_MODERN: Final = frozenset(
     {METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY}
 )
 
+# Calls that a task sends: the answer to `initialize` also has headers that matter, such as the session's id;
+# the stream of a listen begins with its acknowledgement, so that a task reads on in any case.
+_SENT_BY_TASK: Final = frozenset({m.INITIALIZE, m.LISTEN})
+
 _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Requests in which a server may ask something. No legacy server does in `resources/read`, the hot path."""
 
@@ -202,8 +206,7 @@ class HttpChannel(Channel):
         peer = self.peer
         if peer.watched:
             pending.context = copy_context()  # holds the exchange's number, for the tap
-        # The answer to `initialize` also has headers that matter, such as the session's id.
-        if peer.close_reason is None and pending.call.method != m.INITIALIZE:
+        if peer.close_reason is None and pending.call.method not in _SENT_BY_TASK:
             hear = partial(self._take, pending)
             pending.sent = peer.post(pending.call, pending.id, hear, asks_progress=self.asks_progress)
         if pending.sent is None:
