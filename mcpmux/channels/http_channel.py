@@ -452,17 +452,22 @@ class HttpChannel(Channel):
             self._nursery.start_soon(self.questions.take, request, addressee, name="server's question")
 
     def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
-        try:
-            params = decode_fields(message.params)
-        except ValueError:
-            return
         method = message.method
         # A server must not speak in mcpmux's own name, in which channels report about themselves.
         if method.startswith(m.OWN):
             return
+        # Changes belong to no request: the hub decodes their parameters, so they need not be decoded here.
+        is_of_listen = pending is not None and pending.call.method == m.LISTEN
+        if method in m.UNASKED or (is_of_listen and method not in (m.CANCELLED, m.ACKNOWLEDGED)):
+            self._hear(message)
+            return
+        try:
+            params = decode_fields(message.params)
+        except ValueError:
+            return
         if method == m.CANCELLED:
             self.questions.withdraw(id_of(params.get("requestId")))
-        elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
+        elif method == m.PROGRESS and related_task(params) is not None:
             self._hear(message)  # progress of a task goes on after the answer to its call
         elif pending is None:
             if method == m.PROGRESS:  # which some servers send on their own stream
@@ -471,8 +476,6 @@ class HttpChannel(Channel):
                 self._take_log(message, params)
             elif method != m.ACKNOWLEDGED:  # which is of no use without its request
                 self._hear(message)
-        elif pending.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
-            self._hear(message)
         else:
             pending.push(Event(method, params))
 
