@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Set
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -155,7 +154,6 @@ class MuxService:
         return result
 
 
-SUBSCRIBED_AT_ONCE: Final = 32  # URIs of one listen at a time, so that other exchanges have their turn
 _KINDS: Final = {f"{capability}ListChanged": method for capability, method in m.LIST_CHANGES.items()}
 
 
@@ -203,20 +201,22 @@ async def serve_listen(
     wish = read_filter(call)
     tag, agreed, kinds = raw({SUBSCRIPTION_ID: request_id}), dict[str, Any](), list[str]()
     for name, kind in _KINDS.items():
-        # Without lists in which the client may use no item; `_subscribe_all` judges URIs one by one.
+        # Without lists in which the client may use no item; `subscribe_all` judges URIs one by one.
         if name in wish.lists and router.may_hear(call.principal, kind):
             agreed[name] = True
             kinds.append(kind)
     # Joined before the acknowledgement: a change between the two waits in the outbox.
     outbox = hub.join(ClientOutbox(frozenset(kinds), call.principal, is_granted=True, leg=current_leg()))
     try:
-        honoured = await _subscribe_all(router, outbox, wish.uris, call)
+        refusals = await router.subscribe_all(outbox, wish.uris, call)
+        # In the order of the request: a client may compare the two. What cannot be honoured is left out.
+        honoured = [uri for uri in wish.uris if uri not in refusals]
         if honoured:
             agreed["resourceSubscriptions"] = honoured
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         hub.greet(outbox)
-        del wish, honoured, agreed  # this frame would keep them for as long as the client listens
+        del wish, refusals, honoured, agreed  # this frame would keep them for as long as the client listens
         seconds = KEEP_ALIVE_SECONDS if outlet is not None else math.inf
         while True:
             event: Event | None = None
@@ -231,26 +231,3 @@ async def serve_listen(
     finally:
         hub.leave(outbox)
     return {"resultType": raw("complete"), META: tag}
-
-
-async def _subscribe_all(
-    router: Router, outbox: ClientOutbox, uris: tuple[str, ...], call: Call
-) -> list[str]:
-    honoured: set[str] = set()
-    waiting = iter(uris)
-
-    async def subscribe() -> None:
-        for uri in waiting:
-            with suppress(RpcError):  # the acknowledgement leaves out a URI that cannot be honoured
-                await router.subscribe(outbox, uri, call)
-                honoured.add(uri)
-
-    # Most listens name one resource, which needs no further task.
-    if len(uris) == 1:
-        await subscribe()
-    else:
-        async with trio.open_nursery() as nursery:
-            for _ in uris[:SUBSCRIBED_AT_ONCE]:
-                nursery.start_soon(subscribe)
-    # In the order of the request: a client may compare the two.
-    return list(filter(honoured.__contains__, uris))

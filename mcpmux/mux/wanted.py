@@ -101,6 +101,10 @@ class Wanted:
     def is_agreed(self, uri: str) -> bool:
         return uri in self.direct.agreed or uri in self.shared.agreed
 
+    def unanswered(self, uris: set[str]) -> set[str]:
+        """Return those of `uris` that are neither agreed nor refused."""
+        return uris - self.direct.agreed - self.shared.agreed - self.refused.keys()
+
     def take_changed(self) -> list[str]:
         """Return the URIs to report as changed, as updates may have been missed, and forget them."""
         changed, self._changed = self._changed, []
@@ -188,9 +192,9 @@ class Wanted:
                 del self.refused[uri]
         self.turn += 1
 
-    def ask_again(self, uris: Iterable[str]) -> list[str]:
+    def ask_again(self, uris: Iterable[str]) -> set[str]:
         """Ask for those of `uris` that are not agreed, also if they were refused. Return these."""
-        asked = [uri for uri in uris if not self.is_agreed(uri)]
+        asked = {uri for uri in uris if not self.is_agreed(uri)}
         for uri in asked:
             self.refused.pop(uri, None)
         if asked:

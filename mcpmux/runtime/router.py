@@ -9,7 +9,7 @@ Refuses to know transports, sessions and revisions.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 from mcpmux.channels.questions import Client
@@ -23,7 +23,6 @@ from mcpmux.mux.policy import NO_RULE, SOME, Policy
 from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Exchange, Notify, target_in
-from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.era import upgrade_code
 from mcpmux.protocol.input_requests import STATE
@@ -39,6 +38,7 @@ from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.round_trips import RoundTrips, UrlVisits
 from mcpmux.runtime.sessions import MadeTask
+from mcpmux.runtime.subscription_request import SubscriptionRequest
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.transports.inline import in_task
@@ -477,44 +477,16 @@ class Router:
     async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
         """Subscribe `outbox`, of the client of `call`, to updates of `uri`. Raises RpcError."""
         await in_task()
-        if call.method != m.LISTEN:  # a listen is counted once, not for each of its URIs
-            await self._rates.begin(call)
-        owner, own, _ = await self.resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
-        # Interceptors judge each URI, in a listen too.
-        interception = self.interception
-        chain = interception.chain(m.RESOURCES_SUBSCRIBE, owner) if interception is not None else None
-        if interception is not None and chain is not None:
-            request = call.on_behalf(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)})
-            await interception.admit(chain, self._registry[owner], own, request)
-        refusal: RpcError | None = None
-        for upstream in self._registry.tellers(owner, call):
-            # Some servers offer subscriptions in one era only: then the other session is asked.
-            if refusal is not None and refusal.code != METHOD_NOT_FOUND:
-                break
-            new = agreed = False
-            try:
-                await upstream.supervision.expect("resources", "subscribe")
-                # The rules may have changed meanwhile. No await from here to the hub's tables, so that
-                # `rules_changed` sees the subscription.
-                rule = self.access.of(call.principal).refused_by(owner, m.RESOURCES_SUBSCRIBE, own)
-                if rule is not None:
-                    raise as_refused(no_resource(uri), rule)
-                said_raw = uri == own and not upstream.space.transparent
-                # Before the upstream agrees, so that an update right after its answer is not missed.
-                new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
-                agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
-                if not agreed:
-                    late = f"did not agree to tell about changes of {own} in time"
-                    raise upstream.status.error(UPSTREAM_TIMEOUT, late)
-                return
-            except RpcError as error:
-                # If it is the server's own, it has the server's own URI, and clients know another one.
-                refusal = rewrite.expose_error(error, upstream.space)
-            finally:
-                if new and not agreed:  # an earlier subscription of the client stays
-                    self._hub.unsubscribe(outbox, upstream.key, own)
-        assert refusal is not None
-        raise refusal
+        await self._rates.begin(call)
+        for refusal in (await self.subscribe_all(outbox, (uri,), call)).values():
+            raise refusal
+
+    def subscribe_all(
+        self, outbox: ClientOutbox, uris: Collection[str], call: Call
+    ) -> Awaitable[dict[str, RpcError]]:
+        """Subscribe to `uris` as `subscribe` does to one. Return the errors of those that are refused."""
+        request = SubscriptionRequest(self._registry, self.resolver, self.access, self._hub, outbox, call)
+        return request.answer(uris, self.interception)
 
     def go_on_listening(
         self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool

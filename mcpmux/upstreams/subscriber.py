@@ -139,25 +139,18 @@ class Subscriber:
         if answered:
             self._clients.unpark_all()
 
-    async def ensure(self, uri: str, seconds: float) -> bool:
-        """Wait until the upstream has agreed to a subscription of `uri`; False when time is up.
-
-        `seconds` begin anew when a client has answered a question of the upstream. Raises RpcError when the
-        upstream refuses.
-        """
-        wanted = self._wanted
-        agreed = await self.ensure_all((uri,), seconds, renewed=True)
-        if not agreed and uri in wanted.refused:
-            raise wanted.refused[uri].anew()
-        return bool(agreed)
+    def refusal(self, uri: str) -> RpcError | None:
+        """Return the error with which the upstream has refused `uri`, None if it has not."""
+        error = self._wanted.refused.get(uri)
+        return error.anew() if error is not None else None
 
     async def ensure_all(
         self, uris: Collection[str], seconds: float, *, renewed: bool = False
     ) -> frozenset[str]:
         """Wait until the upstream has agreed to or refused each of `uris`, for so many seconds at most.
 
-        `renewed`: whether they begin anew when a client has answered a question of the upstream. Return the
-        URIs that it has agreed to.
+        `renewed`: whether they begin anew with each answer, and when a client has answered a question of the
+        upstream. Return the URIs that it has agreed to.
         """
         wanted = self._wanted
         waiting = wanted.ask_again(uris)
@@ -165,14 +158,13 @@ class Subscriber:
             self._act()
         with trio.move_on_after(seconds) as patience:
             while waiting:
-                if wanted.is_agreed(waiting[-1]) or waiting[-1] in wanted.refused:
-                    waiting.pop()
-                    continue
-                is_asked = renewed and waiting[-1] in self._answering
+                is_asked = renewed and not self._answering.isdisjoint(waiting)
                 if is_asked:  # a person may be asked
                     patience.deadline = math.inf
                 await self._clients.park()
-                if is_asked:
+                count, waiting = len(waiting), wanted.unanswered(waiting)
+                # The upstream may answer for one URI after the other, and there may be many.
+                if is_asked or (renewed and len(waiting) < count):
                     patience.deadline = trio.current_time() + seconds
         return frozenset(filter(wanted.is_agreed, uris))
 
@@ -331,10 +323,10 @@ class Subscriber:
         self._newest[way] = listen
         if is_direct:
             lists = frozenset([name for wish, name in _LISTS if value_at(acknowledged, (wish,)) is True])
-            before, self.lists = self.lists, lists
+            former_lists, self.lists = self.lists, lists
             if has_gap:  # no listen was open for a while: lists may have changed unnoticed
                 self._tell_lists(lists)
-            if lists != before:  # most listens ask for other URIs than the one before, and for the same lists
+            if lists != former_lists:  # most listens differ from the one before in their URIs only
                 self.on_lists()
         self._act(answered=True)
         return granted

@@ -210,6 +210,11 @@ class Asking(RuleBasedStateMachine):
         assert self.wanted.shared.agreed <= self.owner_sends or not self.wanted.shared.is_open
 
     @invariant()
+    def a_uri_is_answered_once_it_is_agreed_or_refused(self) -> None:
+        waiting = {uri for uri in URIS if not self.wanted.is_agreed(uri) and uri not in self.wanted.refused}
+        assert self.wanted.unanswered(set(URIS)) == waiting
+
+    @invariant()
     def what_is_sent_again_was_reported(self) -> None:
         assert not self.unseen & (self.upstream_sends | self.owner_sends)
 

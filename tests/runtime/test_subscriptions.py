@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from mcpmux.clients.service import SUBSCRIBED_AT_ONCE, _subscribe_all
-from mcpmux.errors import RpcError
+from mcpmux.runtime.subscription_request import JOINED_AT_ONCE
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import ERAS, LEGACY, MODERN, Json
 from tests.peers.server import RpcFailure
@@ -258,22 +258,44 @@ async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
         assert (await client.refusal("subscriptions/listen", {"notifications": wish}))["code"] == -32602
 
 
-@pytest.mark.interpreted  # stand-ins
-async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
-    at_once: list[int] = []
-    reads: set[str] = set()
+@pytest.mark.parametrize("up", ERAS)
+async def test_others_have_their_turn_while_a_listen_of_many_uris_begins(up):
+    uris = [f"memo:{number}" for number in range(1000)]
+    server = Subscribable(up, uris=uris)
+    async with open_world({"x": server, "y": Subscribable(MODERN)}) as world:
+        client = await client_of(world, MODERN)
+        joined = [0]  # at each turn of the others
 
-    class Subscriber:
-        async def subscribe(self, _outbox: Any, uri: str, _call: Any) -> None:
-            reads.add(uri)
-            at_once.append(len(reads))
-            await trio.lowlevel.checkpoint()
-            reads.discard(uri)
-            if uri == "u7":
-                raise RpcError(-32002, "not there")
+        async def look() -> None:
+            while True:
+                joined.append(len(world.mux.hub.subscriptions.wanted("x")))
+                await trio.lowlevel.checkpoint()
 
-    router: Any = Subscriber()
-    uris = tuple(f"u{number}" for number in range(1000))
-    honoured = await _subscribe_all(router, cast(Any, None), uris, cast(Any, None))
-    assert honoured == [uri for uri in uris if uri != "u7"]
-    assert max(at_once) <= SUBSCRIBED_AT_ONCE
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            exposed = [f"x+{uri}" for uri in uris]
+            wish = {"resourceSubscriptions": ["x+memo:unknown", *exposed]}
+            await client.start("subscriptions/listen", {"notifications": wish})
+            granted = (await client.receive())["params"]["notifications"]["resourceSubscriptions"]
+            nursery.cancel_scope.cancel()
+        assert granted == exposed
+        assert world.mux.hub.subscriptions.wanted("x") == set(uris)
+        # In each pass trio runs all tasks that are ready, in any order.
+        assert max(later - now for now, later in pairwise(joined)) <= 2 * JOINED_AT_ONCE
+        # A modern server is asked for all of them at once: by the listen for its lists, and by one more.
+        assert sum(message.get("method") == "subscriptions/listen" for message in server.seen) <= 2
+
+
+class Slow(Subscribable):
+    """A server that takes some seconds for each subscription."""
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "resources/subscribe":
+            await trio.sleep(4)
+        return await super().handle(method, params, message)
+
+
+async def test_a_listen_of_many_uris_waits_as_long_as_its_server_answers(autojump_clock):
+    uris = [f"memo:{number}" for number in range(100)]  # 16 at a time, for longer than `list_timeout` in all
+    async with open_world({"x": Slow(LEGACY, uris=uris), "y": Subscribable(MODERN)}) as world:
+        await subscribe(await client_of(world, MODERN), [f"x+{uri}" for uri in uris])

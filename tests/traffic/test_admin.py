@@ -428,7 +428,7 @@ async def test_subscriptions_are_told_with_their_listeners():
         with trio.fail_after(WAIT_SECONDS):
             await upstream.supervision.settled()
             relay.subscriptions.add(outbox, "docs", "file:///a")
-            await upstream.subscriber.ensure("file:///a", WAIT_SECONDS)
+            await upstream.subscriber.ensure_all(["file:///a"], WAIT_SECONDS)
         (docs,) = (await get(here, "/api/upstreams"))["upstreams"]
         assert docs["sessions"][0]["subscriptions"] == [{"uri": "file:///a", "agreed": True, "listeners": 1}]
         subscribing = "/api/exchanges?filter=method%3Dresources/subscribe"
