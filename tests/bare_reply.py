@@ -17,9 +17,13 @@ class Sending(Protocol):
     async def send(self, data: bytes) -> None: ...
 
 
+def server_state() -> ServerState:
+    unused: Any = None  # what handles requests and refuses them
+    return ServerState(unused, unused, Limits(), 0.0, b"", BodyBudget(0), unused)
+
+
 def reply_on(connection: Sending, request: HttpRequest) -> HttpReply:
     """Return a reply to `request` that writes to `connection`."""
-    unused: Any = None  # what handles requests and refuses them
-    state = ServerState(unused, unused, Limits(), 0.0, b"", BodyBudget(0), unused)
     stand_in: Any = connection
-    return HttpReply(request, stand_in, state, unused)
+    unused: Any = None
+    return HttpReply(request, stand_in, server_state(), unused)

@@ -15,7 +15,6 @@ import structlog
 
 from mcpmux.channels.tap import Said, Watch, said_in_result
 from mcpmux.errors import RpcError, forget_frames
-from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Event, encode_notice
 from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
@@ -123,19 +122,19 @@ class HttpNotify(msgspec.Struct):
 class HttpOutlet:
     """An Outlet, see `client_outbox`: a begun event stream, and the function that encodes its events."""
 
-    __slots__ = ("_encode", "reply")
+    __slots__ = ("_encode", "_reply")
 
     def __init__(self, reply: HttpReply, encode: Callable[[Event], bytes]) -> None:
-        self.reply = reply
+        self._reply = reply
         self._encode = encode
 
     def write_nowait(self, event: Event) -> bool:
         """See Outlet."""
-        return self.reply.write_nowait(self._encode(event))
+        return self._reply.write_nowait(self._encode(event))
 
     def flush(self) -> Awaitable[None]:
         """See Outlet."""
-        return self.reply.flush()
+        return self._reply.flush()
 
 
 class Tagged:
@@ -168,7 +167,7 @@ async def respond(
     `streams`: the client takes event streams, so an answer that takes long becomes one, with comments until
     it comes. `legacy`: errors go with status 200.
     """
-    reply.is_kept_alive = streams and request.method != m.LISTEN  # a listen sends its own comments
+    reply.is_kept_alive = streams
     parts: list[Part] | None = None
     try:
         result = await work

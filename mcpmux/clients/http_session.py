@@ -60,7 +60,7 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
-from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
+from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
 from mcpmux.transports.waiting import DeadlineSweeper
 
 # A call without an answer after this time gets a stream at the next sweep, with an event id to resume from.
@@ -399,7 +399,6 @@ class HttpSession:
             if self.session.revision >= V_2025_11_25 and can_resume:
                 opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
             await reply.open(200, STREAM_HEADERS, opening)
-            reply.is_kept_alive = True
             await self._send_after(call, first, reply)
         finally:
             self._readers -= 1
@@ -492,16 +491,8 @@ class OwnStream:
         with trio.CancelScope() as scope:
             self._reader = scope
             outlet = HttpOutlet(reply, self.keep)
-            while True:
-                event: Event | None = None
-                with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
-                    event = await self._outbox.take(outlet)
-                if event is not None:
-                    await reply.write(self.keep(event))
-                elif patience.cancelled_caught:
-                    await reply.write(KEEP_ALIVE)
-                else:  # the outbox is closed
-                    return
+            while (event := await self._outbox.take(outlet)) is not None:
+                await reply.write(self.keep(event))
 
     def keep(self, event: Event) -> bytes:
         """Keep an event of the outbox, and return it encoded. _QUESTION stands for all waiting questions."""

@@ -8,7 +8,6 @@ Source: `basic/patterns/subscriptions`, 2026-07-28; "Lifecycle" of 2024-11-05 to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Set
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -33,7 +32,6 @@ from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.sessions import SessionCounter, SessionFacts
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
 Elsewhere = Callable[[str, Call, Notify], Awaitable[Fields | None]]
 """Have the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""
@@ -217,17 +215,8 @@ async def serve_listen(
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         hub.greet(outbox)
         del wish, refusals, honoured, agreed  # this frame would keep them for as long as the client listens
-        seconds = KEEP_ALIVE_SECONDS if outlet is not None else math.inf
-        while True:
-            event: Event | None = None
-            with trio.move_on_after(seconds) as patience:
-                event = await outbox.take(outlet)
-            if event is not None:
-                await notify(Event(event.method, {**event.params, META: tag}))
-            elif outlet is not None and patience.cancelled_caught:
-                await outlet.reply.write(KEEP_ALIVE)
-            else:
-                break
+        while (event := await outbox.take(outlet)) is not None:
+            await notify(Event(event.method, {**event.params, META: tag}))
     finally:
         hub.leave(outbox)
     return {"resultType": raw("complete"), META: tag}

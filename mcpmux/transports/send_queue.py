@@ -21,21 +21,11 @@ BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 class SendQueue:
     """Pieces that wait for `send`. Its owner runs `run` in a task.
 
-    `end`: why no more is taken. `shield`: only `stop` cancels sending. `filler`: sent after `quiet` seconds
-    without a piece.
+    `end`: why no more is taken. `shield`: only `stop` cancels sending.
     """
 
-    def __init__(
-        self,
-        send: Callable[[list[bytes]], Awaitable[None]],
-        *,
-        shield: bool = False,
-        filler: bytes = b"",
-        quiet: float = 0.0,
-    ) -> None:
+    def __init__(self, send: Callable[[list[bytes]], Awaitable[None]], *, shield: bool = False) -> None:
         self._send = send
-        self._filler = filler
-        self._quiet = quiet
         self._pieces: list[bytes] = []
         self._queued_bytes = 0
         self._is_woken = False  # to call `send` even without a piece
@@ -112,11 +102,6 @@ class SendQueue:
                     if pieces or self._is_woken:
                         self._is_woken = False
                         await self._send(pieces)
-                    elif self._filler:
-                        with trio.move_on_after(self._quiet) as patience:
-                            await self._work.park()
-                        if patience.cancelled_caught:
-                            await self._send([self._filler])
                     else:
                         await self._work.park()
         except BROKEN as error:

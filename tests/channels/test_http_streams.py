@@ -214,6 +214,42 @@ async def test_an_answer_that_is_long_in_coming_becomes_a_stream(revision, metho
             assert (await stream.message())["result"]["content"] == []
 
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("place", ["listen", "own stream", "resumed call"])
+async def test_a_quiet_stream_has_comments_and_then_its_events(place, monkeypatch):
+    monkeypatch.setattr(server_connection, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(http_session, "PRIMING_SECONDS", 0)
+    quiet, server = Quiet(), Subscribable(MODERN)
+    server.handlers["tools/call"] = quiet
+    async with open_endpoint({"x": server, "docs": docs()}) as client:
+        body = None
+        if place == "listen":
+            wish = {"notifications": {"resourceSubscriptions": ["x+memo:1"]}}
+            meta = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
+            body = request("subscriptions/listen", {**wish, "_meta": meta})
+            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
+        else:
+            headers = await client.initialize()
+            await client.send(request("resources/subscribe", {"uri": "x+memo:1"}), headers)
+        if place == "resumed call":
+            async with client.stream("POST", call(), headers) as stream:
+                event_id, _ = await stream.next()
+            headers |= {"Last-Event-ID": event_id or ""}
+        async with client.stream("GET" if body is None else "POST", body, headers) as stream:
+            if place == "listen":
+                await stream.message()
+            received = b""
+            while received.count(KEEP_ALIVE) < 2:
+                received += await stream.response.receive_some()
+            assert set(received.removeprefix(b": open\n\n").split(KEEP_ALIVE)) == {b""}
+            if place == "resumed call":
+                await quiet.answer_when_asked()
+                assert (await stream.message())["result"]["content"] == []
+            else:
+                await server.update("memo:1")
+                assert (await stream.message())["params"]["uri"] == "x+memo:1"
+
+
 @pytest.mark.parametrize("revision", ["2025-06-18", LEGACY])
 async def test_a_client_without_streams_gets_json_however_late(revision, monkeypatch):
     monkeypatch.setattr(server_connection, "KEEP_ALIVE_SECONDS", 0.0)

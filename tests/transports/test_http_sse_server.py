@@ -14,7 +14,7 @@ from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 from mcpmux.transports.send_queue import FLUSH_SECONDS, QUEUE_BYTES
-from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, SseDecoder, SseEvent
+from mcpmux.transports.sse import SseDecoder, SseEvent
 from tests import bare_reply
 
 pytestmark = pytest.mark.interpreted  # over a connection made by the test
@@ -65,14 +65,6 @@ async def test_the_address_comes_first_and_every_message_is_an_event(autojump_cl
             await pipe.send(b"%d" % number)
         await trio.testing.wait_all_tasks_blocked()
         assert byte_stream.events[1:] == [SseEvent("message", b"%d" % number, None) for number in range(100)]
-
-
-async def test_a_quiet_stream_has_comments(autojump_clock):
-    byte_stream = ByteStream()
-    async with open_pipe(byte_stream):
-        size = byte_stream.body
-        await trio.sleep(2.5 * KEEP_ALIVE_SECONDS)
-        assert byte_stream.body == size + b":\n\n" * 2
 
 
 async def test_a_slow_reader_makes_send_wait_in_bounded_memory(autojump_clock):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -9,6 +10,10 @@ import trio
 
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http import server as http_server
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.reply import COMMENT_BYTES, HttpReply, ReplyWriter
+from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS
+from tests.bare_reply import server_state
 from tests.transports.test_http_server import GET, TEXT, receive_all, receive_until, serving
 
 pytestmark = pytest.mark.usefixtures("received")
@@ -128,6 +133,70 @@ async def test_a_client_that_takes_nothing_of_the_rest_is_cut_off():
         with trio.fail_after(PATIENCE):
             await cut.wait()
     assert outcome == ["cut off"]
+
+
+class FullSocket:
+    """Takes as many bytes as there is `room`. Waiting makes some, and the sweeper may come meanwhile."""
+
+    def __init__(self):
+        self.room = 10_000
+        self.received = b""
+        self.sweep = None
+
+    def send_nowait(self, data):
+        taken = bytes(data[: self.room])
+        self.room -= len(taken)
+        self.received += taken
+        return len(taken)
+
+    async def wait_sendable(self):
+        self.room = 3
+        if self.sweep is not None:
+            self.sweep()
+
+
+def reply_to(sock, state):
+    writer = ReplyWriter(state, sock, trio.CancelScope())
+    request = HttpRequest("GET", "/", "", {}, b"", "", http_1_0=False, keep_alive=True)
+    return writer, HttpReply(request, writer, state, lambda _reason: None)
+
+
+@pytest.mark.interpreted  # over a connection made by the test, as no kernel stops at a given byte
+@pytest.mark.parametrize("behind", ["sweeps", "an event", "an event and sweeps"])
+@pytest.mark.parametrize("room", range(COMMENT_BYTES))
+async def test_a_comment_that_is_sent_in_part_is_finished_first(room, behind):
+    sock, state, event = FullSocket(), server_state(), b"data: {}\n\n"
+    writer, reply = reply_to(sock, state)
+    await reply.open(200, STREAM_HEADERS)
+    sock.room = room
+    reply.say_alive()
+    assert writer.deadline == state.now + state.limits.client_stall
+    if behind == "sweeps":
+        for _ in range(COMMENT_BYTES - room):
+            assert writer.rest is not None
+            sock.room = 1
+            reply.say_alive()
+        event = b""
+    else:
+        sock.room = 0
+        assert not reply.write_nowait(event)
+        with pytest.raises(LocalProtocolError):
+            reply.write_nowait(event)
+        sock.sweep = reply.say_alive if behind == "an event and sweeps" else None
+        await reply.flush()
+    assert body_of(sock.received) == KEEP_ALIVE + event
+    assert (writer.rest, writer.deadline) == (None, math.inf)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    ("fields", "comments"), [(STREAM_HEADERS, True), ((*TEXT, *STREAM_HEADERS), True), (TEXT, False)]
+)
+async def test_only_an_event_stream_has_comments(fields, comments):
+    state = server_state()
+    _, reply = reply_to(FullSocket(), state)
+    await reply.open(200, fields)
+    assert reply.is_quiet_since(state.now) == comments
 
 
 @pytest.mark.parametrize("writing", [False, True])

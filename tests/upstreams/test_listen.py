@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-import trio
-import trio.testing
-
-from mcpmux.clients.http_answer import HttpNotify
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import decode_fields, raw
-from mcpmux.protocol.method import LISTEN
-from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.test_subscriptions import quiet, silent
 from tests.runtime.world import open_world
-from tests.transports.test_http_sse_server import ByteStream, reply_on
 
 META = {VERSION: MODERN, CLIENT_INFO: {"name": "c", "version": "1"}, CAPABILITIES: {}}
 
@@ -44,20 +34,6 @@ async def test_a_listen_for_nothing_hears_nothing(autojump_clock):
         await server.notify("notifications/tools/list_changed")
         await server.update("memo:1")
         await silent(client)
-
-
-@pytest.mark.interpreted  # over a connection made by the test
-async def test_a_quiet_listen_over_http_has_comments(autojump_clock):
-    byte_stream = ByteStream()
-    async with open_world({"x": Subscribable(MODERN), "y": Subscribable(MODERN)}) as world:
-        call = Call(LISTEN, {"notifications": raw({"toolsListChanged": True})}, decode_fields(raw(META)))
-        answer = world.mux.service.answer(1, call, HttpNotify(reply_on(byte_stream), True))
-        world.nursery.start_soon(lambda: answer)
-        await trio.testing.wait_all_tasks_blocked()
-        acknowledged = byte_stream.body
-        assert b"acknowledged" in acknowledged
-        await trio.sleep(2.5 * KEEP_ALIVE_SECONDS)
-        assert byte_stream.body == acknowledged + KEEP_ALIVE * 2
 
 
 async def test_more_than_anybody_needs_is_refused(autojump_clock):

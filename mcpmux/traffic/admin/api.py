@@ -64,7 +64,7 @@ from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, SORTS, Filter, Key
 from mcpmux.traffic.reading.stats import TimedCall, measure
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.message import HeaderFields
-from mcpmux.transports.sse import STREAM_HEADERS, encode_event
+from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
 
 DAY_SECONDS = 24 * 3600
 STATS_SECONDS = 300
@@ -75,12 +75,10 @@ AWAY = "the store of the cluster is away; `mcpmux ctl status --cluster` says why
 OWN = ""  # stands for the upstream in durations of whole exchanges
 
 TICK_SECONDS = 0.1  # faster than a person sees
-QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
 ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BYTES_AT_ONCE = 256 * 2**10  # of records; the last of them may exceed it
 BREATH = 25  # records that are encoded before other tasks run
-COMMENT = b":\n\n"
 NOTE_LENGTH = 500  # characters
 CAPTURE: HeaderFields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
 HAR: HeaderFields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
@@ -261,7 +259,7 @@ class Api:
             is_all = all(position == view.ring.position for view, position in positions.items())
             return b"".join(events), is_all
 
-        await self._stream(read_news, COMMENT, http)
+        await self._stream(read_news, KEEP_ALIVE, http)
 
     async def _stream(
         self, read_news: Callable[[], Awaitable[tuple[bytes, bool]]], opening: bytes, http: HttpExchange
@@ -273,13 +271,11 @@ class Api:
         """
         _check_get(http)
         await http.reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
-        quiet = 0.0
         while True:
             over = self._stopping.is_set()  # read first, so that messages before it are still sent
             news, is_all = await read_news()
-            quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
-            if news or quiet >= QUIET_SECONDS:
-                await http.reply.write(news or COMMENT)
+            if news:
+                await http.reply.write(news)
             if is_all:
                 if over:
                     return

@@ -7,7 +7,7 @@ A response is either complete in a single `send`, or streamed by `open`, `write`
     OPEN -- write -->  OPEN
     OPEN -- write_nowait --> OPEN   `flush` comes next if it returns False
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
-    NEW, OPEN -- silent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
+    NEW, OPEN -- silent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, if `is_kept_alive`
 
 Any other order is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone cancels
 the handler.
@@ -40,6 +40,9 @@ from mcpmux.transports.tls import ByteStream
 
 if TYPE_CHECKING:  # the connection makes its replies
     from mcpmux.transports.http.server_connection import ServerState
+
+
+COMMENT_BYTES: Final = len(b"3\r\n%b\r\n" % KEEP_ALIVE)  # as a chunk
 
 
 class Stage(Enum):
@@ -120,16 +123,24 @@ class ReplyWriter:
 
     def send_nowait(self, data: bytes) -> bool:
         """Take all of `data`, and send some without waiting; return False if `flush` must send the rest."""
+        waiting: bytes | memoryview = data
         if self.rest is not None:
-            raise LocalProtocolError("what was sent before has not been flushed")
+            # The rest of a comment has no flush. All else has, or what waits here would grow without bound.
+            if data and len(self.rest) > COMMENT_BYTES:
+                raise LocalProtocolError("what was sent before has not been flushed")
+            waiting = bytes(self.rest) + data if data else self.rest
         try:
-            sent = self.byte_stream.send_nowait(data)
+            sent = self.byte_stream.send_nowait(waiting)
         except TransportClosed:
             self._scope.cancel(reason="the client left")
             return True
-        if sent < len(data):
-            self.rest = memoryview(data)[sent:]
-        return self.rest is None
+        if sent == len(waiting):
+            self.rest, self.deadline = None, math.inf
+            return True
+        self.rest = memoryview(waiting)[sent:]
+        if sent or self.deadline == math.inf:
+            self.deadline = self._state.now + self._state.limits.client_stall
+        return False
 
     async def flush(self) -> None:
         """Send the rest of earlier data, as `send` does."""
@@ -141,8 +152,9 @@ class ReplyWriter:
                 # Renewed whenever the peer has read something: only a stalled one is cut off.
                 self.deadline = self._state.now + self._state.limits.client_stall
                 await self.byte_stream.wait_sendable()
-                sent = self.byte_stream.send_nowait(self.rest)
-                self.rest = self.rest[sent:] or None
+                if self.rest is not None:  # the sweeper may have sent it meanwhile
+                    sent = self.byte_stream.send_nowait(self.rest)
+                    self.rest = self.rest[sent:] or None
         except TransportClosed:
             self.rest = None
             await self._lose_client()
@@ -178,7 +190,8 @@ class HttpReply:
         self._writer = writer
         self._state = state
         self.stage = NEW
-        # If True, comments keep proxies on the way from taking a quiet connection for dead.
+        # If True, comments keep proxies on the way from taking a quiet connection for dead. An event stream
+        # has them in any case.
         self.is_kept_alive = False
         self._quiet_since = state.now
         self.context: Context | None = None  # in which the handler works
@@ -234,6 +247,8 @@ class HttpReply:
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
         self._quiet_since = self._state.now
+        if STREAM_HEADERS[0] in fields:
+            self.is_kept_alive = True
         if self.tap is not None:
             self.tap.see_stream(status, data)
         self._chunked = not self.request.http_1_0
@@ -252,9 +267,11 @@ class HttpReply:
     def say_alive(self) -> None:
         """Send a comment, which begins an event stream if no byte was sent before.
 
-        Another task calls it while the handler is not sending.
+        Any task may call it: while something else waits to be sent, that goes on in place of a comment.
         """
-        if self.stage is NEW and self.context is not None:  # a tap reads from it whose exchange this is
+        if self._writer.rest is not None:
+            self._writer.send_nowait(b"")
+        elif self.stage is NEW and self.context is not None:  # a tap reads from it whose exchange this is
             self._writer.send_nowait(self.context.run(self._begin, 200, STREAM_HEADERS, KEEP_ALIVE))
         elif self.stage is OPEN:
             self.write_nowait(KEEP_ALIVE)

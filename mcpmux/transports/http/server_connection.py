@@ -265,7 +265,7 @@ class ServerConnection:
             # With TLS, looking for it would consume the data before.
             if overdue or (not self._watched and self.byte_stream.is_finished()):
                 self.end("the client reads nothing" if overdue else "the client left")
-            elif self._reply.is_quiet_since(server.now - KEEP_ALIVE_SECONDS) and self._writer.rest is None:
+            elif self._reply.is_quiet_since(server.now - KEEP_ALIVE_SECONDS):
                 self._reply.say_alive()
         elif self._parser.phase is not IDLE:
             if overdue and self.state is RECEIVING:

@@ -33,8 +33,6 @@ from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import MessageStream, sending
 from mcpmux.transports.send_queue import BROKEN, FLUSH_SECONDS, SendQueue
 from mcpmux.transports.sse import (
-    KEEP_ALIVE,
-    KEEP_ALIVE_SECONDS,
     STREAM_HEADERS,
     SseDecoder,
     SseEvent,
@@ -339,7 +337,6 @@ async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterat
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
     write = reply.write
-    # With a filler, as proxies on the way close a stream on which no byte comes for a while.
-    queue = SendQueue(lambda events: write(b"".join(events)), filler=KEEP_ALIVE, quiet=KEEP_ALIVE_SECONDS)
+    queue = SendQueue(lambda events: write(b"".join(events)))
     async with sending(SseServerStream(queue), queue) as messages:
         yield messages
