@@ -12,7 +12,7 @@ import trio
 from mcpmux.app.mux import Mux, config_naming
 from mcpmux.config import Config
 from mcpmux.config.model import find_idle_globs
-from mcpmux.config.report import closest
+from mcpmux.config.report import closest, suggestion
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.naming import is_among
@@ -95,7 +95,7 @@ def find_odd_methods(config: Config) -> Iterator[str]:
                     matches(parse_glob(method), known_method) for known_method in m.KNOWN
                 )
                 if not is_known and (close := closest(method, m.KNOWN, ALIKE)) is not None:
-                    yield f"{place.format(number)}: `{method}` is no method; did you mean `{close}`?"
+                    yield f"{place.format(number)}: `{method}` is no method{suggestion(close)}"
 
 
 def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list[str]:

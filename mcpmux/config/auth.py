@@ -21,7 +21,7 @@ from mcpmux.config.listener import (
     asks_certificate,
     is_loopback,
 )
-from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.report import InvalidValue, closest, suggestion
 from mcpmux.config.scalars import Choice, Flag, Seconds, Text, read_only, read_url
 
 ALGORITHMS = (
@@ -189,8 +189,8 @@ class UseName(Text, frozen=True):
             )
         if _TASK.fullmatch(word):
             raise InvalidValue('a task is allowed to whoever may call its tool: name "call"')
-        if word not in USES and (close := closest(word, USES, 0.7)):
-            raise InvalidValue(f'expected {self.expected}; did you mean "{close}"?')
+        if word not in USES and (hint := suggestion(closest(word, USES, 0.7), '"')):
+            raise InvalidValue(f"expected {self.expected}{hint}")
         return str(super().read(value))
 
 

@@ -23,7 +23,7 @@ from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.intercept import Intercept, find_clashing_names
 from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners, join_address
-from mcpmux.config.report import closest
+from mcpmux.config.report import closest, suggestion
 from mcpmux.config.scalars import (
     KEY_TEXT,
     NAME_PATTERN,
@@ -491,8 +491,7 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
     """
     for place, name in _upstreams_named(settings):
         if is_name(name) and name not in names:
-            close = prefixes.get(name) or closest(name, names)
-            hint = "" if close is None else f"; did you mean `{close}`?"
+            hint = suggestion(prefixes.get(name) or closest(name, names))
             yield Problem(place, f"no upstream has the name `{name}`{hint}")
     for number, text in find_clashing_names(settings.intercept):
         yield Problem(("intercept", number, "name"), text)

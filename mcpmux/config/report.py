@@ -59,8 +59,12 @@ def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 def hint_at(word: str | None, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown word, with the most similar known one; "" without any."""
-    close = closest(word or "", known)
-    return "" if close is None else f"; did you mean `{close}`?"
+    return suggestion(closest(word or "", known))
+
+
+def suggestion(close: str | None, quote: str = "`") -> str:
+    """Return the end of a sentence that names `close` as what was probably meant; "" without any."""
+    return f"; did you mean {quote}{close}{quote}?" if close else ""
 
 
 def suggest(key: str, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import InvalidValue, invalid_value
+from mcpmux.config.report import InvalidValue, closest, invalid_value, suggestion
 
 _HAS_REFERENCE = r"\$\{"
 
@@ -170,7 +170,8 @@ class Choice(msgspec.Struct, frozen=True):
     def read(self, value: object) -> str:
         if value not in self.words:
             words = ", ".join(f'"{word}"' for word in self.words)
-            raise InvalidValue(f"expected one of {words}")
+            hint = suggestion(closest(value.lower(), self.words), '"') if isinstance(value, str) else ""
+            raise InvalidValue(f"expected one of {words}{hint}")
         return str(value)
 
     def schema(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from mcpmux.config import Upstream
-from mcpmux.config.report import CANDIDATES_LIMIT, closest
+from mcpmux.config.report import CANDIDATES_LIMIT, closest, suggestion
 from mcpmux.config.scalars import derive_prefix
 from mcpmux.config.views import RESOURCES, TEMPLATES, TOOLS, View
 from mcpmux.mux.override import NO_OVERRIDES, Names, Overrides, overrides_of
@@ -166,8 +166,7 @@ class Naming:
             return
         listed = {upstream: names[upstream] for upstream in about if upstream in names}
         if not self.is_listed(text, kinds, among, listed, fits, view):
-            close = self.nearest(text, kinds, listed, view or "")
-            hint = f"; did you mean `{close}`?" if close else ""
+            hint = suggestion(self.nearest(text, kinds, listed, view or ""))
             yield f"{place}: `{text}` selects nothing of what servers have{hint}"
 
     def is_listed(

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from mcpmux.channels.tap import EXCHANGE
-from mcpmux.config.report import CANDIDATES_LIMIT
+from mcpmux.config.report import CANDIDATES_LIMIT, suggestion
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.access import NOUNS, as_refused, no_item, no_resource, one_of
@@ -280,7 +280,7 @@ class VisibleNames:
             near = await search(find, names, self._searches)
         if near is None or near == text:
             return error
-        message = f"{error.message}; did you mean `{near}`?"
+        message = error.message + suggestion(near)
         if isinstance(error, Refused):
             return Refused(error.code, message, error.rule, error.data)
         return RpcError(error.code, message, error.data)
@@ -348,8 +348,7 @@ class VisibleNames:
                     continue
                 idle.append((kind, glob))
                 count = sum(len(listed.get(kind, ())) for listed in names.values())
-                near = naming.nearest(glob, [kind], names, view)
-                hint = f"; did you mean `{near}`?" if near else ""
+                hint = suggestion(naming.nearest(glob, [kind], names, view))
                 sentences.append(f"none of {count} {kind} is `{glob}`{hint}")
             return idle, sentences
 

@@ -16,12 +16,13 @@ from mcpmux.config import (
     Stdio,
     Upstream,
 )
-from mcpmux.config.model import SAFE_VARIABLES
+from mcpmux.config.model import SAFE_VARIABLES, TIMED_METHODS
 from mcpmux.errors import ConfigError
 from tests.config.documents import problems_of, read
 
 DOCS = '[upstreams.docs]\ncommand = "npx"\n'
 
+TIMED = ", ".join(f'"{method}"' for method in TIMED_METHODS)
 NO_UPSTREAM = "expected at least one upstream that is enabled"
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
 ADVICE = "set it, put it into an `env_file`, or give a default (`${UNSET:-default}`)"
@@ -226,6 +227,18 @@ def test_own_layout_may_be_json():
         (
             DOCS + "[logging]\nlevel = 'loud'",
             ['logging.level: expected one of "debug", "info", "warning", "error"'],
+        ),
+        (
+            DOCS + "era = 'Lagacy'",
+            [
+                'upstreams.docs.era: expected one of "auto", "mirror", "newest", "legacy"; '
+                'did you mean "legacy"?'
+            ],
+        ),
+        (DOCS + "era = 5", ['upstreams.docs.era: expected one of "auto", "mirror", "newest", "legacy"']),
+        (
+            DOCS + "timeouts = { 'tool/call' = 5 }",
+            [f'upstreams.docs.timeouts."tool/call": expected one of {TIMED}; did you mean "tools/call"?'],
         ),
         (DOCS + "[logging]\nfoo = 1", ["logging.foo: unknown key; expected one of `format`, `level`"]),
         ("[upstreams.docs]\nurl = 5", ["upstreams.docs.url: expected text, got a number"]),
