@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Set
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-import trio
-
 from mcpmux.channels.tap import ORIGIN, Tap, current_leg, identify, name_in, watched
 from mcpmux.clients.http_answer import HttpNotify
 from mcpmux.clients.legacy_session import LegacySession, Session, read_client, with_logs_of
