@@ -263,6 +263,7 @@ class ReplicaClient:
                     body = await response.read()
                     await reply.send(response.status, fields, body)
                     return Outcome.ANSWERED
+                # Without comments of this process, which could come into an event: the other one sends them.
                 await reply.open(response.status, fields, await response.receive_some())
                 while part := await response.receive_some():
                     await reply.write(part)

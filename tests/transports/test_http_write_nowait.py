@@ -190,9 +190,15 @@ async def test_a_comment_that_is_sent_in_part_is_finished_first(room, behind):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize(
-    ("fields", "comments"), [(STREAM_HEADERS, True), ((*TEXT, *STREAM_HEADERS), True), (TEXT, False)]
+    ("fields", "comments"),
+    [
+        (STREAM_HEADERS, True),
+        ((*TEXT, *STREAM_HEADERS), True),
+        (TEXT, False),
+        ((("content-type", "text/event-stream"),), False),  # passed on from another replica, in any parts
+    ],
 )
-async def test_only_an_event_stream_has_comments(fields, comments):
+async def test_only_an_event_stream_of_this_process_has_comments(fields, comments):
     state = server_state()
     _, reply = reply_to(FullSocket(), state)
     await reply.open(200, fields)

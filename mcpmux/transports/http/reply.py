@@ -247,6 +247,8 @@ class HttpReply:
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
         self._quiet_since = self._state.now
+        # Not one of another replica, with names in lower case: it is passed on in parts, which may end inside
+        # an event.
         if STREAM_HEADERS[0] in fields:
             self.is_kept_alive = True
         if self.tap is not None:
